@@ -1,0 +1,294 @@
+"""The exception tree: every operating fault that a caller can meet, under one base.
+
+An exception here describes something that *can happen to correct code* (a machine died, a peer
+fenced us, a file is damaged, an argument is out of range). A broken invariant of our own code is an
+AssertionError and is not caught anywhere.
+
+Two distinctions run through the tree and are never blurred:
+
+* **definite or unknown.** ``AppendUnknown`` (and ``LedgerFenced`` for an entry that was outstanding)
+  says that a write may or may not survive. Everything else says that it did not happen.
+* **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger; ``EntryUnavailable`` says
+  that nobody who could know has answered; ``EntryCorrupt`` that an answer came and was damaged.
+
+Foreign exceptions (OSError, sqlite3.Error, kazoo's, plyvel's) are translated once, in the module
+that owns the capability, with the original as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "LedgerLogError",
+    "InvalidArgument",
+    "MetadataUnavailable",
+    "MetadataOutcomeUnknown",
+    "SessionExpired",
+    "LedgerNotFound",
+    "LedgerExists",
+    "LedgerClosed",
+    "LedgerFenced",
+    "NotEnoughBookies",
+    "WriteQuorumUnavailable",
+    "EntryNotFound",
+    "EntryUnavailable",
+    "EntryCorrupt",
+    "RecoveryFailed",
+    "LogNotFound",
+    "LogExists",
+    "LogSealed",
+    "LostLeadership",
+    "AppendUnknown",
+    "Truncated",
+    "OffsetMismatch",
+    "RecordTooLarge",
+    "CursorConflict",
+    "BookieUnavailable",
+    "BookieReadOnly",
+    "Unauthorized",
+    "WireError",
+    "StorageError",
+    "StorageLocked",
+    "CookieMismatch",
+    "StorageCorrupt",
+    "DiskFull",
+]
+
+
+class LedgerLogError(Exception):
+    """The base of every fault that ledgerlog and bookie report."""
+
+
+class InvalidArgument(LedgerLogError, ValueError):
+    """An argument, option or configuration value is out of its documented range."""
+
+
+# --- metadata ---------------------------------------------------------------------------------
+
+
+class MetadataUnavailable(LedgerLogError):
+    """The metadata store could not be reached or did not answer; the operation did not happen."""
+
+
+class MetadataOutcomeUnknown(MetadataUnavailable):
+    """A metadata write was sent and its answer was lost: it may or may not have been applied.
+
+    Only a fresh read can tell (protocol A.2 rule 14)."""
+
+
+class SessionExpired(LedgerLogError):
+    """The metadata session is over; everything ephemeral that it owned is gone."""
+
+
+# --- ledgers ----------------------------------------------------------------------------------
+
+
+class LedgerNotFound(LedgerLogError):
+    """No ledger has this id."""
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(f"ledger {ledger_id} does not exist")
+        self.ledger_id = ledger_id
+
+
+class LedgerExists(LedgerLogError):
+    """A ledger has this id already."""
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(f"ledger {ledger_id} exists already")
+        self.ledger_id = ledger_id
+
+
+class LedgerClosed(LedgerLogError):
+    """The ledger is closed; ``last_entry`` is its last entry where that is known (-1: it is empty)."""
+
+    def __init__(self, ledger_id: int, last_entry: int | None = None, why: str = "") -> None:
+        end = "" if last_entry is None else f" at entry {last_entry}"
+        super().__init__(f"ledger {ledger_id} is closed{end}{': ' + why if why else ''}")
+        self.ledger_id = ledger_id
+        self.last_entry = last_entry
+
+
+class LedgerFenced(LedgerLogError):
+    """Somebody fenced the ledger: this writer can never acknowledge again.
+
+    An entry that was outstanding may or may not survive: recovery decides (treat as a time-out)."""
+
+    def __init__(self, ledger_id: int, why: str = "") -> None:
+        super().__init__(f"ledger {ledger_id} is fenced{': ' + why if why else ''}")
+        self.ledger_id = ledger_id
+
+
+class NotEnoughBookies(LedgerLogError):
+    """Too few bookies are writable to form an ensemble or to reach the ack quorum in time."""
+
+
+class WriteQuorumUnavailable(NotEnoughBookies):
+    """A guaranteed-write-quorum ledger cannot bring every entry to its write quorum now.
+
+    The ledger is left OPEN; recovery closes it once enough bookies are back."""
+
+
+class EntryNotFound(LedgerLogError):
+    """The entry does not exist in the ledger (a fact, not a failure to find out)."""
+
+    def __init__(self, ledger_id: int, entry_id: int, why: str = "") -> None:
+        super().__init__(f"ledger {ledger_id} has no entry {entry_id}{': ' + why if why else ''}")
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+
+class EntryUnavailable(LedgerLogError):
+    """Nobody who could know has answered for the entry; it may well exist. Retrying can help."""
+
+    def __init__(self, ledger_id: int, entry_id: int, why: str = "") -> None:
+        super().__init__(
+            f"entry {entry_id} of ledger {ledger_id} is unavailable now{': ' + why if why else ''}"
+        )
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+
+class EntryCorrupt(LedgerLogError):
+    """Every copy of the entry that answered fails its digest."""
+
+    def __init__(self, ledger_id: int, entry_id: int, why: str = "") -> None:
+        super().__init__(f"entry {entry_id} of ledger {ledger_id} is corrupt{': ' + why if why else ''}")
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+
+class RecoveryFailed(LedgerLogError):
+    """A ledger's end could not be established now; its metadata is unchanged but for IN_RECOVERY.
+
+    Retryable: fencing was incomplete, a read verdict stayed unknown, or no bookie could take a
+    write-back."""
+
+    def __init__(self, ledger_id: int, why: str) -> None:
+        super().__init__(f"ledger {ledger_id} could not be recovered: {why}")
+        self.ledger_id = ledger_id
+
+
+# --- logs -------------------------------------------------------------------------------------
+
+
+class LogNotFound(LedgerLogError):
+    """No log has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no log named {name!r}")
+        self.name = name
+
+
+class LogExists(LedgerLogError):
+    """A log has this name already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"a log named {name!r} exists already")
+        self.name = name
+
+
+class LogSealed(LedgerLogError):
+    """The log is sealed: it is complete and takes no more records."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"log {name!r} is sealed")
+        self.name = name
+
+
+class LostLeadership(LedgerLogError):
+    """Another writer took the log over; ``epoch`` is the newest epoch known (None: not known yet).
+
+    Nothing more can be appended through this writer."""
+
+    def __init__(self, name: str, epoch: int | None = None, why: str = "") -> None:
+        newer = "" if epoch is None else f" (the log is at epoch {epoch})"
+        super().__init__(f"log {name!r}: leadership lost{newer}{': ' + why if why else ''}")
+        self.name = name
+        self.epoch = epoch
+
+
+class AppendUnknown(LedgerLogError):
+    """The append was sent and its outcome cannot be known here: the record may or may not survive."""
+
+
+class Truncated(LedgerLogError):
+    """The asked offset has been truncated away; ``first_offset`` is the first that is readable."""
+
+    def __init__(self, name: str, first_offset: int) -> None:
+        super().__init__(f"log {name!r} is truncated: its first offset is {first_offset}")
+        self.name = name
+        self.first_offset = first_offset
+
+
+class OffsetMismatch(LedgerLogError):
+    """``expected_offset`` was not the tail; ``actual`` is the offset the record would have had."""
+
+    def __init__(self, name: str, expected: int, actual: int) -> None:
+        super().__init__(f"log {name!r}: expected offset {expected}, the tail is {actual}; nothing was written")
+        self.name = name
+        self.expected = expected
+        self.actual = actual
+
+
+class RecordTooLarge(InvalidArgument):
+    """A record or entry is over its size bound; nothing was written for it."""
+
+    def __init__(self, size: int, limit: int, what: str = "record") -> None:
+        super().__init__(f"a {what} of {size} bytes is over the limit of {limit} bytes; nothing was written")
+        self.size = size
+        self.limit = limit
+
+
+class CursorConflict(LedgerLogError):
+    """Somebody else moved the cursor since it was read."""
+
+
+# --- bookies, wire, storage -------------------------------------------------------------------
+
+
+class BookieUnavailable(LedgerLogError):
+    """A bookie cannot be reached, closed the connection, or did not answer within its deadline."""
+
+
+class BookieReadOnly(LedgerLogError):
+    """The bookie takes no ordinary writes now (its disk is nearly full or it is being drained)."""
+
+
+class Unauthorized(LedgerLogError):
+    """The ledger key (or the peer's identity) is wrong; nothing was changed."""
+
+
+class WireError(LedgerLogError):
+    """Bytes from a peer do not form a valid message. The connection that brought them is closed."""
+
+
+class StorageError(LedgerLogError):
+    """The bookie's disk failed an operation. A failed sync is never retried: the bookie stops."""
+
+
+class StorageLocked(StorageError):
+    """Another process owns the directory; ``pid`` is its process id where it could be read."""
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        holder = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"{path} is in use by {holder}")
+        self.path = path
+        self.pid = pid
+
+
+class CookieMismatch(StorageError):
+    """A bookie's directory does not belong to the identity that the metadata store knows."""
+
+
+class StorageCorrupt(StorageError):
+    """A file holds something that was never written there: ``path`` and ``offset`` name the place."""
+
+    def __init__(self, path: str, offset: int | None, why: str) -> None:
+        where = path if offset is None else f"{path} at byte {offset}"
+        super().__init__(f"{where}: {why}")
+        self.path = path
+        self.offset = offset
+
+
+class DiskFull(StorageError):
+    """The disk has no room for the operation."""

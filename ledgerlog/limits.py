@@ -1,0 +1,97 @@
+"""Every bound of the system in one place, with the relations between bounds asserted.
+
+Whatever queues has a bound in bytes, on by default; whatever waits on another machine has a
+deadline. Names end in their unit. A value here is a default where an option exists to change it and
+a hard limit where its name ends in ``_max`` and the wire or a file format depends on it.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# --- entries, frames ----------------------------------------------------------------------------
+
+RECORD_BYTES_MAX = 4 * MIB
+"""The largest record that a log takes."""
+
+ENTRY_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB
+"""The largest payload of one ledger entry: one record of the largest size and its header."""
+
+FRAME_ENTRIES_MAX = 16 * KIB
+"""Entries in one frame."""
+
+FRAME_BYTES_MAX = ENTRY_BYTES_MAX + MIB
+"""The largest frame on the wire, header and index part included. Checked before any buffering."""
+
+FRAME_BYTES_TARGET = 512 * KIB
+"""A writer closes a frame at about this many payload bytes."""
+
+READ_REPLY_BYTES_TARGET = MIB
+"""A bookie ends a range reply at about this many payload bytes (one entry always fits)."""
+
+METADATA_BYTES_MAX = MIB
+"""The largest metadata record (ZooKeeper's own limit for a znode)."""
+
+LEDGER_ID_MAX = 2**63 - 1
+ENTRY_ID_MAX = 2**63 - 2
+ENSEMBLE_MAX = 64
+
+LEDGER_KEY_BYTES = 16
+"""Every ledger has a random key; a bookie refuses writes and fences that do not carry it."""
+
+# --- writer -------------------------------------------------------------------------------------
+
+WRITER_WINDOW_ENTRIES = 16 * KIB
+WRITER_WINDOW_BYTES = 32 * MIB
+"""Appended and not yet retired payload bytes of one ledger writer; appends wait beyond it."""
+
+WRITER_FRAMES_OUTSTANDING = 3
+"""While this many frames of a ledger are unacknowledged, what arrives gathers into the next one."""
+
+LOG_ENTRY_BYTES_TARGET = 256 * KIB
+"""Records are packed into entries of about this size."""
+
+# --- connections --------------------------------------------------------------------------------
+
+CONNECTION_SEND_QUEUE_BYTES = 64 * MIB
+"""Unsent bytes of one client connection; past it the bookie counts as failed (it is far too slow)."""
+
+BOOKIE_CONNECTIONS_MAX = 2048
+BOOKIE_INFLIGHT_BYTES = 256 * MIB
+"""Received and not yet durable bytes of all connections of a bookie; past it reading pauses."""
+
+BOOKIE_CONNECTION_REPLY_BYTES = 16 * MIB
+"""Unsent reply bytes of one connection of a bookie; past it its requests are not read."""
+
+# --- deadlines, in seconds ----------------------------------------------------------------------
+
+CONNECT_TIMEOUT_S = 3.0
+HANDSHAKE_TIMEOUT_S = 5.0
+FRAME_PROGRESS_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 5.0
+"""A fence, read or list request to one bookie."""
+
+ADD_TIMEOUT_S = 5.0
+"""A bookie that leaves an add unanswered for this long has failed (an ensemble change follows)."""
+
+APPEND_DEADLINE_S = 20.0
+"""An append that cannot reach its ack quorum within this time fails and the ledger ends."""
+
+METADATA_TIMEOUT_S = 10.0
+SESSION_TIMEOUT_S = 6.0
+LONG_POLL_S = 5.0
+LAC_PUBLISH_IDLE_S = 0.002
+"""A writer that has been idle for this long publishes its LAC, so that followers see the last entry."""
+
+RECONNECT_DELAY_MIN_S = 0.05
+RECONNECT_DELAY_MAX_S = 2.0
+
+assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX
+assert FRAME_BYTES_MAX > ENTRY_BYTES_MAX + 128 + 12 * FRAME_ENTRIES_MAX
+assert FRAME_BYTES_TARGET <= ENTRY_BYTES_MAX
+assert CONNECTION_SEND_QUEUE_BYTES >= 4 * FRAME_BYTES_MAX
+assert WRITER_WINDOW_BYTES >= 2 * ENTRY_BYTES_MAX
+assert CONNECTION_SEND_QUEUE_BYTES >= WRITER_WINDOW_BYTES
+assert BOOKIE_INFLIGHT_BYTES >= 4 * FRAME_BYTES_MAX
+assert ADD_TIMEOUT_S < APPEND_DEADLINE_S
