@@ -224,7 +224,9 @@ class OffsetMismatch(LedgerLogError):
     """``expected_offset`` was not the tail; ``actual`` is the offset the record would have had."""
 
     def __init__(self, name: str, expected: int, actual: int) -> None:
-        super().__init__(f"log {name!r}: expected offset {expected}, the tail is {actual}; nothing was written")
+        super().__init__(
+            f"log {name!r}: expected offset {expected}, the tail is {actual}; nothing was written"
+        )
         self.name = name
         self.expected = expected
         self.actual = actual

@@ -1,0 +1,127 @@
+"""CBOR for metadata records: strict, bounded, and never more than plain data.
+
+A record is one CBOR map with text keys. Encoding is canonical, so equal records are equal bytes.
+Decoding refuses what cbor2 accepts by default and a metadata record never needs: tags (they build
+regular expressions, decimals, shared references), indefinite lengths, duplicate keys, trailing bytes,
+deep nesting. ``Fields`` then reads the map field by field with exact types, and every complaint
+names the record and the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import cbor2
+
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import METADATA_BYTES_MAX
+
+T = TypeVar("T")
+
+_DEPTH_MAX = 8
+_TAG_MAJOR = 6
+
+
+def encode_record(fields: dict[str, Any]) -> bytes:
+    """One canonical CBOR map."""
+    return cbor2.dumps(fields, canonical=True)
+
+
+def _refuse_tags(data: bytes, fail: Callable[[str], NoReturn]) -> None:
+    """Walk the item heads and refuse tags and indefinite lengths before anything is built.
+
+    cbor2's hooks do not switch its built-in tags off, hence the scan. Every head consumes at least one
+    byte and strings are skipped by length, so the walk is linear in the input."""
+    position = 0
+    size = len(data)
+    while position < size:
+        head = data[position]
+        major, info = head >> 5, head & 31
+        position += 1
+        if major == _TAG_MAJOR:
+            fail("a tagged item")
+        if info >= 28:
+            fail("an indefinite or reserved length")
+        argument = info
+        if info >= 24:
+            width = 1 << (info - 24)
+            argument = int.from_bytes(data[position : position + width], "big")
+            position += width
+        if major in (2, 3):
+            position += argument
+
+
+def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], LedgerLogError]) -> Fields:
+    """The map in ``data``, ready to be read field by field.
+
+    ``what`` names the record in messages; ``error`` makes the exception to raise (WireError for bytes
+    of a peer, StorageCorrupt for a file, MetadataCorrupt for the store)."""
+
+    def fail(why: str) -> NoReturn:
+        raise error(f"{what}: {why}")
+
+    if len(data) > METADATA_BYTES_MAX:
+        fail(f"{len(data)} bytes, over the limit of {METADATA_BYTES_MAX}")
+    _refuse_tags(data, fail)
+    try:
+        value = cbor2.loads(data, max_depth=_DEPTH_MAX, allow_indefinite=False, allow_duplicate_keys=False)
+    except (cbor2.CBORDecodeError, ValueError, TypeError, RecursionError, OverflowError) as cause:
+        raise error(f"{what}: not valid CBOR") from cause
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        fail("not a map with text keys")
+    if encode_record(value) != data:
+        fail("not in canonical form, or followed by more bytes")
+    return Fields(value, fail)
+
+
+class Fields:
+    """Typed access to a decoded map. Each method names the field in its complaint."""
+
+    def __init__(self, value: dict[str, Any], fail: Callable[[str], NoReturn]) -> None:
+        self._value = value
+        self.fail = fail
+
+    def get(self, name: str, kind: type[T]) -> T:
+        """The field ``name``, which must be exactly a ``kind`` (a bool is not an int)."""
+        if name not in self._value:
+            self.fail(f"the field {name!r} is missing")
+        value = self._value[name]
+        if type(value) is not kind:
+            self.fail(f"the field {name!r} is {type(value).__name__}, not {kind.__name__}")
+        return value
+
+    def optional(self, name: str, kind: type[T]) -> T | None:
+        """The field, or None where it is absent or null."""
+        if self._value.get(name) is None:
+            return None
+        return self.get(name, kind)
+
+    def integer(self, name: str, *, low: int = 0, high: int = 2**63 - 1) -> int:
+        """An int within low..high."""
+        value = self.get(name, int)
+        if not low <= value <= high:
+            self.fail(f"the field {name!r} is {value}, outside {low}..{high}")
+        return value
+
+    def sequence(self, name: str, kind: type[T]) -> list[T]:
+        """A list whose items are all exactly of ``kind``."""
+        values = self.get(name, list)
+        for value in values:
+            if type(value) is not kind:
+                self.fail(f"the field {name!r} holds a {type(value).__name__}, not only {kind.__name__}")
+        return values
+
+    def strings(self, name: str) -> dict[str, str]:
+        """A map from text to text."""
+        value = self.get(name, dict)
+        if not all(type(k) is str and type(v) is str for k, v in value.items()):
+            self.fail(f"the field {name!r} is not a map of text to text")
+        return value
+
+    def blobs(self, name: str) -> dict[str, bytes]:
+        """A map from text to bytes."""
+        value = self.get(name, dict)
+        if not all(type(k) is str and type(v) is bytes for k, v in value.items()):
+            self.fail(f"the field {name!r} is not a map of text to bytes")
+        return value

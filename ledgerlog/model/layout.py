@@ -1,0 +1,66 @@
+"""Where everything lies in the metadata store.
+
+    cluster                         the cluster's random id, made once
+    ledgers/HHHHHHHH/HHHH/HHHH      metadata of a ledger: its id in hexadecimal, spread over a tree so that
+                                    no node has more than 65,536 children
+    bookies/writable/ID             registration of a serving bookie (ephemeral)
+    bookies/read-only/ID            registration of one that takes no ordinary writes (ephemeral)
+    cookies/ID                      a bookie's cookie
+    logs/NAME                       a log's name -> its incarnation, a number never used again
+    log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
+
+A log's name and its record are separate nodes so that a log that is deleted and made again is
+another node: a stale writer's compare-and-set meets NodeMissing, never an equal version by chance.
+"""
+
+from __future__ import annotations
+
+from ledgerlog.model.ids import BookieId
+
+CLUSTER = "cluster"
+LEDGERS = "ledgers"
+WRITABLE_BOOKIES = "bookies/writable"
+READ_ONLY_BOOKIES = "bookies/read-only"
+BOOKIES = "bookies"
+COOKIES = "cookies"
+LOG_NAMES = "logs"
+
+LEDGER_COUNTER = "ledger"
+LOG_COUNTER = "log"
+
+
+def ledger_path(ledger_id: int) -> str:
+    text = f"{ledger_id:016x}"
+    return f"{LEDGERS}/{text[:8]}/{text[8:12]}/{text[12:]}"
+
+
+def ledger_id_of(*components: str) -> int:
+    """The ledger id that the three components below ``ledgers`` spell; ValueError if they do not."""
+    if [len(component) for component in components] != [8, 4, 4]:
+        raise ValueError(f"{'/'.join(components)!r} is not the path of a ledger")
+    return int("".join(components), 16)
+
+
+def writable_path(bookie_id: BookieId) -> str:
+    return f"{WRITABLE_BOOKIES}/{bookie_id}"
+
+
+def read_only_path(bookie_id: BookieId) -> str:
+    return f"{READ_ONLY_BOOKIES}/{bookie_id}"
+
+
+def cookie_path(bookie_id: BookieId) -> str:
+    return f"{COOKIES}/{bookie_id}"
+
+
+def log_name_path(name: str) -> str:
+    """Slashes in a name are spelled %2F, so that every log is one child of ``logs``."""
+    return f"{LOG_NAMES}/{name.replace('/', '%2F')}"
+
+
+def log_name_of(component: str) -> str:
+    return component.replace("%2F", "/")
+
+
+def log_record_path(incarnation: int) -> str:
+    return f"log/{incarnation:016x}"

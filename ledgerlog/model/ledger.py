@@ -1,0 +1,270 @@
+"""A ledger's metadata: the value that compare-and-set protects (protocol A.1).
+
+``LedgerMetadata`` is immutable; each legal edge of its life is a method that returns the next value
+and asserts the rules that must hold before any metadata write:
+
+    OPEN -> OPEN           ensemble change by the owner: the last fragment is replaced or one is appended
+    OPEN -> IN_RECOVERY    a recoverer announces itself; fragments are frozen from here on (T12)
+    OPEN -> CLOSED         by the owner, at its LAC
+    IN_RECOVERY -> CLOSED  by a recoverer, which publishes its private fragments with the end
+    any -> same state      repair replaces a bookie in a fragment that is not the last of an open ledger
+
+``first_entry`` strictly grows along the fragments (R-B4); an entry belongs to the last fragment that
+starts at or before it. ``last_entry`` is set exactly when the ledger is CLOSED and never changes.
+
+``token`` is a random value of whoever wrote this version: a writer whose reply was lost reads again
+and knows its own write by it (rule 14). ``key`` is the ledger's secret for bookies.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Sequence
+
+import attrs
+
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
+from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
+from ledgerlog.model.ids import NO_ENTRY, BookieId, check_bookie_id, check_ledger_id
+from ledgerlog.model.quorum import Replication, has_duplicates
+
+_FORMAT = 1
+
+
+class MetadataCorrupt(LedgerLogError):
+    """A record in the metadata store does not decode; the message names the record and the field."""
+
+
+class LedgerState(enum.Enum):
+    OPEN = "OPEN"
+    IN_RECOVERY = "IN_RECOVERY"
+    CLOSED = "CLOSED"
+
+
+@attrs.frozen
+class Fragment:
+    """A stretch of entries with one ensemble: from ``first_entry`` to the next fragment's start."""
+
+    first_entry: int
+    ensemble: tuple[BookieId, ...]
+
+
+@attrs.frozen
+class LedgerMetadata:
+    ledger_id: int
+    replication: Replication
+    state: LedgerState
+    fragments: tuple[Fragment, ...]
+    last_entry: int | None
+    key: bytes
+    token: bytes
+    created_ms: int
+    """Wall-clock time of creation, in milliseconds since 1970; for people, never for decisions."""
+    custom: dict[str, bytes] = attrs.field(factory=dict)
+    """The user's own words about the ledger."""
+
+    def __attrs_post_init__(self) -> None:
+        _require(bool(self.fragments), "a ledger has at least one fragment")
+        _require(self.fragments[0].first_entry == 0, "the first fragment starts at entry 0")
+        previous = NO_ENTRY
+        for fragment in self.fragments:
+            _require(fragment.first_entry > previous, "fragment starts strictly grow (R-B4)")
+            previous = fragment.first_entry
+            _require(len(fragment.ensemble) == self.replication.ensemble, "an ensemble has E bookies")
+            _require(not has_duplicates(fragment.ensemble), "an ensemble names each bookie once")
+        closed = self.state is LedgerState.CLOSED
+        _require((self.last_entry is not None) == closed, "last_entry is set exactly when CLOSED")
+        _require(len(self.key) == LEDGER_KEY_BYTES, f"the key has {LEDGER_KEY_BYTES} bytes")
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        ledger_id: int,
+        replication: Replication,
+        ensemble: Sequence[BookieId],
+        key: bytes,
+        token: bytes,
+        created_ms: int,
+        custom: dict[str, bytes] | None = None,
+    ) -> LedgerMetadata:
+        """The metadata of a new, OPEN, empty ledger."""
+        return cls(
+            ledger_id=ledger_id,
+            replication=replication,
+            state=LedgerState.OPEN,
+            fragments=(Fragment(0, tuple(ensemble)),),
+            last_entry=None,
+            key=key,
+            token=token,
+            created_ms=created_ms,
+            custom=dict(custom or {}),
+        )
+
+    # --- questions ----------------------------------------------------------------------------
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is LedgerState.CLOSED
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """The fragment that an entry belongs to."""
+        return self.fragments[self.fragment_index(entry_id)]
+
+    def fragment_index(self, entry_id: int) -> int:
+        assert entry_id >= 0
+        low, high = 0, len(self.fragments) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.fragments[middle].first_entry <= entry_id:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def fragment_end(self, index: int) -> int | None:
+        """The last entry of a fragment (one below its first where it is empty), None while it is open."""
+        if index + 1 < len(self.fragments):
+            return self.fragments[index + 1].first_entry - 1
+        return self.last_entry
+
+    def bookies_of(self, entry_id: int) -> tuple[BookieId, ...]:
+        """The entry's write set, as bookies in slot order."""
+        ensemble = self.fragment_of(entry_id).ensemble
+        return tuple(ensemble[slot] for slot in self.replication.write_set(entry_id))
+
+    # --- edges --------------------------------------------------------------------------------
+
+    def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId], token: bytes) -> LedgerMetadata:
+        """The owner's ensemble change: entries from ``first_entry`` on live on ``ensemble``."""
+        assert self.state is LedgerState.OPEN, "only the owner of an OPEN ledger changes fragments (T22)"
+        return attrs.evolve(
+            self, fragments=change_fragments(self.fragments, first_entry, ensemble), token=token
+        )
+
+    def in_recovery(self, token: bytes) -> LedgerMetadata:
+        """A recoverer's announcement."""
+        assert self.state is LedgerState.OPEN, "a recoverer that joins writes nothing (D9)"
+        return attrs.evolve(self, state=LedgerState.IN_RECOVERY, token=token)
+
+    def closed(
+        self, last_entry: int, token: bytes, fragments: tuple[Fragment, ...] | None = None
+    ) -> LedgerMetadata:
+        """The end of the ledger. A recoverer passes the fragments that it kept private until now."""
+        assert self.state is not LedgerState.CLOSED, "the end of a ledger never changes"
+        assert last_entry >= NO_ENTRY
+        return attrs.evolve(
+            self,
+            state=LedgerState.CLOSED,
+            last_entry=last_entry,
+            fragments=self.fragments if fragments is None else fragments,
+            token=token,
+        )
+
+    def with_replacement(
+        self, fragment_index: int, old: BookieId, new: BookieId, token: bytes
+    ) -> LedgerMetadata:
+        """Repair's edge: ``new`` takes ``old``'s slot in a fragment whose entries were copied to it."""
+        assert self.is_closed or fragment_index < len(self.fragments) - 1, (
+            "the last fragment of an open ledger belongs to its writer (rule 20)"
+        )
+        fragment = self.fragments[fragment_index]
+        ensemble = tuple(new if bookie == old else bookie for bookie in fragment.ensemble)
+        fragments = list(self.fragments)
+        fragments[fragment_index] = attrs.evolve(fragment, ensemble=ensemble)
+        return attrs.evolve(self, fragments=tuple(fragments), token=token)
+
+    # --- bytes --------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """Canonical CBOR; see docs/FORMATS.md."""
+        return encode_record(
+            {
+                "v": _FORMAT,
+                "id": self.ledger_id,
+                "ensemble": self.replication.ensemble,
+                "write_quorum": self.replication.write_quorum,
+                "ack_quorum": self.replication.ack_quorum,
+                "guaranteed": self.replication.guaranteed,
+                "state": self.state.value,
+                "last_entry": self.last_entry,
+                "first_entries": [fragment.first_entry for fragment in self.fragments],
+                "ensembles": [list(fragment.ensemble) for fragment in self.fragments],
+                "key": self.key,
+                "token": self.token,
+                "created_ms": self.created_ms,
+                "custom": self.custom,
+            }
+        )
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes, ledger_id: int) -> LedgerMetadata:
+        """The inverse of ``encode``; MetadataCorrupt names the ledger and the field."""
+        what = f"metadata of ledger {ledger_id}"
+        fields = decode_record_untrusted(data, what, MetadataCorrupt)
+        version = fields.integer("v")
+        if version != _FORMAT:
+            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        if fields.integer("id") != ledger_id:
+            fields.fail("it describes another ledger")
+        try:
+            return cls(
+                ledger_id=check_ledger_id(ledger_id),
+                replication=Replication(
+                    ensemble=fields.integer("ensemble"),
+                    write_quorum=fields.integer("write_quorum"),
+                    ack_quorum=fields.integer("ack_quorum"),
+                    guaranteed=fields.get("guaranteed", bool),
+                ),
+                state=LedgerState(fields.get("state", str)),
+                fragments=_decode_fragments(fields),
+                last_entry=(
+                    None
+                    if fields.optional("last_entry", int) is None
+                    else fields.integer("last_entry", low=NO_ENTRY, high=ENTRY_ID_MAX)
+                ),
+                key=fields.get("key", bytes),
+                token=fields.get("token", bytes),
+                created_ms=fields.integer("created_ms"),
+                custom=fields.blobs("custom"),
+            )
+        except (ValueError, AssertionError) as cause:
+            raise MetadataCorrupt(f"{what}: {cause}") from cause
+
+
+def _require(holds: bool, rule: str) -> None:
+    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
+    if not holds:
+        raise AssertionError(rule)
+
+
+def change_fragments(
+    fragments: tuple[Fragment, ...], first_entry: int, ensemble: Sequence[BookieId]
+) -> tuple[Fragment, ...]:
+    """The fragment list after an ensemble change at ``first_entry``: a fragment that would own nothing
+    is replaced, otherwise one is appended."""
+    last = fragments[-1]
+    assert first_entry >= last.first_entry, "a fragment never starts before the one it follows (R-B4)"
+    changed = Fragment(first_entry, tuple(ensemble))
+    if last.first_entry == first_entry:
+        return (*fragments[:-1], changed)
+    return (*fragments, changed)
+
+
+def _decode_fragments(fields: Fields) -> tuple[Fragment, ...]:
+    starts = fields.sequence("first_entries", int)
+    ensembles = fields.sequence("ensembles", list)
+    if len(starts) != len(ensembles) or not starts:
+        fields.fail("as many ensembles as fragment starts are needed, at least one")
+    if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
+        fields.fail("the fragment starts must grow from 0")
+    return tuple(
+        Fragment(start, tuple(check_bookie_id(bookie) for bookie in ensemble))
+        for start, ensemble in zip(starts, ensembles, strict=True)
+    )

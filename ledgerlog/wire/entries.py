@@ -1,0 +1,183 @@
+"""The entries of a frame: lengths, digests, ids and payloads, handled together.
+
+``Entries`` is what an ADD and a READ reply carry. It is built from payloads by a writer, or decoded
+from a frame by a bookie or a reader, and never cut into an object per entry: lengths and digests are
+arrays, payloads are one piece of bytes that is split in one call when somebody wants them apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+from array import array
+from collections.abc import Sequence
+
+from ledgerlog.errors import WireError
+from ledgerlog.limits import ENTRY_BYTES_MAX
+from ledgerlog.wire.checksum import entry_digests, u32_array, u32_bytes
+from ledgerlog.wire.frame import HEADER_BYTES, RECOVERY, SPARSE, Frame, Kind, encode_head
+
+
+class Entries:
+    """Some entries of one ledger, in growing order of their ids.
+
+    ``ids`` is a range where they are consecutive, else an array. ``payload`` is all payloads joined; in
+    entries decoded from a ``FrameBuffer`` it is a view that dies with the buffer's next use."""
+
+    __slots__ = ("digests", "ids", "ledger_id", "lengths", "payload")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        ids: Sequence[int],
+        lengths: array[int],
+        digests: array[int],
+        payload: bytes | memoryview,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.ids = ids
+        self.lengths = lengths
+        self.digests = digests
+        self.payload = payload
+
+    @classmethod
+    def build(cls, ledger_id: int, first: int, payloads: Sequence[bytes]) -> Entries:
+        """Consecutive entries from ``first`` on, with their digests computed."""
+        ids = range(first, first + len(payloads))
+        return cls(
+            ledger_id,
+            ids,
+            array("I", map(len, payloads)),
+            entry_digests(ledger_id, ids, payloads),
+            b"".join(payloads),
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def first(self) -> int:
+        return self.ids[0]
+
+    @property
+    def last(self) -> int:
+        return self.ids[-1]
+
+    def payloads(self) -> list[bytes]:
+        """Each entry's payload, as bytes of its own."""
+        return split_payloads(self.payload, self.lengths)
+
+    def first_damaged(self) -> int | None:
+        """The id of the first entry whose payload does not match its digest, or None."""
+        actual = entry_digests(self.ledger_id, self.ids, self.payloads())
+        if actual == self.digests:
+            return None
+        return next(e for e, a, d in zip(self.ids, actual, self.digests, strict=True) if a != d)
+
+    def select(self, wanted: Sequence[int]) -> Entries:
+        """The entries at some indices (growing), as entries of their own."""
+        payloads = self.payloads()
+        return Entries(
+            self.ledger_id,
+            compact_ids([self.ids[i] for i in wanted]),
+            array("I", [self.lengths[i] for i in wanted]),
+            array("I", [self.digests[i] for i in wanted]),
+            b"".join([payloads[i] for i in wanted]),
+        )
+
+    def index_part(self) -> bytes:
+        """Lengths, digests and, unless the ids are consecutive, offsets."""
+        part = u32_bytes(self.lengths) + u32_bytes(self.digests)
+        if isinstance(self.ids, range):
+            return part
+        first = self.ids[0]
+        return part + u32_bytes(array("I", [entry_id - first for entry_id in self.ids]))
+
+    @property
+    def flags(self) -> int:
+        return 0 if isinstance(self.ids, range) else SPARSE
+
+
+def compact_ids(ids: list[int]) -> Sequence[int]:
+    """A range where the ids are consecutive, else the list."""
+    if ids and ids[-1] - ids[0] == len(ids) - 1:
+        return range(ids[0], ids[-1] + 1)
+    return ids
+
+
+def encode_add(
+    entries: Entries, *, lac: int, lafr: int, key: bytes, recovery: bool
+) -> list[bytes | memoryview]:
+    """An ADD as buffers to send one after the other; the same for every bookie."""
+    head = encode_head(
+        Kind.ADD,
+        flags=entries.flags | (RECOVERY if recovery else 0),
+        count=len(entries),
+        ledger_id=entries.ledger_id,
+        first=entries.first,
+        last=entries.last,
+        lac=lac,
+        lafr=lafr,
+        key=key,
+        index=entries.index_part(),
+        payload_bytes=len(entries.payload),
+    )
+    return [head, entries.payload]
+
+
+def encode_lac(ledger_id: int, *, lac: int, lafr: int, key: bytes) -> list[bytes | memoryview]:
+    """An ADD without entries: tells the LAC (rule 16)."""
+    return [encode_head(Kind.ADD, ledger_id=ledger_id, first=0, last=-1, lac=lac, lafr=lafr, key=key)]
+
+
+def decode_entries_untrusted(frame: Frame) -> Entries:
+    """The entries of an ADD or a READ reply. WireError where lengths, ids and sizes do not agree.
+
+    Payloads are not verified here; see ``Entries.first_damaged``."""
+    header, raw = frame
+    count = header.entry_count
+    if not count:
+        if len(raw) != HEADER_BYTES:
+            raise WireError("a frame without entries has payload bytes")
+        return Entries(header.ledger_id, range(0), array("I"), array("I"), b"")
+    at = HEADER_BYTES
+    lengths = u32_array(raw[at : at + 4 * count])
+    digests = u32_array(raw[at + 4 * count : at + 8 * count])
+    at += 8 * count
+    ids: Sequence[int]
+    if header.first < 0:
+        raise WireError(f"entry id {header.first} is out of range")
+    if header.flags & SPARSE:
+        offsets = u32_array(raw[at : at + 4 * count])
+        at += 4 * count
+        if offsets[0] != 0 or any(a >= b for a, b in itertools.pairwise(offsets)):
+            raise WireError("the entry ids of a frame do not grow")
+        ids = [header.first + offset for offset in offsets]
+    else:
+        ids = range(header.first, header.first + count)
+    if header.last != ids[-1]:
+        raise WireError(f"a frame of entries {ids[0]}..{ids[-1]} says that its last is {header.last}")
+    if sum(lengths) != len(raw) - at:
+        raise WireError(f"entry lengths add up to {sum(lengths)}, the payloads to {len(raw) - at} bytes")
+    if max(lengths) > ENTRY_BYTES_MAX:
+        raise WireError(f"an entry of {max(lengths)} bytes, over the limit of {ENTRY_BYTES_MAX}")
+    return Entries(header.ledger_id, ids, lengths, digests, raw[at:])
+
+
+@functools.lru_cache(maxsize=64)
+def _uniform_splitter(length: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{length}s" * count)
+
+
+def split_payloads(payload: bytes | memoryview, lengths: array[int]) -> list[bytes]:
+    """Cut joined payloads apart: entries of one size in one C call, others by slices."""
+    count = len(lengths)
+    if not count:
+        return []
+    length = lengths[0]
+    if count > 1 and lengths.tobytes() == lengths[:1].tobytes() * count:
+        return list(_uniform_splitter(length, count).unpack(payload))
+    whole = payload if isinstance(payload, bytes) else bytes(payload)
+    ends = list(itertools.accumulate(lengths))
+    return [whole[end - size : end] for end, size in zip(ends, lengths, strict=True)]

@@ -1,0 +1,316 @@
+"""Frames: every message between a client and a bookie, as bytes.
+
+A frame is one fixed header of 96 bytes, an index part, and payloads. All numbers are little endian.
+
+    offset  size  field
+    0       4     length     bytes that follow this field (at most FRAME_BYTES_MAX)
+    4       4     checksum   CRC-32C of bytes 8 to the end of the index part
+    8       1     kind       a request kind, or one with 0x80 set for its reply
+    9       1     flags      RECOVERY, SPARSE
+    10      2     status     of a reply: 0 is OK
+    12      4     count      entries in the frame; in a read request, the stride
+    16      8     request    pairs replies with requests (not used by ADD)
+    24      8     ledger     ledger id
+    32      8     first      first entry id
+    40      8     last       last entry id
+    48      8     lac        last add confirmed that the sender knows
+    56      8     lafr       last add fully replicated that the sender knows
+    64      8     argument   depends on the kind
+    72      4     wait_ms    how long a read may wait for the LAC to reach ``first``
+    76      4     zero
+    80      16    key        the ledger's key
+    96            index part: count lengths (u32), count digests (u32), and with SPARSE count offsets
+                  from ``first`` (u32); in kinds without entries, the whole body
+                  payloads, one after the other
+
+So the frame's checksum covers LAC, LAFR, ids and lengths, and each entry's digest covers its payload
+(rule 17): together every byte is covered, and the payload is gone over once.
+
+**ADD and its acknowledgements.** An ADD carries the same bytes to every bookie of a write set; hence no
+request number. Both ends count the ADDs of a connection from 1. ``ADD | REPLY`` says in ``request``
+that all ADDs up to that number are durable, except those refused before by a message of kind
+``REFUSED``, which names one ADD by its number and carries a status. An ADD with no entries tells the
+LAC and is counted and acknowledged like any other.
+
+**READ** asks for the entries first, first + stride, ... up to ``last`` within ``argument`` payload
+bytes. The reply holds what was found and says in ``argument`` through which entry it is complete: an
+asked entry up to there that is not in the reply does not exist on this bookie (status OK or
+NO_SUCH_LEDGER), or is unknown to it (status UNKNOWN: limbo). After it, nothing is said; an error
+status says why the next entry could not be read.
+
+**LIST** asks which entries of a ledger the bookie's index names, from ``first`` on; the reply's body
+is pairs (first, last) of i64, complete through ``argument``.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ledgerlog.errors import WireError
+from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_MAX, FRAME_ENTRIES_MAX, LEDGER_ID_MAX
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.wire.checksum import checksum
+
+HEADER = struct.Struct("<IIBBHIQqqqqqqI4x16s")
+HEADER_BYTES = HEADER.size
+assert HEADER_BYTES == 96
+
+REPLY = 0x80
+NO_KEY = bytes(16)
+
+
+class Kind(enum.IntEnum):
+    HELLO = 1
+    ADD = 2
+    REFUSED = 3
+    FENCE = 4
+    READ = 5
+    READ_LAC = 6
+    LIST = 7
+    INFO = 8
+
+
+_KINDS = frozenset(kind.value for kind in Kind)
+_WITH_ENTRIES = frozenset((Kind.ADD.value, Kind.READ.value | REPLY))
+
+RECOVERY = 1
+"""On an ADD: it passes the fence. On a READ: it fences, durably, before it is answered (R-B1)."""
+SPARSE = 2
+"""The index part has the entry ids as offsets from ``first``; without it they are consecutive."""
+_FLAGS = RECOVERY | SPARSE
+
+
+class Status(enum.IntEnum):
+    OK = 0
+    FENCED = 1
+    NO_SUCH_ENTRY = 2
+    NO_SUCH_LEDGER = 3
+    UNKNOWN = 4
+    """A limbo bookie's answer in place of a negative."""
+    UNAUTHORIZED = 5
+    READ_ONLY = 6
+    TOO_MANY_REQUESTS = 7
+    IO_ERROR = 8
+    CORRUPT = 9
+    BAD_REQUEST = 10
+    NOT_READY = 11
+    CONFLICT = 12
+    """The entry exists with another digest: one of the two is damage (rule 6)."""
+    DISK_FULL = 13
+    WRONG_BOOKIE = 14
+    """The peer is not the bookie, or not the instance, that the client meant to reach."""
+
+
+class Header(NamedTuple):
+    """A frame's header, in wire order."""
+
+    length: int
+    checksum: int
+    kind: int
+    flags: int
+    status: int
+    entry_count: int
+    request: int
+    ledger_id: int
+    first: int
+    last: int
+    lac: int
+    lafr: int
+    argument: int
+    wait_ms: int
+    key: bytes
+
+
+class Frame(NamedTuple):
+    """A header and the bytes behind it; ``raw`` is the whole frame as it came.
+
+    Frames out of a ``FrameBuffer`` are views into it, valid until its next ``writable`` call."""
+
+    header: Header
+    raw: memoryview
+
+    @property
+    def body(self) -> memoryview:
+        return self.raw[HEADER_BYTES:]
+
+
+def index_bytes(kind: int, flags: int, count: int, body_length: int) -> int:
+    """How many bytes behind the header the frame's checksum covers."""
+    if kind in _WITH_ENTRIES:
+        return count * (12 if flags & SPARSE else 8)
+    return body_length
+
+
+def encode_head(
+    kind: int,
+    *,
+    flags: int = 0,
+    status: int = 0,
+    count: int = 0,
+    request: int = 0,
+    ledger_id: int = 0,
+    first: int = 0,
+    last: int = 0,
+    lac: int = NO_ENTRY,
+    lafr: int = NO_ENTRY,
+    argument: int = 0,
+    wait_ms: int = 0,
+    key: bytes = NO_KEY,
+    index: bytes = b"",
+    payload_bytes: int = 0,
+) -> bytes:
+    """The header and index part of a frame whose payloads, ``payload_bytes`` long, follow it."""
+    length = HEADER_BYTES - 4 + len(index) + payload_bytes
+    assert length <= FRAME_BYTES_MAX, f"a frame of {length} bytes"
+    covered = (
+        HEADER.pack(
+            0,
+            0,
+            kind,
+            flags,
+            status,
+            count,
+            request,
+            ledger_id,
+            first,
+            last,
+            lac,
+            lafr,
+            argument,
+            wait_ms,
+            key,
+        )[8:]
+        + index
+    )
+    return _LENGTH_AND_CHECKSUM.pack(length, checksum(covered)) + covered
+
+
+_LENGTH_AND_CHECKSUM = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
+
+
+def decode_frame_untrusted(raw: memoryview) -> Frame:
+    """The frame that ``raw`` holds exactly. WireError if any of it is out of range or the checksum fails.
+
+    Payload bytes are not looked at: their digests are checked by ``Entries.verify``."""
+    if len(raw) < HEADER_BYTES:
+        raise WireError(f"a frame of {len(raw)} bytes; the header alone has {HEADER_BYTES}")
+    header = Header._make(HEADER.unpack_from(raw))
+    if header.length != len(raw) - 4:
+        raise WireError(f"a frame of {len(raw)} bytes says that it has {header.length + 4}")
+    if header.kind & ~REPLY not in _KINDS:
+        raise WireError(f"unknown message kind {header.kind}")
+    if header.flags & ~_FLAGS:
+        raise WireError(f"unknown flags {header.flags:#x} in a message of kind {header.kind}")
+    if header.entry_count > FRAME_ENTRIES_MAX and header.kind in _WITH_ENTRIES:
+        raise WireError(f"{header.entry_count} entries in a frame, over the limit of {FRAME_ENTRIES_MAX}")
+    body_length = len(raw) - HEADER_BYTES
+    covered = index_bytes(header.kind, header.flags, header.entry_count, body_length)
+    if covered > body_length:
+        raise WireError(f"{header.entry_count} entries do not fit a body of {body_length} bytes")
+    if checksum(bytes(raw[8 : HEADER_BYTES + covered])) != header.checksum:
+        raise WireError(f"the checksum of a message of kind {header.kind} does not match")
+    if not 0 <= header.ledger_id <= LEDGER_ID_MAX:
+        raise WireError(f"ledger id {header.ledger_id} is out of range")
+    if not (-1 <= header.first <= ENTRY_ID_MAX and -1 <= header.last <= ENTRY_ID_MAX):
+        raise WireError(f"entry ids {header.first}..{header.last} are out of range")
+    if header.lac < NO_ENTRY or header.lafr < NO_ENTRY:
+        raise WireError(f"LAC {header.lac}, LAFR {header.lafr}: out of range")
+    return Frame(header, raw)
+
+
+class FrameBuffer:
+    """Cuts a byte stream into frames, in place.
+
+    The owner receives into ``writable()``, says how much came with ``received()``, and takes the frames
+    that are complete. Memory is bounded: a length over the limit is refused before anything is
+    buffered for it, and the buffer grows only as a frame's bytes really arrive (doubling), so a peer
+    that announces much and sends little costs little."""
+
+    __slots__ = ("_buffer", "_end", "_initial", "_start", "_view")
+
+    def __init__(self, initial_bytes: int = 256 * 1024) -> None:
+        self._initial = initial_bytes
+        self._buffer = bytearray(initial_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = 0  # of the first byte not yet given out as part of a frame
+        self._end = 0  # of the bytes received
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of memory held."""
+        return len(self._buffer)
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether bytes of an unfinished frame have arrived."""
+        return self._end > self._start
+
+    def writable(self) -> memoryview:
+        """Room to receive into; never empty. Invalidates every frame given out before."""
+        rest = self._end - self._start
+        size = len(self._buffer)
+        if size - self._end < size // 4 or not rest:
+            if rest == size:
+                size *= 2
+            elif not rest and size > 4 * self._initial:
+                size = self._initial  # The large frame is over: give its memory back.
+            if size != len(self._buffer) or self._start:
+                self._move(rest, size)
+        return self._view[self._end :]
+
+    def _move(self, rest: int, size: int) -> None:
+        # A fresh buffer when the size changes or old views may still be read; frames given out
+        # before are documented to be dead, so moving within the buffer is allowed.
+        if size != len(self._buffer):
+            buffer = bytearray(size)
+            buffer[:rest] = self._view[self._start : self._end]
+            self._buffer = buffer
+            self._view = memoryview(buffer)
+        else:
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+        self._start, self._end = 0, rest
+
+    def received(self, count: int) -> None:
+        """``count`` bytes were received into the front of ``writable()``."""
+        self._end += count
+
+    def take_frames(self) -> list[Frame]:
+        """The complete frames, in order. WireError at the first malformed one; drop the connection then."""
+        frames = []
+        start, end, view = self._start, self._end, self._view
+        while end - start >= 4:
+            (length,) = _LENGTH.unpack_from(view, start)
+            if not HEADER_BYTES - 4 <= length <= FRAME_BYTES_MAX:
+                raise WireError(f"a frame length of {length} bytes is out of range")
+            stop = start + 4 + length
+            if stop > end:
+                break
+            frames.append(decode_frame_untrusted(view[start:stop]))
+            start = stop
+        self._start = start
+        return frames
+
+
+def encode_pairs(pairs: Sequence[tuple[int, int]]) -> bytes:
+    """The body of a LIST reply."""
+    return b"".join(_PAIR.pack(first, last) for first, last in pairs)
+
+
+def decode_pairs_untrusted(body: memoryview) -> list[tuple[int, int]]:
+    """The inverse of ``encode_pairs``; WireError if they are not growing ranges."""
+    if len(body) % _PAIR.size:
+        raise WireError("a list of entry ranges has a part of a range")
+    pairs = list(_PAIR.iter_unpack(body))
+    previous = NO_ENTRY
+    for first, last in pairs:
+        if not previous < first <= last <= ENTRY_ID_MAX:
+            raise WireError(f"entry range {first}..{last} after {previous}")
+        previous = last
+    return pairs
+
+
+_PAIR = struct.Struct("<qq")
