@@ -1,0 +1,91 @@
+# Every target below makes its own virtual environment in .venv when there is none and installs what
+# it needs from the package index; nothing else has to be on the machine but Python >= 3.11 and make.
+#
+#   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
+#   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak
+#   make check              format, lint, types and the layering test: seconds, for while you edit
+#   make bench [ARGS=...]   the write benchmark
+#   make clean              removes all that these targets made (never your data)
+#
+# ARGS goes to the command that runs last: `make demo ARGS='--records 1000'`,
+# `make test ARGS='tests/unit -x'`, `make test ARGS='-m soak --hypothesis-profile=soak'`.
+# PYTHON=/path/to/python chooses the interpreter that the virtual environment is made from.
+#
+# Plain POSIX sh and GNU make 3.81 or later. The last command of demo, test and bench is exec'ed, so
+# that a signal sent to make reaches the program itself and not a shell that would outlive it.
+
+.POSIX:
+.SUFFIXES:
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint bench clean
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+# An environment that another tool made, or whose making was interrupted, may be without pip.
+HAVE_PIP := $(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
+PYTHON ?=
+ARGS ?=
+
+# What a candidate must be able to do. Running it is the only proof: a version manager's shim exists
+# on the PATH and fails, and a distribution may ship Python without ensurepip or sqlite3.
+USABLE := import sys, ensurepip, sqlite3, ssl, venv; sys.exit(sys.version_info < (3, 11))
+
+# The stamps live inside the environment, so that removing it removes them. Two of them, because the
+# demo must not wait for the test tools.
+RUN_STAMP := $(VENV)/.installed-run
+TEST_STAMP := $(VENV)/.installed-test
+
+help:
+	@sed -n '4,8s/^#  //p' Makefile
+
+demo: $(RUN_STAMP)
+	@exec $(BIN)/ledgerlog demo $(ARGS)
+
+bench: $(RUN_STAMP)
+	@exec $(BIN)/ledgerlog bench write $(ARGS)
+
+test: lint
+	@exec $(BIN)/pytest -m 'not soak' $(ARGS)
+
+check: lint
+	@exec $(BIN)/pytest -q tests/unit/test_layering.py
+
+lint: $(TEST_STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+$(RUN_STAMP): pyproject.toml $(BIN)/python
+	@echo 'Installing ledgerlog into $(VENV)'
+	@$(HAVE_PIP)
+	@$(PIP) install -e .
+	@touch $@
+
+$(TEST_STAMP): pyproject.toml $(BIN)/python
+	@echo 'Installing ledgerlog and its test tools into $(VENV)'
+	@$(HAVE_PIP)
+	@$(PIP) install -e '.[test]'
+	@touch $(RUN_STAMP) $@
+
+# Made only where it is missing or its interpreter is gone: an environment that is there is used as it
+# is. bin/python is a link and make looks at the age of the interpreter behind it, so an interpreter
+# that was replaced makes the stamps stale and the packages are installed again, as they should be.
+$(BIN)/python:
+	@python=''; \
+	for candidate in $(if $(PYTHON),'$(PYTHON)',python3.13 python3.12 python3.11 python3); do \
+		if "$$candidate" -c '$(USABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo 'No usable Python >= 3.11 (with venv, ensurepip, sqlite3 and ssl) in: $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3).' >&2; \
+		echo 'Name one with: make PYTHON=/path/to/python (Debian and Ubuntu also need the package python3-venv).' >&2; \
+		exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$("$$python" -V)"; \
+	"$$python" -m venv --clear $(VENV)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

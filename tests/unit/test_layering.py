@@ -1,0 +1,591 @@
+"""The rooms of the house stay apart: a checker that reads imports, and the proof that it bites.
+
+The checker parses every module of both packages with ``ast`` and imports none of them, so it takes a
+path and works as well on a broken tree written for the purpose. Each rule below has such a tree.
+
+**What counts as an import.** Every ``import`` and ``from ... import`` wherever it stands: at the top,
+inside a function, under ``if TYPE_CHECKING:``, and ``importlib.import_module("...")`` and
+``__import__("...")`` with a literal name. Imports for types count because an annotation that names a
+room above is knowledge of that room all the same: the module could not be read, typed or moved
+without it. A dynamic import of a computed name cannot be read, so it is refused.
+``from package import name`` is an import of ``package.name`` where that is a module and of
+``package`` otherwise. The ``__init__`` of the packages above an imported module is not counted:
+Python runs it, but it is not what the importing module knows.
+
+**The rules.**
+
+1. *Arrows.* Each module lies in one room of ``ROOMS`` (the longest name that matches) and imports
+   only from that room and from the rooms listed there. A module without a room is an error, so that
+   a new folder gets its place in the table deliberately.
+2. *No cycles* between modules, function-level imports and imports for types included.
+3. *Purity.* A pure room reaches no clock, file, socket, thread, random source or logger.
+4. *Capabilities.* Such a module is imported only by the modules that own it (``CAPABILITIES``).
+5. *Nowhere.* pickle and its like, yaml, ``eval``, ``exec``: bytes from a disk or a peer are never code.
+6. *print* is for the command line.
+
+To let a room import something, extend a table here and say why beside the line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("ledgerlog", "bookie")
+
+# --- the tables -----------------------------------------------------------------------------------
+#
+# A name in a table stands for that module and all below it, except that "ledgerlog" and "bookie"
+# stand for the two package __init__ modules alone. A room that lies inside another room (an entry
+# point) is entered only by those who name it.
+
+VOCABULARY = ("ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
+BELOW_CLIENT = (*VOCABULARY, "ledgerlog.wire", "ledgerlog.core", "ledgerlog.net", "ledgerlog.meta")
+BELOW_LOG = (*BELOW_CLIENT, "ledgerlog.client")
+BELOW_TOOLS = (*BELOW_LOG, "ledgerlog.log")
+FROM_BOOKIE = (
+    *VOCABULARY,
+    "ledgerlog.wire",
+    "ledgerlog.meta",
+    "ledgerlog.net.transport",
+    "ledgerlog.net.tcp",
+)
+BOOKIE = ("bookie", "bookie.core", "bookie.storage", "bookie.server")
+
+ROOMS: dict[str, tuple[str, ...]] = {
+    # room: what it may import besides itself
+    "ledgerlog.errors": (),
+    "ledgerlog.limits": (),
+    "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
+    "ledgerlog.wire": VOCABULARY,
+    "ledgerlog.core": VOCABULARY,
+    "ledgerlog.net": (*VOCABULARY, "ledgerlog.wire"),
+    "ledgerlog.meta": VOCABULARY,
+    "ledgerlog.client": BELOW_CLIENT,
+    "ledgerlog.log": BELOW_LOG,
+    "ledgerlog.autorecovery": BELOW_TOOLS,
+    "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog"),
+    # Bookies inside the calling process, for memory: and file:.
+    "ledgerlog.embedded": (*FROM_BOOKIE, *BOOKIE),
+    # Both start whole systems, auto-recovery and bookies included; the command also runs simulations.
+    "ledgerlog.testing": (
+        *BELOW_TOOLS,
+        "ledgerlog",
+        "ledgerlog.autorecovery",
+        "ledgerlog.embedded",
+        *BOOKIE,
+    ),
+    "ledgerlog.cli": (
+        *BELOW_TOOLS,
+        "ledgerlog",
+        "ledgerlog.autorecovery",
+        "ledgerlog.embedded",
+        "ledgerlog.testing",
+        *BOOKIE,
+        "bookie.server.main",
+    ),
+    "ledgerlog.__main__": ("ledgerlog.cli",),
+    # The public names.
+    "ledgerlog": (*VOCABULARY, "ledgerlog.client", "ledgerlog.log"),
+    "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
+    "bookie.storage": (*VOCABULARY, "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
+    "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
+    # The entry point hands the node what it may not know by itself: reading and recovering ledgers
+    # (limbo repair) and hosted auto-recovery.
+    "bookie.server.main": (
+        *FROM_BOOKIE,
+        "ledgerlog.client",
+        "ledgerlog.autorecovery",
+        "bookie",
+        "bookie.core",
+        "bookie.storage",
+        "bookie.server",
+    ),
+    "bookie.__main__": ("bookie.server.main",),
+    "bookie": (),
+}
+
+LAZY_ARROWS: tuple[tuple[str, str], ...] = (
+    # Allowed though the table says no, but only inside a function: a program that connects to a real
+    # cluster never loads the storage node.
+    ("ledgerlog.client.cluster", "ledgerlog.embedded"),
+)
+
+PURE_ROOMS = (
+    "ledgerlog.errors",
+    "ledgerlog.limits",
+    "ledgerlog.model",
+    "ledgerlog.wire",
+    "ledgerlog.core",
+    "bookie.core",
+)
+
+IMPURE = frozenset(
+    {
+        # The loop and concurrency.
+        "trio",
+        "asyncio",
+        "threading",
+        "_thread",
+        "queue",
+        "concurrent",
+        "multiprocessing",
+        "subprocess",
+        "signal",
+        # Clocks and chance.
+        "time",
+        "random",
+        "secrets",
+        "uuid",
+        # Files and the operating system.
+        "os",
+        "io",
+        "pathlib",
+        "tempfile",
+        "shutil",
+        # The network.
+        "socket",
+        "select",
+        "selectors",
+        "ssl",
+        "http",
+        "urllib",
+        # Other people's state, and the ears of a person.
+        "sqlite3",
+        "kazoo",
+        "plyvel",
+        "pyspark",
+        "logging",
+        "warnings",
+        "click",
+        "rich",
+    }
+)
+IMPURE_CALLS = frozenset({"open", "input", "print"})
+
+STARTERS = ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.embedded", "bookie.server.main")
+"""Those who make the real capabilities and hand them in."""
+
+CAPABILITIES: dict[str, tuple[str, ...]] = {
+    # capability: the modules that own it
+    "pyspark": ("ledgerlog.spark",),
+    "kazoo": ("ledgerlog.meta.zookeeper",),
+    "sqlite3": ("ledgerlog.meta.sqlite",),
+    "plyvel": ("bookie.storage",),
+    "os": ("ledgerlog.net", "ledgerlog.meta.sqlite", "ledgerlog.spark", "bookie.storage", *STARTERS),
+    "threading": (
+        "ledgerlog.net",
+        "ledgerlog.meta.sqlite",
+        "ledgerlog.meta.zookeeper",
+        "ledgerlog.spark",
+        "bookie.storage",
+        *STARTERS,
+    ),
+    "socket": ("ledgerlog.net", *STARTERS),
+    # connect() makes the client's clock, randomness and ledger keys, and hands them to the shells.
+    "random": ("ledgerlog.net", "ledgerlog.client.cluster", *STARTERS),
+    "secrets": ("ledgerlog.client.cluster", *STARTERS),
+    "uuid": ("ledgerlog.client.cluster", *STARTERS),
+    "time": (
+        "ledgerlog.net",
+        "ledgerlog.meta.sqlite",
+        "ledgerlog.client.cluster",
+        "bookie.storage",
+        *STARTERS,
+    ),
+    "subprocess": ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.spark"),
+    "signal": ("ledgerlog.cli", "ledgerlog.testing", "bookie.server.main"),
+    # There is one event loop, and it is trio's.
+    "asyncio": (),
+    "multiprocessing": (),
+}
+
+NOWHERE = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "yaml"})
+NOWHERE_CALLS = frozenset({"eval", "exec"})
+PRINTERS = ("ledgerlog.cli",)
+
+
+# --- the checker ----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Import:
+    target: str
+    line: int
+    in_function: bool
+
+
+@attrs.frozen
+class Module:
+    name: str
+    imports: tuple[Import, ...]
+    builtin_uses: tuple[tuple[str, int], ...]
+    dynamic_imports: tuple[int, ...]
+
+
+@attrs.frozen
+class Violation:
+    rule: str
+    module: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line}: [{self.rule}] {self.message}"
+
+
+def is_within(module: str, name: str) -> bool:
+    """Whether a name of the tables covers the module."""
+    return module == name or ("." in name and module.startswith(f"{name}."))
+
+
+def room_of(module: str) -> str | None:
+    return max((room for room in ROOMS if is_within(module, room)), key=len, default=None)
+
+
+def may_import(module: str, imported: Import) -> bool:
+    room, target_room = room_of(module), room_of(imported.target)
+    if target_room is None or room is None or room == target_room:
+        return True  # A module without a room is reported once, as itself.
+    if imported.in_function and (module, imported.target) in LAZY_ARROWS:
+        return True
+    # A name that is shorter than the target's room does not open that room (an entry point).
+    return any(is_within(imported.target, name) and len(name) >= len(target_room) for name in ROOMS[room])
+
+
+class _ImportReader(ast.NodeVisitor):
+    def __init__(self, package: str, known: frozenset[str]) -> None:
+        self._package = package
+        self._known = known
+        self._functions = 0
+        self.imports: list[Import] = []
+        self.builtin_uses: list[tuple[str, int]] = []
+        self.dynamic_imports: list[int] = []
+
+    def _add(self, target: str, line: int) -> None:
+        self.imports.append(Import(target=target, line=line, in_function=self._functions > 0))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._add(alias.name, node.lineno)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            anchor = self._package.split(".")
+            anchor = anchor[: len(anchor) - node.level + 1]
+            base = ".".join([*anchor, base] if base else anchor)
+        for alias in node.names:
+            name = f"{base}.{alias.name}"
+            self._add(name if name in self._known else base, node.lineno)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        if (isinstance(function, ast.Attribute) and function.attr == "import_module") or (
+            isinstance(function, ast.Name) and function.id in ("import_module", "__import__")
+        ):
+            name = node.args[0] if node.args else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                self._add(name.value, node.lineno)
+            else:
+                self.dynamic_imports.append(node.lineno)
+        self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load) and node.id in IMPURE_CALLS | NOWHERE_CALLS:
+            self.builtin_uses.append((node.id, node.lineno))
+
+    def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        self._functions += 1
+        self.generic_visit(node)
+        self._functions -= 1
+
+    visit_FunctionDef = _visit_function
+    visit_AsyncFunctionDef = _visit_function
+    visit_Lambda = _visit_function
+
+
+def read_tree(root: Path) -> dict[str, Module]:
+    """Every module of both packages below ``root``, by dotted name, with its imports resolved."""
+    paths: dict[str, Path] = {}
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    known = frozenset(paths)
+    modules = {}
+    for name, path in paths.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        reader = _ImportReader(package, known)
+        reader.visit(ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
+        modules[name] = Module(
+            name=name,
+            imports=tuple(reader.imports),
+            builtin_uses=tuple(reader.builtin_uses),
+            dynamic_imports=tuple(reader.dynamic_imports),
+        )
+    return modules
+
+
+def check(root: Path) -> list[Violation]:
+    """All that is against the rules in the packages below ``root``, in a stable order."""
+    modules = read_tree(root)
+    found: list[Violation] = []
+    for module in modules.values():
+        found += _check_module(module)
+    found += _check_cycles(modules)
+    return found
+
+
+def _check_module(module: Module) -> Iterator[Violation]:
+    name = module.name
+    pure = any(is_within(name, room) for room in PURE_ROOMS)
+    if room_of(name) is None:
+        yield Violation("rooms", name, 1, "lies in no room: give it a place in ROOMS")
+    for imported in module.imports:
+        top = imported.target.partition(".")[0]
+        if top in PACKAGES:
+            if not may_import(name, imported):
+                message = f"{room_of(name)} may not import {imported.target}"
+                yield Violation("arrows", name, imported.line, message)
+            continue
+        if top in NOWHERE:
+            yield Violation("nowhere", name, imported.line, f"{top} is not used in this house")
+        if pure and top in IMPURE:
+            yield Violation("purity", name, imported.line, f"a pure room imports {top}")
+        elif top in CAPABILITIES and not any(is_within(name, owner) for owner in CAPABILITIES[top]):
+            owners = ", ".join(CAPABILITIES[top]) or "nobody"
+            yield Violation("capabilities", name, imported.line, f"{top} belongs to {owners}")
+    for builtin, line in module.builtin_uses:
+        if builtin in NOWHERE_CALLS:
+            yield Violation("nowhere", name, line, f"{builtin} is not used in this house")
+        elif builtin == "print":
+            if not any(is_within(name, printer) for printer in PRINTERS):
+                yield Violation("print", name, line, "print outside the command line")
+        elif pure:
+            yield Violation("purity", name, line, f"a pure room uses {builtin}")
+    for line in module.dynamic_imports:
+        yield Violation("arrows", name, line, "an import of a computed name cannot be checked")
+
+
+def _check_cycles(modules: Mapping[str, Module]) -> Iterator[Violation]:
+    """One violation for each cycle that a depth-first walk closes, naming the modules on it."""
+    done: set[str] = set()
+
+    def walk(name: str, trail: tuple[str, ...]) -> Iterator[Violation]:
+        for imported in modules[name].imports:
+            if imported.target in trail:
+                cycle = [*trail[trail.index(imported.target) :], imported.target]
+                yield Violation("cycles", name, imported.line, " -> ".join(cycle))
+            elif imported.target in modules and imported.target not in done:
+                yield from walk(imported.target, (*trail, imported.target))
+        done.add(name)
+
+    for name in modules:
+        if name not in done:
+            yield from walk(name, (name,))
+
+
+# --- the house ------------------------------------------------------------------------------------
+
+
+def test_every_module_of_both_packages_keeps_to_its_room() -> None:
+    found = check(REPOSITORY)
+    assert not found, "\n" + "\n".join(str(violation) for violation in found)
+
+
+def test_the_checker_reads_the_real_tree() -> None:
+    modules = read_tree(REPOSITORY)
+    assert {"ledgerlog", "ledgerlog.errors", "ledgerlog.meta.store", "bookie"} <= modules.keys()
+    assert "ledgerlog.errors" in {imported.target for imported in modules["ledgerlog.meta.store"].imports}
+
+
+def test_every_name_in_the_tables_is_well_formed() -> None:
+    for room, allowed in ROOMS.items():
+        for name in (room, *allowed):
+            assert name.partition(".")[0] in PACKAGES
+        for name in allowed:
+            assert room_of(name) is not None, f"{room} may import {name}, which lies in no room"
+    for pure in PURE_ROOMS:
+        assert pure in ROOMS
+
+
+# --- the checker bites ----------------------------------------------------------------------------
+
+
+def plant(root: Path, sources: Mapping[str, str]) -> Path:
+    """Writes modules by dotted name below ``root``; a package needs no ``__init__`` to be read."""
+    for name, source in sources.items():
+        target = root.joinpath(*name.split("."))
+        path = target / "__init__.py" if name in PACKAGES or target.is_dir() else target.with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+    return root
+
+
+def rules(root: Path) -> set[str]:
+    return {violation.rule for violation in check(root)}
+
+
+def specimen(room: str) -> str:
+    """A module that lies in the room."""
+    return room if room in PACKAGES or room.endswith((".main", ".__main__")) else f"{room}.specimen"
+
+
+def test_a_tree_that_keeps_to_the_rules_is_accepted(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        {
+            "ledgerlog.errors": "",
+            "ledgerlog.model.ids": "import attrs\nfrom ledgerlog.errors import X\n",
+            "ledgerlog.core.writer": "from ledgerlog import errors\nfrom ledgerlog.model.ids import Y\n",
+            "ledgerlog.net.transport": "import socket\n",
+            "ledgerlog.meta.zookeeper": "import kazoo.client\n",
+            "ledgerlog.client.cluster": "def f():\n    from ledgerlog.embedded import g\n",
+            "ledgerlog.embedded": "from bookie.server import server\n",
+            "ledgerlog.cli.main": "print(1)\n",
+            "bookie.storage.disk": "import os\nimport plyvel\n",
+            "bookie.server.server": "import trio\nfrom ledgerlog.net import transport\n",
+            "bookie.server.main": "from ledgerlog.client.cluster import f\nfrom . import server\n",
+        },
+    )
+    assert check(tmp_path) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_imports_the_rooms_it_names_and_no_other(tmp_path: Path, room: str) -> None:
+    importer = specimen(room)
+    for number, target_room in enumerate(ROOMS):
+        target = specimen(target_room)
+        if target_room == room:
+            continue
+        root = plant(tmp_path / str(number), {target: "", importer: f"import {target}\n"})
+        allowed = target_room in ROOMS[room]
+        assert ("arrows" in rules(root)) == (not allowed), f"{importer} -> {target}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import ledgerlog.client.cluster\n",
+        "from ledgerlog.client import cluster\n",
+        "from ..client import cluster\n",
+        "from ..client.cluster import f\n",
+        "def f():\n    import ledgerlog.client.cluster\n",
+        "f = lambda: __import__('ledgerlog.client.cluster')\n",
+        "import importlib\nimportlib.import_module('ledgerlog.client.cluster')\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ledgerlog.client.cluster import f\n",
+        "import importlib\nname = 'ledgerlog.client.cluster'\nimportlib.import_module(name)\n",
+    ],
+)
+def test_an_import_is_seen_in_every_form_it_can_take(tmp_path: Path, source: str) -> None:
+    plant(tmp_path, {"ledgerlog.client.cluster": "", "ledgerlog.core.writer": source})
+    assert rules(tmp_path) == {"arrows"}
+
+
+def test_the_client_may_reach_embedded_bookies_only_from_a_function_of_one_module(tmp_path: Path) -> None:
+    eager = {"ledgerlog.embedded": "", "ledgerlog.client.cluster": "import ledgerlog.embedded\n"}
+    elsewhere = {
+        "ledgerlog.embedded": "",
+        "ledgerlog.client.writer": "def f():\n    import ledgerlog.embedded\n",
+    }
+    directly = {"bookie.server.x": "", "ledgerlog.client.cluster": "def f():\n    import bookie.server.x\n"}
+    for number, sources in enumerate((eager, elsewhere, directly)):
+        assert rules(plant(tmp_path / str(number), sources)) == {"arrows"}
+
+
+def test_a_bookie_knows_transport_and_tcp_but_not_the_rest_of_the_network_room(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        {
+            "ledgerlog.net.tcp": "",
+            "ledgerlog.net.pool": "",
+            "bookie.server.server": "from ledgerlog.net import tcp\nfrom ledgerlog.net import pool\n",
+        },
+    )
+    (violation,) = check(tmp_path)
+    assert (violation.rule, violation.line) == ("arrows", 2)
+
+
+def test_a_module_without_a_room_is_refused(tmp_path: Path) -> None:
+    plant(tmp_path, {"ledgerlog.utils": ""})
+    assert rules(tmp_path) == {"rooms"}
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import ledgerlog.model.a\n",
+        "def f():\n    from ledgerlog.model.a import g\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import a\n",
+    ],
+)
+def test_a_cycle_between_modules_is_refused(tmp_path: Path, back: str) -> None:
+    plant(
+        tmp_path,
+        {
+            "ledgerlog.model.a": "from ledgerlog.model.b import x\n",
+            "ledgerlog.model.b": "from ledgerlog.model import c\n",
+            "ledgerlog.model.c": back,
+        },
+    )
+    (violation,) = check(tmp_path)
+    assert violation.rule == "cycles"
+    assert violation.message.count(" -> ") == 3
+
+
+def test_a_module_that_imports_itself_through_its_package_is_a_cycle(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        {
+            "ledgerlog.model.a": "from ledgerlog.model import x\n",
+            "ledgerlog.model": "from ledgerlog.model.a import x\n",
+        },
+    )
+    assert rules(tmp_path) == {"cycles"}
+
+
+@pytest.mark.parametrize("room", PURE_ROOMS)
+def test_a_pure_room_may_not_reach_the_world(tmp_path: Path, room: str) -> None:
+    for number, name in enumerate(sorted(IMPURE)):
+        root = plant(tmp_path / str(number), {f"{room}.specimen": f"def f():\n    import {name}\n"})
+        assert rules(root) == {"purity"}, name
+    for builtin in sorted(IMPURE_CALLS - {"print"}):
+        assert rules(plant(tmp_path / builtin, {f"{room}.specimen": f"{builtin}('x')\n"})) == {"purity"}
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_a_capability_is_imported_by_its_owners_alone(tmp_path: Path, capability: str) -> None:
+    owners = CAPABILITIES[capability]
+    for number, room in enumerate(set(ROOMS) - set(PURE_ROOMS)):
+        module = specimen(room)
+        owned = any(is_within(module, owner) for owner in owners)
+        root = plant(tmp_path / str(number), {module: f"from {capability} import x\n"})
+        assert rules(root) == (set() if owned else {"capabilities"}), module
+    for owner in owners:
+        root = plant(tmp_path / f"owner {owner}", {owner: f"import {capability}.x\n"})
+        assert check(root) == []
+
+
+@pytest.mark.parametrize("module", ["ledgerlog.cli.main", "ledgerlog.model.ids", "bookie.storage.disk"])
+def test_code_from_bytes_is_refused_everywhere(tmp_path: Path, module: str) -> None:
+    for name in sorted(NOWHERE):
+        assert rules(plant(tmp_path / name, {module: f"import {name}\n"})) == {"nowhere"}
+    for builtin in sorted(NOWHERE_CALLS):
+        assert rules(plant(tmp_path / builtin, {module: f"{builtin}('1')\n"})) == {"nowhere"}
+
+
+def test_a_method_that_happens_to_be_called_eval_is_not_the_builtin(tmp_path: Path) -> None:
+    plant(tmp_path, {"ledgerlog.client.x": "def f(redis):\n    return redis.eval('1')\n"})
+    assert check(tmp_path) == []
+
+
+def test_print_is_refused_outside_the_command_line(tmp_path: Path) -> None:
+    plant(tmp_path, {"ledgerlog.client.x": "f = print\n", "ledgerlog.cli.x": "print(1)\n"})
+    (violation,) = check(tmp_path)
+    assert (violation.rule, violation.module) == ("print", "ledgerlog.client.x")
