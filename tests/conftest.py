@@ -1,0 +1,137 @@
+"""What every test shares: nothing that a test started outlives it, and how hard hypothesis looks.
+
+**Nothing outlives a test.** After each test no thread may be left that would keep the interpreter
+alive: a thread that is not a daemon and was not there before. After a test that is marked
+``processes`` no process may be left either. The processes of a test are found by a token that the
+fixture puts into the environment and that children inherit, so that a grandchild counts even after its
+parent was killed and it was adopted by init; children that were given another environment are found
+by their parent. What is left is ended, so that the tests that follow are not disturbed, and the test
+fails with its command line. Both get a moment to finish by themselves first, because a test may end
+while they are on their way out. What fixtures of a wider scope started stands before the test and is
+not its own.
+
+The search for processes reads ``/proc`` and is left out where there is none.
+
+**Hypothesis.** ``quick`` is the default: few examples and the same ones in every run, so that a change
+is judged by what it changed. ``--hypothesis-profile=soak`` draws many and new ones. Neither has a
+deadline: the time that an example takes says more about the machine than about the code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+GRACE_S = 5.0
+TOKEN_VARIABLE = "LEDGERLOG_TEST_TOKEN"
+
+_PROC = Path("/proc")
+_numbers = itertools.count()
+
+hypothesis.settings.register_profile(
+    "quick",
+    max_examples=40,
+    stateful_step_count=30,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "soak",
+    max_examples=5_000,
+    stateful_step_count=200,
+    derandomize=False,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("quick")
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_the_test(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Fails the test that leaves a thread (and, where it is marked ``processes``, a process) behind."""
+    threads_before = set(threading.enumerate())
+    watch_processes = request.node.get_closest_marker("processes") is not None and _PROC.is_dir()
+    token = ""
+    children_before: set[int] = set()
+    if watch_processes:
+        token = f"{os.getpid()}-{next(_numbers)}"
+        monkeypatch.setenv(TOKEN_VARIABLE, token)
+        children_before = _processes_of(token)
+    yield
+    left = []
+    if watch_processes:
+        left += _end_processes(_processes_of(token) - children_before)
+    left += _wait_for_threads(set(threading.enumerate()) - threads_before)
+    if left:
+        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
+
+
+def _wait_for_threads(started: set[threading.Thread]) -> list[str]:
+    deadline = time.monotonic() + GRACE_S
+    left = []
+    for thread in started:
+        if thread.daemon:
+            continue
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            left.append(f"thread {thread.name!r}")
+    return left
+
+
+def _processes_of(token: str) -> set[int]:
+    """Live processes, zombies not counted, that carry the token or are children of this process."""
+    found = set()
+    entry = f"{TOKEN_VARIABLE}={token}".encode()
+    for path in _PROC.iterdir():
+        if not path.name.isdigit() or int(path.name) == os.getpid():
+            continue
+        try:
+            # The command's name stands in parentheses and may hold anything; what follows may not.
+            state, parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state in (b"Z", b"X"):
+                continue
+            if int(parent) == os.getpid() or entry in (path / "environ").read_bytes().split(b"\0"):
+                found.add(int(path.name))
+        except OSError:
+            continue  # It ended while we looked, or it is another user's and so not ours.
+    return found
+
+
+def _end_processes(pids: set[int]) -> list[str]:
+    """Waits for the processes to end by themselves; kills the rest and describes them."""
+    deadline = time.monotonic() + GRACE_S
+    left = []
+    for pid in sorted(pids):
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            command = (
+                (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+            # A pidfd becomes readable when its process ends; select measures in seconds.
+            ended, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not ended:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                select.select([descriptor], [], [], GRACE_S)
+                left.append(f"process {pid} ({command.strip()})")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It ended between two looks.
+        finally:
+            os.close(descriptor)
+    return left
