@@ -33,6 +33,9 @@ READ_REPLY_BYTES_TARGET = MIB
 METADATA_BYTES_MAX = MIB
 """The largest metadata record (ZooKeeper's own limit for a znode)."""
 
+METADATA_PATH_BYTES_MAX = KIB
+"""The longest path of a metadata node, in UTF-8."""
+
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**63 - 2
 ENSEMBLE_MAX = 64

@@ -17,7 +17,9 @@ that matters is ever created twice at one path (ledger ids and log incarnations 
 applied. Writers put a token into their values and settle it by reading again. Every other exception
 means that nothing was changed.
 
-**Ephemeral nodes** belong to the store's session and vanish with it.
+**Ephemeral nodes** belong to the store's session and vanish with it. They have no children: a
+create() that would give one a child, or make a node with children ephemeral, is an
+``InvalidArgument``. A create() speaks for the session that the store had when it was called.
 
 **Watches are level-triggered and carry no data**: after ``Watch.wait`` returns, look again. Spurious
 returns are allowed, missed changes are not.

@@ -1,0 +1,88 @@
+"""What a metadata store accepts as an argument: one answer for all implementations.
+
+Code above never asks which store it talks to, so a path or a value that one store would refuse is
+refused by all of them, before anything is sent, with ``InvalidArgument``. The alphabet of a path is
+ZooKeeper's, the narrowest: no control characters, no surrogates, no private-use characters, no
+U+FFF0 to U+FFFF, and no component named "." or "..". The first component may not be "zookeeper",
+which a ZooKeeper server keeps for itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ledgerlog import limits
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.meta.store import Check, Create, Delete, Operation, Set
+
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+
+AFTER_SLASH = "0"
+"""The character that follows "/": every path below P sorts in [P + "/", P + AFTER_SLASH)."""
+
+assert ord(AFTER_SLASH) == ord("/") + 1
+
+
+def check_path(path: str) -> None:
+    """``InvalidArgument`` unless ``path`` can name a node (or a counter)."""
+    if not isinstance(path, str):
+        raise InvalidArgument(f"a metadata path is a str, not {type(path).__name__}")
+    if _FORBIDDEN.search(path) is not None:
+        raise InvalidArgument(f"metadata path {path[:200]!r} holds a character that no store can keep")
+    size = len(path.encode())
+    if size > limits.METADATA_PATH_BYTES_MAX:
+        raise InvalidArgument(
+            f"a metadata path of {size} bytes is over the limit of {limits.METADATA_PATH_BYTES_MAX} bytes"
+        )
+    components = path.split("/")
+    if "" in components:
+        raise InvalidArgument(f"metadata path {path!r} has an empty component (paths are relative: 'a/b')")
+    if "." in components or ".." in components:
+        raise InvalidArgument(f"metadata path {path!r} has a component '.' or '..'")
+    if components[0] == "zookeeper":
+        raise InvalidArgument(f"metadata path {path!r}: 'zookeeper' belongs to the ZooKeeper server itself")
+
+
+def check_value(path: str, value: bytes) -> None:
+    """``InvalidArgument`` unless ``value`` is bytes of at most ``limits.METADATA_BYTES_MAX``."""
+    if not isinstance(value, bytes):
+        raise InvalidArgument(f"the value of {path!r} is to be bytes, not {type(value).__name__}")
+    if len(value) > limits.METADATA_BYTES_MAX:
+        raise InvalidArgument(
+            f"a value of {len(value)} bytes for {path!r} is over the limit of "
+            f"{limits.METADATA_BYTES_MAX} bytes; nothing was written"
+        )
+
+
+def check_operations(operations: Sequence[Operation]) -> None:
+    """Every path and value of a transaction, before any of it is done."""
+    for operation in operations:
+        check_path(operation.path)
+        match operation:
+            case Create(path=path, value=value):
+                check_value(path, value)
+            case Set(path=path, value=value, version=version):
+                check_value(path, value)
+                _check_version(path, version)
+            case Check(path=path, version=version):
+                _check_version(path, version)
+            case Delete(path=path, version=version):
+                if version is not None:
+                    _check_version(path, version)
+
+
+def _check_version(path: str, version: int) -> None:
+    # None would read as "at any version" further down, and turn a compare-and-set into a plain write.
+    if not isinstance(version, int):
+        raise InvalidArgument(f"the version of {path!r} is to be an int, not {type(version).__name__}")
+
+
+def ancestors(path: str) -> list[str]:
+    """The paths above ``path``, nearest last: "a/b/c" has "a" and "a/b"."""
+    found = []
+    slash = path.find("/")
+    while slash != -1:
+        found.append(path[:slash])
+        slash = path.find("/", slash + 1)
+    return found

@@ -1,0 +1,324 @@
+"""Metadata in the memory of one process, for tests, simulations and ``memory:`` clusters.
+
+A ``MemoryTree`` is the server: the nodes, the counters and the list of live sessions. A
+``MemoryStore`` is one client of it, with one session at a time; several stores opened on one tree
+stand for several processes. Everything happens in the trio loop, between two checkpoints, so every
+operation is atomic for free.
+
+**Weak where the contract is weak.** Versions are ZooKeeper's: 0 at creation, one more at each write
+of the node, and 0 again when the path is created anew. A program that leans on versions never coming
+back therefore fails here, in a fast test, and not on a cluster.
+
+**Deterministic.** No clock, no randomness, no hash order: under a deterministic scheduler one seed
+gives one history. Sessions never expire by themselves; a test or a simulation ends them.
+
+Faults, for whoever plays the world:
+
+* ``store.disconnect()``: contact is lost. The session is SUSPENDED, every call raises
+  ``MetadataUnavailable``, and the ephemeral nodes stay, since the tree does not know yet.
+* ``store.expire_session()``: the tree gives the session up. Its ephemeral nodes are gone at once.
+  A connected client learns it at once (LOST, and a new session); a disconnected one only when it is
+  back, exactly as with a real ensemble.
+* ``store.reconnect()``: CONNECTED again in the old session, or LOST and a new one.
+
+Invariants: ``_paths`` is the sorted list of the keys of ``_nodes``; an ephemeral node has no
+children; every ephemeral node names a session in ``_sessions``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+import attrs
+import trio
+
+from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired
+from ledgerlog.meta.arguments import AFTER_SLASH, ancestors, check_operations, check_path
+from ledgerlog.meta.store import (
+    Check,
+    Create,
+    Delete,
+    NodeExists,
+    NodeHasChildren,
+    NodeMissing,
+    Operation,
+    SessionState,
+    Set,
+    VersionConflict,
+    Versioned,
+    Watch,
+)
+from ledgerlog.meta.watches import WatchSet
+
+__all__ = ["MemorySession", "MemoryStore", "MemoryTree"]
+
+
+@attrs.frozen
+class _Node:
+    value: bytes
+    version: int
+    owner: MemorySession | None
+
+
+class MemorySession:
+    """One session with a tree (``store.Session``)."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self._state = SessionState.CONNECTED
+        self._changed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<MemorySession {self._session_id} {self._state.value}>"
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    async def wait_not(self, state: SessionState) -> SessionState:
+        """Wait until the state differs from ``state``; the new state. Always a checkpoint."""
+        await trio.lowlevel.checkpoint()
+        while self._state is state:
+            await self._changed.wait()
+        return self._state
+
+    def _become(self, state: SessionState) -> None:
+        assert self._state is not SessionState.LOST or state is SessionState.LOST
+        self._state = state
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+class MemoryTree:
+    """The shared tree. Lives as long as somebody holds it; has nothing to close."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {}
+        self._paths: list[str] = []
+        self._counters: dict[str, int] = {}
+        self._sessions: dict[MemorySession, None] = {}
+        self._sessions_opened = 0
+        self._watches = WatchSet()
+
+    def open_store(self) -> MemoryStore:
+        """A new client with a session of its own; close it with ``close()`` or ``async with``."""
+        return MemoryStore(self)
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def _open_session(self) -> MemorySession:
+        self._sessions_opened += 1
+        session = MemorySession(f"memory-{self._sessions_opened}")
+        self._sessions[session] = None
+        return session
+
+    def _end_session(self, session: MemorySession) -> None:
+        if session not in self._sessions:
+            return
+        del self._sessions[session]
+        gone = [path for path in self._paths if self._nodes[path].owner is session]
+        for path in gone:
+            self._put(path, None)
+        self._watches.changed(gone)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def _put(self, path: str, node: _Node | None) -> None:
+        """The only place that writes ``_nodes`` and ``_paths``."""
+        if node is None:
+            del self._nodes[path]
+            del self._paths[bisect_left(self._paths, path)]
+            return
+        if path not in self._nodes:
+            insort(self._paths, path)
+        self._nodes[path] = node
+
+    def _has_children(self, path: str) -> bool:
+        at = bisect_left(self._paths, path + "/")
+        return at < len(self._paths) and self._paths[at] < path + AFTER_SLASH
+
+    def _children(self, path: str) -> list[str]:
+        names = set()
+        prefix, end = path + "/", path + AFTER_SLASH
+        at = bisect_left(self._paths, prefix)
+        while at < len(self._paths) and self._paths[at] < end:
+            name, slash, _ = self._paths[at][len(prefix) :].partition("/")
+            names.add(name)
+            # One step over a whole subtree: a level with a million nodes below it costs no more.
+            at = bisect_left(self._paths, prefix + name + AFTER_SLASH) if slash else at + 1
+        return sorted(names)
+
+    def _apply(self, operations: Sequence[Operation], session: MemorySession) -> list[int]:
+        """All or none: each step remembers what it replaced, and a failing one plays that back."""
+        undo: list[tuple[str, _Node | None]] = []
+        versions = []
+        try:
+            for operation in operations:
+                before = self._nodes.get(operation.path)
+                after, version = self._step(operation, before, session)
+                versions.append(version)
+                if after is not before:
+                    undo.append((operation.path, before))
+                    self._put(operation.path, after)
+        except BaseException:
+            for path, before in reversed(undo):
+                self._put(path, before)
+            raise
+        self._watches.changed(path for path, _ in undo)
+        return versions
+
+    def _step(
+        self, operation: Operation, node: _Node | None, session: MemorySession
+    ) -> tuple[_Node | None, int]:
+        """What the node becomes, and the version to report; raises what the operation would raise."""
+        path = operation.path
+        if isinstance(operation, Create):
+            if operation.ephemeral and session not in self._sessions:
+                raise SessionExpired(f"session {session.session_id} is over; {path!r} was not created")
+            if node is not None:
+                raise NodeExists(f"{path!r} exists already")
+            for above in ancestors(path):
+                holder = self._nodes.get(above)
+                if holder is not None and holder.owner is not None:
+                    raise InvalidArgument(f"{path!r} would be a child of {above!r}, which is ephemeral")
+            if operation.ephemeral and self._has_children(path):
+                raise InvalidArgument(f"{path!r} has children, so it cannot be ephemeral")
+            return _Node(operation.value, 0, session if operation.ephemeral else None), 0
+        if node is None:
+            raise NodeMissing(f"there is no node at {path!r}")
+        if operation.version is not None and operation.version != node.version:
+            raise VersionConflict(f"{path!r} is at version {node.version}, not at {operation.version}")
+        match operation:
+            case Set(value=value):
+                return _Node(value, node.version + 1, node.owner), node.version + 1
+            case Delete():
+                if self._has_children(path):
+                    raise NodeHasChildren(f"{path!r} has children; nothing was deleted")
+                return None, 0
+            case Check():
+                return node, node.version
+
+
+class MemoryStore:
+    """One client of a ``MemoryTree``: the metadata capability (``store.MetadataStore``).
+
+    Every call is a checkpoint before it acts and never after, so a call that raises ``Cancelled`` has
+    changed nothing. ``MetadataUnavailable`` while disconnected and after ``close``."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        self._tree = tree
+        self._session = tree._open_session()
+        self._reachable = True
+        self._closed = False
+
+    async def __aenter__(self) -> MemoryStore:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session: its ephemeral nodes vanish, it is LOST, and no new one is opened."""
+        self._closed = True
+        self._tree._end_session(self._session)
+        self._session._become(SessionState.LOST)
+
+    # --- the world's part ------------------------------------------------------------------------
+
+    def expire_session(self) -> None:
+        """The tree gives this store's session up, as if it had not been heard of for too long."""
+        self._tree._end_session(self._session)
+        if self._reachable:
+            self._look_at_session()
+
+    def disconnect(self) -> None:
+        """Lose contact with the tree until ``reconnect``."""
+        self._reachable = False
+        if self._session.state is SessionState.CONNECTED:
+            self._session._become(SessionState.SUSPENDED)
+
+    def reconnect(self) -> None:
+        """Be in contact again, in the old session or, where that has ended, in a new one."""
+        self._reachable = True
+        self._look_at_session()
+
+    def _look_at_session(self) -> None:
+        if self._closed:
+            return
+        if self._session in self._tree._sessions:
+            if self._session.state is SessionState.SUSPENDED:
+                self._session._become(SessionState.CONNECTED)
+            # A disconnected client heard of no change; what was watched may have changed.
+            self._tree._watches.changed_somewhere()
+            return
+        ended, self._session = self._session, self._tree._open_session()
+        ended._become(SessionState.LOST)
+
+    async def _contact(self) -> MemoryTree:
+        """The tree, after a checkpoint. The caller acts on it without waiting in between."""
+        await trio.lowlevel.checkpoint()
+        if self._closed:
+            raise MetadataUnavailable("this metadata store is closed")
+        if not self._reachable:
+            raise MetadataUnavailable("the metadata tree is not reachable; nothing happened")
+        return self._tree
+
+    # --- the capability --------------------------------------------------------------------------
+
+    @property
+    def session(self) -> MemorySession:
+        return self._session
+
+    async def get(self, path: str) -> Versioned | None:
+        check_path(path)
+        node = (await self._contact())._nodes.get(path)
+        return None if node is None else Versioned(node.value, node.version)
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return (await self.transaction([Create(path, value, ephemeral)]))[0]
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        return (await self.transaction([Set(path, value, version)]))[0]
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        await self.transaction([Delete(path, version)])
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        return (await self._contact())._children(path)
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        operations = list(operations)
+        check_operations(operations)
+        # The session that the caller could see when it called: where that one ends meanwhile, an
+        # ephemeral node must not slip into its successor unnoticed.
+        session = self._session
+        return (await self._contact())._apply(operations, session)
+
+    async def next_id(self, counter: str) -> int:
+        check_path(counter)
+        counters = (await self._contact())._counters
+        counters[counter] = counters.get(counter, -1) + 1
+        return counters[counter]
+
+    async def highest_id(self, counter: str) -> int:
+        check_path(counter)
+        return (await self._contact())._counters.get(counter, -1)
+
+    async def sync(self) -> None:
+        await self._contact()
+
+    def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
+        return self._tree._watches.open(path)

@@ -1,0 +1,428 @@
+"""Metadata in a SQLite file that the processes of one machine share: the trio half.
+
+The file itself is ``sqlite_file``; who is alive is ``sqlite_sessions``. This module owns the waiting:
+one worker thread hop for each operation, deadlines, the background tasks, watches, and the session
+as its owner sees it.
+
+**Hops.** All use of the connection goes through ``_Worker.run``: a thread at a time, by a limiter of
+one. A started hop always runs to its end (a cancelled caller gets the answer first), so a write is
+applied or not, never half, and what it changed is always announced. Where another process holds the
+write lock the hop gives up after a tenth of a second and the task tries again: that wait can be
+cancelled, lets other operations of this process pass, and ends at the deadline with
+``MetadataUnavailable``. What no deadline can cut is a disk that hangs inside a sync.
+
+**Background tasks**, in a nursery of the context manager, which none of them leaves with an ordinary
+fault:
+
+* *keeping the session*: renew at a third of the timeout, reap the dead, and open a new session where
+  the old one is over;
+* *watching the lease*: wake those who wait on a session whose lease has run out unrenewed;
+* *following*: only while there is a watch, look every ``POLL_INTERVAL_S`` whether another process has
+  committed, and every ``sqlite_sessions.REAP_INTERVAL_NS`` whether one has died.
+
+**Watches.** Our own writes mark watches directly. For those of others the follower compares
+``PRAGMA data_version`` and then asks the file which paths changed after the revision that it saw
+last. That revision was read when the store was opened and only moves together with an announcement,
+so it is never newer than the opening of a watch that has not been told. A follower that cannot read
+marks every watch: whoever waits looks again, and meets the error in a call of its own.
+
+**The session's state** is computed from the clock when it is read, not only stored: a process that
+wakes from a stop sees SUSPENDED in its first look, before any of its tasks has run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from ledgerlog import limits
+from ledgerlog.errors import (
+    InvalidArgument,
+    LedgerLogError,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    SessionExpired,
+)
+from ledgerlog.meta.arguments import check_operations, check_path
+from ledgerlog.meta.sqlite_file import Busy, MetadataFile, open_metadata_file
+from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
+from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
+from ledgerlog.meta.watches import WatchSet
+
+__all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store"]
+
+logger = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.02
+"""Between two looks for commits of other processes, while there is a watch."""
+
+RETRY_S = 0.005
+"""Between two attempts at a lock that another process holds; each waits inside SQLite as well."""
+
+FAULT_PAUSE_S = 0.2
+"""After a background task met a fault, before it looks again."""
+
+T = TypeVar("T")
+
+
+def open_sqlite_store(
+    path: str | os.PathLike[str], *, session_timeout_s: float = limits.SESSION_TIMEOUT_S
+) -> AbstractAsyncContextManager[SqliteStore]:
+    """A store on the SQLite file at ``path``, open for the body of the ``async with``.
+
+    The file is made (mode 0600) where there is none, and the directory it lies in (mode 0700). All
+    processes that share it must be on one machine, on a local file system. ``session_timeout_s``
+    (above 0) is how long a process may be stopped before the others give its session up; one that
+    dies is noticed at once. Leaving the body ends the session and removes its ephemeral nodes.
+
+    ``InvalidArgument``: the timeout. ``StorageCorrupt``: the file is damaged, or is something else.
+    ``StorageError``: a newer version of the program has written it. ``MetadataUnavailable``: the file
+    system refuses, or another process holds the file for longer than
+    ``limits.METADATA_TIMEOUT_S``."""
+    if not session_timeout_s > 0:
+        raise InvalidArgument(f"session_timeout_s is to be above 0, not {session_timeout_s}")
+    return _open(os.path.realpath(path), int(session_timeout_s * NS))
+
+
+@asynccontextmanager
+async def _open(path: str, timeout_ns: int) -> AsyncIterator[SqliteStore]:
+    worker = _Worker(path)
+
+    def open_all() -> tuple[MetadataFile, Sessions, Lease, int, int]:
+        file = open_metadata_file(path)
+        try:
+            sessions = Sessions(file, timeout_ns=timeout_ns)
+            # In this order: a commit between the two is reported once too often, not missed.
+            data_version = file.data_version()
+            seen = file.newest_revision()
+            sessions.sweep()
+            return file, sessions, sessions.open(), data_version, seen
+        except BaseException:
+            file.close()
+            raise
+
+    store = SqliteStore(worker, *await worker.run(open_all))
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store._keep_session, timeout_ns / NS / 3)
+            nursery.start_soon(store._watch_lease, timeout_ns / NS / 3)
+            nursery.start_soon(store._follow)
+            try:
+                yield store
+            except BaseException as error:
+                # Carried around the nursery, which would wrap the body's own exception in a group.
+                failure = error
+            nursery.cancel_scope.cancel()
+    finally:
+        await store._close()
+    if failure is not None:
+        raise failure
+
+
+class _Worker:
+    """The way to the worker thread, with the retrying and the deadline."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._limiter = trio.CapacityLimiter(1)
+        self._process = os.getpid()
+
+    async def run(self, work: Callable[[], T], *, timeout_s: float | None = None) -> T:
+        """Do ``work`` in the thread, again while it raises ``Busy``. Cancelled only between attempts."""
+        if os.getpid() != self._process:
+            raise MetadataUnavailable(f"{self.path} was opened before a fork; open it again in the child")
+        if timeout_s is None:
+            timeout_s = limits.METADATA_TIMEOUT_S
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    return await trio.to_thread.run_sync(work, limiter=self._limiter)
+                except Busy:
+                    await trio.sleep(RETRY_S)
+        raise MetadataUnavailable(
+            f"{self.path}: another process has held the lock for {timeout_s:g} s; nothing happened"
+        )
+
+
+class SqliteSession:
+    """A session with the file (``store.Session``)."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._state = SessionState.CONNECTED
+        self._changed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<SqliteSession {self.session_id} {self.state.value}>"
+
+    @property
+    def session_id(self) -> str:
+        return self._lease.session_id
+
+    @property
+    def state(self) -> SessionState:
+        """CONNECTED exactly while the last lease that is known to be written has not run out."""
+        if self._state is SessionState.CONNECTED and boot_clock_ns() >= self._lease.until_ns:
+            return SessionState.SUSPENDED
+        return self._state
+
+    async def wait_not(self, state: SessionState) -> SessionState:
+        """Wait until the state differs from ``state``; the new state. Always a checkpoint."""
+        await trio.lowlevel.checkpoint()
+        while self.state is state:
+            await self._changed.wait()
+        return self.state
+
+    def _become(self, state: SessionState) -> None:
+        assert self._state is not SessionState.LOST or state is SessionState.LOST
+        if state is not self._state:
+            logger.info("metadata session=%s state=%s", self.session_id, state.value)
+        self._state = state
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _renewed(self, lease: Lease) -> None:
+        self._lease = lease
+        if self._state is SessionState.SUSPENDED:
+            self._become(SessionState.CONNECTED)
+
+    def _lease_left_s(self) -> float:
+        return (self._lease.until_ns - boot_clock_ns()) / NS
+
+
+class SqliteStore:
+    """The metadata capability (``store.MetadataStore``) on a SQLite file; see ``open_sqlite_store``.
+
+    Versions are revisions of the whole file: no two writes ever have the same one, also across delete
+    and create. A call that is cancelled while it waits has changed nothing; one that has reached the
+    thread finishes and returns, and the cancellation comes at the caller's next checkpoint."""
+
+    def __init__(
+        self,
+        worker: _Worker,
+        file: MetadataFile,
+        sessions: Sessions,
+        lease: Lease,
+        data_version: int,
+        seen_revision: int,
+    ) -> None:
+        self._worker = worker
+        self._file = file
+        self._sessions = sessions
+        self._session = SqliteSession(lease)
+        self._replacing = trio.Lock()
+        self._watches = WatchSet()
+        self._data_version = data_version
+        self._seen_revision = seen_revision
+        self._closed = False
+
+    # --- the capability --------------------------------------------------------------------------
+
+    @property
+    def session(self) -> SqliteSession:
+        """The current session; LOST only until a new one could be opened."""
+        return self._session
+
+    async def get(self, path: str) -> Versioned | None:
+        check_path(path)
+
+        def work(changed: list[str]) -> Versioned | None:
+            found, owner = self._file.get(path)
+            if owner is not None:
+                changed += self._sessions.reap()
+                if path in changed:
+                    found, _ = self._file.get(path)
+            return found
+
+        return await self._run(work)
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return (await self.transaction([Create(path, value, ephemeral)]))[0]
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        return (await self.transaction([Set(path, value, version)]))[0]
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        await self.transaction([Delete(path, version)])
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+
+        def work(changed: list[str]) -> list[str]:
+            changed += self._sessions.reap()
+            return self._file.children(path)
+
+        return await self._run(work)
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        operations = list(operations)
+        check_operations(operations)
+        # The session that the caller could see when it called: where that one ends meanwhile, an
+        # ephemeral node must not slip into its successor unnoticed.
+        session = self._session
+        ephemeral = any(isinstance(operation, Create) and operation.ephemeral for operation in operations)
+
+        def work(changed: list[str]) -> list[int]:
+            if ephemeral:
+                # A process that was restarted finds its predecessor's registration gone.
+                changed += self._sessions.reap()
+            with self._file.writing():
+                versions = self._file.apply(operations, session.session_id, self._sessions.require)
+            changed += [operation.path for operation in operations]
+            return versions
+
+        try:
+            return await self._run(work)
+        except SessionExpired:
+            await self._replace_session(session)
+            raise
+
+    async def next_id(self, counter: str) -> int:
+        check_path(counter)
+
+        def work(changed: list[str]) -> int:
+            with self._file.writing():
+                return self._file.next_id(counter)
+
+        return await self._run(work)
+
+    async def highest_id(self, counter: str) -> int:
+        check_path(counter)
+        return await self._run(lambda changed: self._file.highest_id(counter))
+
+    async def sync(self) -> None:
+        # Every read begins a snapshot of its own, and that holds all commits that are finished.
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+
+    def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
+        return self._watches.open(path)
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MetadataUnavailable(f"the metadata store on {self._worker.path} is closed")
+
+    async def _run(self, work: Callable[[list[str]], T], *, timeout_s: float | None = None) -> T:
+        """Run ``work`` in the thread. It appends the paths that it has committed changes of to the list
+        that it is given; they are announced however it ends."""
+        self._check_open()
+        changed: list[str] = []
+        try:
+            return await self._worker.run(lambda: work(changed), timeout_s=timeout_s)
+        except MetadataOutcomeUnknown:
+            self._watches.changed_somewhere()
+            raise
+        finally:
+            if changed:
+                self._watches.changed(changed)
+
+    async def _close(self) -> None:
+        """End the session, if that is possible within the deadline, and close the file. Shielded: what
+        cannot be told to the others now they find out by the lock."""
+        self._closed = True
+
+        def close() -> None:
+            try:
+                self._sessions.end(self._session._lease)
+            except (Busy, LedgerLogError) as error:
+                logger.warning("metadata session=%s left to be reaped: %s", self._session.session_id, error)
+            finally:
+                self._session._lease.lock.release(unlink=False)
+                self._file.close()
+
+        with trio.CancelScope(shield=True):
+            # One attempt, of bounded length, and never skipped: the descriptors must go.
+            await trio.to_thread.run_sync(close, limiter=self._worker._limiter)
+        self._session._become(SessionState.LOST)
+
+    # --- background ------------------------------------------------------------------------------
+
+    async def _replace_session(self, ended: SqliteSession) -> None:
+        """``ended`` is over: say so, and open a new session. Where that cannot be done now, the task
+        that keeps the session does it later."""
+        ended._become(SessionState.LOST)
+        async with self._replacing:
+            if self._session is not ended:
+                return
+
+            def work(changed: list[str]) -> Lease:
+                changed += self._sessions.end(ended._lease)
+                return self._sessions.open()
+
+            try:
+                lease = await self._run(work)
+            except LedgerLogError as error:
+                logger.warning("no new metadata session yet: %s", error)
+                return
+            self._session = SqliteSession(lease)
+            logger.info("metadata session=%s follows session=%s", lease.session_id, ended.session_id)
+
+    async def _keep_session(self, period_s: float) -> None:
+        while True:
+            await trio.sleep(period_s)
+            session = self._session
+            if session.state is SessionState.LOST:
+                await self._replace_session(session)
+                continue
+            try:
+                lease = await self._run(partial(self._renew, session), timeout_s=period_s)
+                if lease is None:
+                    await self._replace_session(session)
+                else:
+                    session._renewed(lease)
+                await self._run(self._reap, timeout_s=period_s)
+            except LedgerLogError as error:
+                logger.warning("metadata session=%s not kept: %s", session.session_id, error)
+                await trio.sleep(min(period_s, FAULT_PAUSE_S))
+
+    def _renew(self, session: SqliteSession, changed: list[str]) -> Lease | None:
+        return self._sessions.renew(session._lease)
+
+    def _reap(self, changed: list[str]) -> None:
+        changed += self._sessions.reap(throttled=False)
+
+    async def _watch_lease(self, period_s: float) -> None:
+        while True:
+            session = self._session
+            left_s = session._lease_left_s()
+            if left_s > 0:
+                await trio.sleep(left_s)
+                continue
+            if session._state is SessionState.CONNECTED:
+                session._become(SessionState.SUSPENDED)
+            await trio.sleep(period_s)
+
+    async def _follow(self) -> None:
+        while True:
+            await self._watches.wait_any()
+            await trio.sleep(POLL_INTERVAL_S)
+            try:
+                paths = await self._run(self._look)
+            except LedgerLogError as error:
+                logger.warning("cannot follow the changes of %s: %s", self._worker.path, error)
+                self._watches.changed_somewhere()
+                await trio.sleep(FAULT_PAUSE_S)
+                continue
+            if paths is None:
+                self._watches.changed_somewhere()
+            elif paths:
+                self._watches.changed(paths)
+
+    def _look(self, changed: list[str]) -> list[str] | None:
+        """In the thread: the paths that others have written, or None for "too many to tell"."""
+        changed += self._sessions.reap()
+        data_version = self._file.data_version()
+        if data_version == self._data_version:
+            return []
+        newest, paths = self._file.changes_since(self._seen_revision)
+        self._data_version, self._seen_revision = data_version, newest
+        return paths

@@ -1,0 +1,510 @@
+"""The SQLite file that holds a metadata tree: its format, its transactions, its damage.
+
+This module owns one connection to one file and knows SQL. It knows nothing of trio: every method
+blocks, and is called from one thread at a time. Who may be alive is in ``sqlite_sessions``; waiting,
+deadlines and watches are in ``sqlite``.
+
+Format (application id "LLMD", user version 1)::
+
+    nodes      path          the node's path, unique
+               value         its bytes
+               version       the revision that wrote it last
+               session_id    the owner of an ephemeral node, else NULL
+               checksum      CRC-32 over the other four
+    counters   name, last    the highest id given out; checksum, CRC-32 over both
+    sessions   session_id    see sqlite_sessions
+    changes    revision      one row for each write of a node, numbered without gaps,
+               path          of which the newest CHANGES_KEPT stay
+
+**Revisions.** A write of a node inserts a row into ``changes`` and takes its rowid as the node's
+version. The newest row is never removed, so rowids only grow: no two writes in the life of the file
+have one version, and a node that was deleted and created again never shows an old one. The same rows
+tell a watcher which paths have changed since the revision that it saw last; when that row is gone
+already, everything may have.
+
+**Children.** A node needs no parent row. What lies below P is the range [P + "/", P + "0") of the
+index on ``path``, since "0" follows "/". Listing a level walks that range and steps over each
+subtree with one seek, so a level with millions of nodes below it is as cheap as its own length.
+
+**Durability.** Write-ahead log with ``synchronous=FULL``: a transaction that has returned is on disk.
+A process that is killed leaves a log that the next reader completes or drops at a commit boundary.
+Writers take the lock first (``BEGIN IMMEDIATE``), so what they read is what they replace. A file is
+born complete: schema and all are made under a temporary name and linked into place, so that an empty
+or half-made file under the real name is always damage and never a beginning.
+
+**Damage.** SQLite's pages carry no checksums, so rows carry their own and are checked when read, and
+the whole file is checked for structure when it is opened. A file that fails either is reported as
+``StorageCorrupt`` and never repaired here: a bookie that believed a ledger to be absent because its
+row was lost would collect the ledger's entries.
+
+**Foreign exceptions** end here. ``translated`` turns sqlite3's into ours: damage, no room, "somebody
+else holds the lock" (``Busy``, private to the metadata room, retried until the deadline), and the
+rest. A failure of COMMIT itself is the one case in which nobody can say whether the transaction is
+on disk: ``MetadataOutcomeUnknown``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import attrs
+
+from ledgerlog.errors import (
+    InvalidArgument,
+    LedgerLogError,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    StorageCorrupt,
+    StorageError,
+)
+from ledgerlog.meta.arguments import AFTER_SLASH, ancestors
+from ledgerlog.meta.store import (
+    Check,
+    Create,
+    Delete,
+    NodeExists,
+    NodeHasChildren,
+    NodeMissing,
+    Operation,
+    Set,
+    VersionConflict,
+    Versioned,
+)
+
+APPLICATION_ID = int.from_bytes(b"LLMD", "big")
+SCHEMA_VERSION = 1
+APPLICATION_ID_OFFSET = 68
+"""Where SQLite's file header keeps the application id."""
+
+CHANGES_KEPT = 4096
+
+BUSY_TIMEOUT_MS = 100
+"""How long one attempt waits for another process's lock inside SQLite. Short, because nobody can
+cancel it there; whoever called tries again until its own deadline."""
+
+WAL_BYTES_KEPT = 16 * 1024 * 1024
+
+_SCHEMA = (
+    "CREATE TABLE nodes (node_id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, value BLOB NOT NULL, "
+    "version INTEGER NOT NULL, session_id TEXT, checksum INTEGER NOT NULL)",
+    "CREATE INDEX nodes_by_session ON nodes (session_id) WHERE session_id IS NOT NULL",
+    "CREATE TABLE counters (name TEXT PRIMARY KEY NOT NULL, last INTEGER NOT NULL, "
+    "checksum INTEGER NOT NULL)",
+    "CREATE TABLE sessions (session_id TEXT PRIMARY KEY NOT NULL, pid INTEGER NOT NULL, "
+    "boot_id TEXT NOT NULL, lease_until_ns INTEGER NOT NULL)",
+    "CREATE TABLE changes (revision INTEGER PRIMARY KEY, path TEXT NOT NULL)",
+)
+
+
+class Busy(Exception):
+    """Another process holds the lock that is needed. Nothing was done; trying again may do."""
+
+
+@attrs.frozen
+class Node:
+    value: bytes
+    version: int
+    session_id: str | None
+
+
+def _text(value: bytes) -> str:
+    # SQLite hands over whatever bytes the file holds; damage shows in the checksum, not as a
+    # UnicodeDecodeError from inside the cursor.
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _checksum(path: str, value: bytes, version: int, session_id: str | None) -> int:
+    about = f"{path}\0{version}\0{'' if session_id is None else session_id}\0"
+    return zlib.crc32(value, zlib.crc32(about.encode("utf-8", "surrogateescape")))
+
+
+def _counter_checksum(name: str, last: int) -> int:
+    return zlib.crc32(f"{name}\0{last}".encode("utf-8", "surrogateescape"))
+
+
+class MetadataFile:
+    """One connection to one metadata file. ``path`` is the file's real path.
+
+    Created by ``open_metadata_file``. Not for two threads at once, and not across a fork."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self.execute = connection.execute
+
+    def close(self) -> None:
+        with translated(self.path):
+            self._connection.close()
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """One snapshot for all that is read inside."""
+        with translated(self.path):
+            self.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._undo()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """One transaction: committed and durable when the block ends, undone when it raises.
+
+        ``Busy`` where another process has the lock; ``MetadataOutcomeUnknown`` where COMMIT failed."""
+        with translated(self.path):
+            self.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._undo()
+                raise
+            try:
+                self.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._undo()
+                raise MetadataOutcomeUnknown(
+                    f"{self.path}: the commit failed ({error}); the write may or may not be on disk"
+                ) from error
+
+    def _undo(self) -> None:
+        if self._connection.in_transaction:
+            self.execute("ROLLBACK")
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def node(self, path: str) -> Node | None:
+        row = self.execute(
+            "SELECT value, version, session_id, checksum FROM nodes WHERE path = ?", (path,)
+        ).fetchone()
+        if row is None:
+            return None
+        value, version, session_id, checksum = row
+        if not isinstance(value, bytes) or _checksum(path, value, version, session_id) != checksum:
+            raise StorageCorrupt(self.path, None, f"the row of metadata node {path!r} fails its checksum")
+        return Node(value, version, session_id)
+
+    def get(self, path: str) -> tuple[Versioned | None, str | None]:
+        """The node's value, and the session that owns it if it is ephemeral."""
+        with translated(self.path):
+            node = self.node(path)
+        if node is None:
+            return None, None
+        return Versioned(node.value, node.version), node.session_id
+
+    def children(self, path: str) -> list[str]:
+        names = set()
+        start, end = path + "/", path + AFTER_SLASH
+        lower: str | None = start
+        with self.reading():
+            while lower is not None:
+                rows = self.execute(
+                    "SELECT path FROM nodes WHERE path >= ? AND path < ? ORDER BY path", (lower, end)
+                )
+                lower = None
+                for (below,) in rows:
+                    name, slash, _ = below[len(start) :].partition("/")
+                    names.add(name)
+                    if slash:
+                        lower = start + name + AFTER_SLASH
+                        break
+        return sorted(names)
+
+    def has_children(self, path: str) -> bool:
+        found = self.execute(
+            "SELECT 1 FROM nodes WHERE path >= ? AND path < ? LIMIT 1", (path + "/", path + AFTER_SLASH)
+        )
+        return found.fetchone() is not None
+
+    def highest_id(self, counter: str) -> int:
+        with translated(self.path):
+            return self._counter(counter)
+
+    def _counter(self, counter: str) -> int:
+        row = self.execute("SELECT last, checksum FROM counters WHERE name = ?", (counter,)).fetchone()
+        if row is None:
+            return -1
+        last, checksum = row
+        if _counter_checksum(counter, last) != checksum:
+            raise StorageCorrupt(
+                self.path, None, f"the row of metadata counter {counter!r} fails its checksum"
+            )
+        return int(last)
+
+    def data_version(self) -> int:
+        """A number that differs from the previous one where another connection has committed."""
+        with translated(self.path):
+            return int(self.execute("PRAGMA data_version").fetchone()[0])
+
+    def newest_revision(self) -> int:
+        with translated(self.path):
+            return int(self.execute("SELECT max(revision) FROM changes").fetchone()[0])
+
+    def changes_since(self, revision: int) -> tuple[int, list[str] | None]:
+        """The newest revision and the paths written after ``revision``; None where the list is too old
+        to tell."""
+        with self.reading():
+            oldest, newest = self.execute("SELECT min(revision), max(revision) FROM changes").fetchone()
+            if oldest is None:
+                raise StorageCorrupt(self.path, None, "the list of changes is empty")
+            if oldest > revision + 1:
+                return newest, None
+            rows = self.execute("SELECT path FROM changes WHERE revision > ?", (revision,)).fetchall()
+        return newest, [path for (path,) in rows]
+
+    # --- writing, always inside ``writing`` ------------------------------------------------------
+
+    def apply(
+        self, operations: Sequence[Operation], session_id: str, require_session: Callable[[str], None]
+    ) -> list[int]:
+        """Do the operations in order; the version for each. Raises what the first failing one raises,
+        and the caller's transaction undoes the others. ``require_session`` raises where the session
+        is over; only an ephemeral create asks."""
+        versions = []
+        for operation in operations:
+            if isinstance(operation, Create):
+                if operation.ephemeral:
+                    require_session(session_id)
+                versions.append(self._create(operation, session_id))
+                continue
+            path = operation.path
+            node = self.node(path)
+            if node is None:
+                raise NodeMissing(f"there is no node at {path!r}")
+            if operation.version is not None and operation.version != node.version:
+                raise VersionConflict(f"{path!r} is at version {node.version}, not at {operation.version}")
+            match operation:
+                case Set(value=value):
+                    version = self._next_revision(path)
+                    self.execute(
+                        "UPDATE nodes SET value = ?, version = ?, checksum = ? WHERE path = ?",
+                        (value, version, _checksum(path, value, version, node.session_id), path),
+                    )
+                    versions.append(version)
+                case Delete():
+                    if self.has_children(path):
+                        raise NodeHasChildren(f"{path!r} has children; nothing was deleted")
+                    self.remove(path)
+                    versions.append(0)
+                case Check():
+                    versions.append(node.version)
+        self.trim_changes()
+        return versions
+
+    def _create(self, operation: Create, session_id: str) -> int:
+        path, value = operation.path, operation.value
+        if self.node(path) is not None:
+            raise NodeExists(f"{path!r} exists already")
+        for above in ancestors(path):
+            holder = self.execute("SELECT session_id FROM nodes WHERE path = ?", (above,)).fetchone()
+            if holder is not None and holder[0] is not None:
+                raise InvalidArgument(f"{path!r} would be a child of {above!r}, which is ephemeral")
+        if operation.ephemeral and self.has_children(path):
+            raise InvalidArgument(f"{path!r} has children, so it cannot be ephemeral")
+        owner = session_id if operation.ephemeral else None
+        version = self._next_revision(path)
+        self.execute(
+            "INSERT INTO nodes (path, value, version, session_id, checksum) VALUES (?, ?, ?, ?, ?)",
+            (path, value, version, owner, _checksum(path, value, version, owner)),
+        )
+        return version
+
+    def remove(self, path: str) -> None:
+        self._next_revision(path)
+        self.execute("DELETE FROM nodes WHERE path = ?", (path,))
+
+    def next_id(self, counter: str) -> int:
+        given = self._counter(counter) + 1
+        self.execute(
+            "INSERT OR REPLACE INTO counters (name, last, checksum) VALUES (?, ?, ?)",
+            (counter, given, _counter_checksum(counter, given)),
+        )
+        return given
+
+    def _next_revision(self, path: str) -> int:
+        revision = self.execute("INSERT INTO changes (path) VALUES (?)", (path,)).lastrowid
+        assert revision is not None
+        return revision
+
+    def trim_changes(self) -> None:
+        """Forget the oldest changes. Never the newest: its rowid is what makes revisions grow."""
+        self.execute(
+            "DELETE FROM changes WHERE revision <= (SELECT max(revision) FROM changes) - ?", (CHANGES_KEPT,)
+        )
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+def open_metadata_file(path: str) -> MetadataFile:
+    """Open the file, making it (0600, in a directory made 0700) where there is none, and check it.
+
+    ``path`` has its symbolic links resolved already, so that all processes agree on the names beside
+    it. ``StorageCorrupt`` for a damaged or foreign file, ``StorageError`` for one that a newer version
+    has written, ``MetadataUnavailable`` where the file system refuses."""
+    try:
+        _make_directories(Path(path).parent)
+        # In this order: the file itself never goes away, so a log without its file is damage (a new
+        # file would have the old log played into it) and not two processes racing to create.
+        has_log = os.path.exists(path + "-wal")
+        if not os.path.exists(path):
+            if has_log:
+                raise StorageCorrupt(
+                    path, None, f"the file is gone, but its write-ahead log {path}-wal is there"
+                )
+            _create(path)
+        if os.path.getsize(path) == 0:
+            raise StorageCorrupt(
+                path, 0, "the file is empty; a metadata file is never shorter than its schema"
+            )
+    except OSError as error:
+        raise MetadataUnavailable(f"cannot open the metadata file {path}: {error}") from error
+    with translated(path):
+        connection = _connect(path)
+        try:
+            # Before anything that writes: a file that is not ours is left exactly as it was.
+            _check_identity(path, connection)
+            _configure(path, connection)
+            _check_structure(path, connection)
+        except BaseException:
+            connection.close()
+            raise
+    return MetadataFile(path, connection)
+
+
+def _make_directories(directory: Path) -> None:
+    missing = []
+    while not directory.exists():
+        missing.append(directory)
+        directory = directory.parent
+    for made in reversed(missing):
+        made.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(made.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _create(path: str) -> None:
+    """Make a complete file under another name and link it into place, unless somebody was faster.
+
+    We never open the real name ourselves: POSIX drops all of a process's locks on a file when any
+    descriptor of it is closed, so that would pull the locks from under another connection here."""
+    temporary = f"{path}.{secrets.token_hex(8)}.new"
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    try:
+        with translated(temporary):
+            connection = _connect(temporary)
+            try:
+                _configure(temporary, connection)
+                connection.execute("BEGIN IMMEDIATE")
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute("INSERT INTO changes (revision, path) VALUES (1, '')")
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                connection.execute("COMMIT")
+                # Closing writes the log back and removes it; the log's name is the temporary one, so
+                # nothing of it may be needed under the real name.
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        for leftover in (temporary, temporary + "-wal", temporary + "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(leftover)
+    _sync_directory(Path(path).parent)
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{Path(path).as_uri()}?mode=rw",
+        uri=True,
+        isolation_level=None,
+        timeout=BUSY_TIMEOUT_MS / 1000,
+        # The worker threads of trio take turns on it; a limiter of one keeps them apart.
+        check_same_thread=False,
+    )
+    connection.text_factory = _text
+    return connection
+
+
+def _configure(path: str, connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA trusted_schema = OFF")
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise MetadataUnavailable(f"{path}: this file system cannot share a write-ahead log (mode {mode!r})")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+
+
+def _check_identity(path: str, connection: sqlite3.Connection) -> None:
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application_id != APPLICATION_ID:
+        raise StorageCorrupt(
+            path,
+            APPLICATION_ID_OFFSET,
+            f"this is a SQLite file, but not one of ledgerlog metadata (application id {application_id:#x})",
+        )
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise StorageError(
+            f"{path} has metadata schema {version}; this program knows schemas up to {SCHEMA_VERSION}: "
+            "open it with the newer ledgerlog that wrote it"
+        )
+    found = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")]
+    if version != SCHEMA_VERSION or sorted(found) != sorted(_SCHEMA):
+        raise StorageCorrupt(path, None, f"its tables are not those of metadata schema {version}")
+
+
+def _check_structure(path: str, connection: sqlite3.Connection) -> None:
+    complaint = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if complaint != "ok":
+        raise StorageCorrupt(path, None, f"SQLite finds it damaged: {complaint}")
+    oldest, newest, count = connection.execute(
+        "SELECT min(revision), max(revision), count(*) FROM changes"
+    ).fetchone()
+    if count == 0 or newest - oldest + 1 != count:
+        raise StorageCorrupt(path, None, "the list of changes has a gap, so versions could come back")
+
+
+# --- translation --------------------------------------------------------------------------------
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_MISMATCH}
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Every sqlite3 exception from inside the block as one of ours, with the original as its cause."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(path, error) from error
+
+
+def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
+    # Extended codes keep the primary one in their low byte. Errors of the Python module itself (a
+    # closed connection, a value that does not decode) carry none.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _BUSY:
+        return Busy(f"{path} is locked by another process")
+    if code in _DAMAGED:
+        return StorageCorrupt(path, None, f"SQLite finds it damaged: {error}")
+    if code == sqlite3.SQLITE_FULL:
+        return MetadataUnavailable(f"{path}: there is no room on its disk; nothing was written")
+    return MetadataUnavailable(f"{path}: {error}; nothing was written")
