@@ -1,0 +1,243 @@
+"""Cluster URIs: one line of text that says where a cluster's metadata is.
+
+    memory:[?bookies=N]               in this process, nothing on disk
+    file:PATH[?bookies=N]             a directory that one process owns, its bookies included
+    sqlite:PATH                       a SQLite file that the processes of one machine share
+    zk://HOST[:PORT],...[/CHROOT]     an ensemble of ZooKeeper servers
+
+``parse_uri`` is a function of the text alone and gives one small value a scheme, so that whoever uses
+a URI says with a ``match`` which of them it supports. ``open_store`` opens the metadata store behind
+one. How many bookies a ``file:`` or ``memory:`` cluster starts, and who may own its directory, is the
+business of whoever starts it.
+
+**Paths.** In ``file:`` and ``sqlite:`` what follows the colon is the path, relative to the working
+directory unless it begins with a slash; ``file:///var/x`` is accepted as other programs write it, with
+an empty host. "?" ends a path and "%" begins an escape: a path that holds one of them spells it %3F
+or %25. Nothing else is special. ``str()`` of a parsed URI is its one canonical spelling.
+
+**Complaints** are ``InvalidArgument``, quote the URI and say what is wrong with it. An option that is
+not known is an error and not a hint: ``file:data?bookie=3`` would otherwise start one bookie for
+somebody who asked for three.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
+from typing import NoReturn
+from urllib.parse import quote, unquote_to_bytes
+
+import attrs
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.meta.sqlite import open_sqlite_store
+from ledgerlog.meta.store import MetadataStore
+
+__all__ = ["ClusterUri", "FileUri", "MemoryUri", "SqliteUri", "ZooKeeperUri", "open_store", "parse_uri"]
+
+FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH or zk://HOST:PORT,.../CHROOT"
+
+MEMORY_BOOKIES = 3
+"""In memory a bookie costs next to nothing, so the default is what the default replication wants."""
+
+FILE_BOOKIES = 1
+
+ZOOKEEPER_PORT = 2181
+
+
+@attrs.frozen
+class MemoryUri:
+    """Metadata and ``bookies`` bookies in the calling process; nothing outlives it."""
+
+    bookies: int = MEMORY_BOOKIES
+
+    def __str__(self) -> str:
+        return "memory:" + _options(self.bookies, MEMORY_BOOKIES)
+
+
+@attrs.frozen
+class FileUri:
+    """A cluster of ``bookies`` bookies in one directory, owned by one process at a time."""
+
+    path: str
+    bookies: int = FILE_BOOKIES
+
+    @property
+    def metadata_path(self) -> str:
+        """The SQLite file of the cluster's metadata."""
+        return str(PurePosixPath(self.path) / "metadata.sqlite")
+
+    def bookie_path(self, number: int) -> str:
+        """The directory of bookie ``number``, counted from 1."""
+        return str(PurePosixPath(self.path) / f"bookie-{number}")
+
+    def __str__(self) -> str:
+        return f"file:{_quote_path(self.path)}{_options(self.bookies, FILE_BOOKIES)}"
+
+
+@attrs.frozen
+class SqliteUri:
+    """Metadata in a SQLite file that the processes of one machine share."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"sqlite:{_quote_path(self.path)}"
+
+
+@attrs.frozen
+class ZooKeeperUri:
+    """Metadata in Apache ZooKeeper, below the node ``chroot`` ("" is the root)."""
+
+    servers: tuple[tuple[str, int], ...]
+    """Host and port of each server that is worth asking first."""
+    chroot: str = ""
+
+    @property
+    def hosts(self) -> str:
+        """``host:port`` of every server, joined by commas, IPv6 addresses in brackets."""
+        return ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.servers
+        )
+
+    def __str__(self) -> str:
+        return f"zk://{self.hosts}{self.chroot}"
+
+
+ClusterUri = MemoryUri | FileUri | SqliteUri | ZooKeeperUri
+
+
+def parse_uri(text: str) -> ClusterUri:
+    """What a cluster URI says. InvalidArgument quotes it and names what is wrong."""
+
+    def fail(why: str) -> NoReturn:
+        raise InvalidArgument(f"cluster URI {text!r}: {why}")
+
+    if not isinstance(text, str):
+        raise InvalidArgument(f"a cluster URI is a str, not {type(text).__name__}")
+    scheme, colon, rest = text.partition(":")
+    if not colon:
+        fail(f"it has no scheme; it is to be {FORMS}")
+    match scheme.lower():
+        case "memory":
+            path, options = _split_options(rest, fail)
+            if path:
+                fail("memory: takes no path")
+            return MemoryUri(_bookies(options, MEMORY_BOOKIES, fail))
+        case "file":
+            path, options = _split_options(rest, fail)
+            return FileUri(_path(path, "file", fail), _bookies(options, FILE_BOOKIES, fail))
+        case "sqlite":
+            path, options = _split_options(rest, fail)
+            if options:
+                fail(f"sqlite: takes no options, not {', '.join(map(repr, options))}")
+            return SqliteUri(_path(path, "sqlite", fail))
+        case "zk":
+            return _parse_zookeeper(rest, fail)
+        case _:
+            raise InvalidArgument(f"cluster URI {text!r}: there is no scheme {scheme!r}; it is to be {FORMS}")
+
+
+@asynccontextmanager
+async def open_store(uri: ClusterUri) -> AsyncIterator[MetadataStore]:
+    """The metadata store of a cluster, open for the body of the ``async with``.
+
+    ``memory:`` makes a new, empty store. InvalidArgument for ``zk:``, which this version does not
+    support; otherwise what opening the store raises (``open_sqlite_store``)."""
+    match uri:
+        case MemoryUri():
+            async with MemoryTree().open_store() as store:
+                yield store
+        case FileUri(metadata_path=path) | SqliteUri(path=path):
+            async with open_sqlite_store(path) as store:
+                yield store
+        case ZooKeeperUri():
+            raise InvalidArgument(
+                f"cluster URI {str(uri)!r}: ZooKeeper is not supported by this version; use sqlite:PATH"
+            )
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+Fail = Callable[[str], NoReturn]
+
+
+def _split_options(rest: str, fail: Fail) -> tuple[str, dict[str, str]]:
+    path, mark, query = rest.partition("?")
+    options: dict[str, str] = {}
+    if mark:
+        for item in query.split("&"):
+            name, equals, value = item.partition("=")
+            if not name or not equals:
+                fail(f"the option {item!r} is not NAME=VALUE")
+            if name in options:
+                fail(f"the option {name!r} is given twice")
+            options[name] = value
+    return path, options
+
+
+def _bookies(options: dict[str, str], default: int, fail: Fail) -> int:
+    unknown = [name for name in options if name != "bookies"]
+    if unknown:
+        fail(f"there is no option {unknown[0]!r}; the only one is bookies")
+    value = options.get("bookies", str(default))
+    if not re.fullmatch(r"[0-9]{1,4}", value) or not 1 <= int(value) <= ENSEMBLE_MAX:
+        fail(f"bookies is to be a number from 1 to {ENSEMBLE_MAX}, not {value!r}")
+    return int(value)
+
+
+def _path(raw: str, scheme: str, fail: Fail) -> str:
+    if raw.startswith("//"):
+        host, slash, rest = raw[2:].partition("/")
+        if host:
+            fail(f"{host!r} stands where a host would; write {scheme}:PATH")
+        raw = slash + rest
+    if re.search(r"%(?![0-9A-Fa-f]{2})", raw):
+        fail("a % that does not begin an escape; a path that holds one spells it %25")
+    try:
+        path = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        fail("its path is not UTF-8")
+    if not path:
+        fail(f"it has no path; write {scheme}:PATH")
+    if "\0" in path:
+        fail("its path holds a zero byte")
+    return path
+
+
+def _quote_path(path: str) -> str:
+    # A path that begins with two slashes would read as a host.
+    quoted = re.sub("[%?]", lambda found: quote(found[0], safe=""), path)
+    return f"//{quoted}" if quoted.startswith("//") else quoted
+
+
+def _options(bookies: int, default: int) -> str:
+    return "" if bookies == default else f"?bookies={bookies}"
+
+
+_SERVER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._\-]+))(?::([0-9]{1,5}))?\Z")
+
+
+def _parse_zookeeper(rest: str, fail: Fail) -> ZooKeeperUri:
+    if not rest.startswith("//"):
+        fail("it is to be zk://HOST:PORT,.../CHROOT")
+    hosts, slash, chroot = rest[2:].partition("/")
+    servers = []
+    for item in hosts.split(","):
+        found = _SERVER.match(item)
+        if found is None:
+            fail(f"{item!r} is not HOST or HOST:PORT")
+        port = int(found[3] or ZOOKEEPER_PORT)
+        if not 1 <= port <= 65535:
+            fail(f"port {port} is not one of 1 to 65535")
+        servers.append((found[1] or found[2], port))
+    chroot = chroot.rstrip("/")
+    if any(part in ("", ".", "..") for part in chroot.split("/")) and chroot:
+        fail(f"the chroot {slash + chroot!r} has an empty component, '.' or '..'")
+    if re.search(r"[\x00-\x20\x7f?%]", chroot):
+        fail(f"the chroot {slash + chroot!r} holds a blank, a control character, ? or %")
+    return ZooKeeperUri(tuple(servers), slash + chroot if chroot else "")

@@ -1,0 +1,130 @@
+"""Cluster URIs: what each scheme reads, one canonical spelling, and complaints that say what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.meta.uri import (
+    ClusterUri,
+    FileUri,
+    MemoryUri,
+    SqliteUri,
+    ZooKeeperUri,
+    open_store,
+    parse_uri,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("memory:", MemoryUri(3)),
+        ("memory:?bookies=1", MemoryUri(1)),
+        ("file:data", FileUri("data", 1)),
+        ("file:./data?bookies=3", FileUri("./data", 3)),
+        ("file:/var/lib/log", FileUri("/var/lib/log")),
+        ("file:///var/lib/log", FileUri("/var/lib/log")),
+        ("FILE:data", FileUri("data")),
+        ("file:a%3Fb%25c d#e", FileUri("a?b%c d#e")),
+        ("sqlite:meta.db", SqliteUri("meta.db")),
+        ("sqlite:///tmp/m.db", SqliteUri("/tmp/m.db")),
+        ("zk://h1", ZooKeeperUri((("h1", 2181),))),
+        ("zk://h1:2182,h2:2183/", ZooKeeperUri((("h1", 2182), ("h2", 2183)))),
+        ("zk://h1:2181,[::1]:2181/a/b", ZooKeeperUri((("h1", 2181), ("::1", 2181)), "/a/b")),
+    ],
+)
+def test_each_scheme_reads_what_it_says(text: str, expected: ClusterUri) -> None:
+    assert parse_uri(text) == expected
+    assert parse_uri(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no scheme"),
+        ("data", "no scheme"),
+        ("http://x", "no scheme 'http'"),
+        ("memory:x", "takes no path"),
+        ("memory:?bookies=0", "1 to 64"),
+        ("memory:?bookies=-1", "1 to 64"),
+        ("memory:?bookies=", "1 to 64"),
+        ("memory:?bookies=x", "1 to 64"),
+        ("file:", "no path"),
+        ("file:?bookies=3", "no path"),
+        ("file:data?bookie=3", "no option 'bookie'"),
+        ("file:data?bookies", "NAME=VALUE"),
+        ("file:data?bookies=3&bookies=4", "twice"),
+        ("file:data?bookies=65", "1 to 64"),
+        ("file:data?", "NAME=VALUE"),
+        ("file://host/data", "'host'"),
+        ("file:a%zz", "%25"),
+        ("file:a%ff", "UTF-8"),
+        ("file:a%00b", "zero byte"),
+        ("sqlite:", "no path"),
+        ("sqlite:m.db?mode=ro", "no options"),
+        ("zk:h1", "zk://"),
+        ("zk://", "HOST"),
+        ("zk://h1,", "HOST"),
+        ("zk://h1:port", "HOST"),
+        ("zk://h1:0", "port 0"),
+        ("zk://h1:65536", "port 65536"),
+        ("zk://h1/a//b", "empty component"),
+        ("zk://h1/a/../b", "'..'"),
+        ("zk://h1/a b", "blank"),
+        ("zk://h1/a?x=1", "?"),
+    ],
+)
+def test_a_malformed_uri_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_uri(text)
+    assert repr(text) in str(caught.value)
+    assert why in str(caught.value)
+
+
+def test_a_uri_is_text() -> None:
+    with pytest.raises(InvalidArgument, match="str, not NoneType"):
+        parse_uri(None)  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for prefix in ("", "memory:", "file:", "sqlite:", "zk://"):
+        try:
+            parsed = parse_uri(prefix + text)
+        except InvalidArgument:
+            continue
+        assert parse_uri(str(parsed)) == parsed
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), st.integers(1, 64)
+)
+def test_every_path_has_a_spelling(path: str, bookies: int) -> None:
+    assert parse_uri(str(FileUri(path, bookies))) == FileUri(path, bookies)
+    assert parse_uri(str(SqliteUri(path))) == SqliteUri(path)
+
+
+def test_a_file_cluster_names_its_parts() -> None:
+    uri = FileUri("data", 2)
+    assert uri.metadata_path == "data/metadata.sqlite"
+    assert [uri.bookie_path(number) for number in (1, 2)] == ["data/bookie-1", "data/bookie-2"]
+
+
+async def test_a_store_opens_by_its_uri(tmp_path: Path) -> None:
+    for uri in (MemoryUri(), FileUri(str(tmp_path / "cluster")), SqliteUri(str(tmp_path / "m.db"))):
+        async with open_store(uri) as store:
+            await store.create("a/b", b"1")
+            assert await store.children("a") == ["b"]
+    async with open_store(SqliteUri(str(tmp_path / "m.db"))) as store:
+        assert await store.children("a") == ["b"]
+
+
+async def test_zookeeper_is_refused_by_this_version() -> None:
+    with pytest.raises(InvalidArgument, match="not supported by this version"):
+        async with open_store(parse_uri("zk://h1:2181/x")):
+            pass
