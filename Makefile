@@ -23,11 +23,17 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
-# An environment that another tool made, or whose making was interrupted, may be without pip.
-HAVE_PIP := $(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
 PYTHON ?=
 ARGS ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+NO_WHEEL := { echo 'Installing failed. If a package had to be compiled, take a Python that it has a wheel for:' \
+	'make clean, then make PYTHON=/path/to/python3.12' >&2; exit 1; }
+# An environment that another tool made, or whose making was interrupted, may be without pip.
+HAVE_PIP := $(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
+
+# In this order, because plyvel has wheels for 3.11 and 3.12 alone: on a later Python pip compiles it,
+# which takes a C++ compiler and the LevelDB headers.
+CANDIDATES := $(if $(PYTHON),'$(PYTHON)',python3.12 python3.11 python3.13 python3)
 
 # What a candidate must be able to do. Running it is the only proof: a version manager's shim exists
 # on the PATH and fails, and a distribution may ship Python without ensurepip or sqlite3.
@@ -61,13 +67,13 @@ lint: $(TEST_STAMP)
 $(RUN_STAMP): pyproject.toml $(BIN)/python
 	@echo 'Installing ledgerlog into $(VENV)'
 	@$(HAVE_PIP)
-	@$(PIP) install -e .
+	@$(PIP) install -e . || $(NO_WHEEL)
 	@touch $@
 
 $(TEST_STAMP): pyproject.toml $(BIN)/python
 	@echo 'Installing ledgerlog and its test tools into $(VENV)'
 	@$(HAVE_PIP)
-	@$(PIP) install -e '.[test]'
+	@$(PIP) install -e '.[test]' || $(NO_WHEEL)
 	@touch $(RUN_STAMP) $@
 
 # Made only where it is missing or its interpreter is gone: an environment that is there is used as it
@@ -75,11 +81,11 @@ $(TEST_STAMP): pyproject.toml $(BIN)/python
 # that was replaced makes the stamps stale and the packages are installed again, as they should be.
 $(BIN)/python:
 	@python=''; \
-	for candidate in $(if $(PYTHON),'$(PYTHON)',python3.13 python3.12 python3.11 python3); do \
+	for candidate in $(CANDIDATES); do \
 		if "$$candidate" -c '$(USABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-		echo 'No usable Python >= 3.11 (with venv, ensurepip, sqlite3 and ssl) in: $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3).' >&2; \
+		echo "No usable Python >= 3.11 (with venv, ensurepip, sqlite3 and ssl) in: $(CANDIDATES)." >&2; \
 		echo 'Name one with: make PYTHON=/path/to/python (Debian and Ubuntu also need the package python3-venv).' >&2; \
 		exit 1; \
 	fi; \
