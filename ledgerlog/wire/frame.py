@@ -230,14 +230,19 @@ class FrameBuffer:
     buffered for it, and the buffer grows only as a frame's bytes really arrive (doubling), so a peer
     that announces much and sends little costs little."""
 
-    __slots__ = ("_buffer", "_end", "_initial", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_filled", "_roomy", "_start", "_view")
 
-    def __init__(self, initial_bytes: int = 256 * 1024) -> None:
-        self._initial = initial_bytes
+    def __init__(self, initial_bytes: int = 256 * 1024, roomy_bytes: int | None = None) -> None:
+        """``roomy_bytes`` (default: four times the initial size) is what the buffer may keep between
+        frames. It grows up to there when a receive has filled it, which says that more was waiting, and
+        beyond only for a frame that is larger, whose end gives the memory back."""
+        self._roomy = 4 * initial_bytes if roomy_bytes is None else roomy_bytes
+        assert HEADER_BYTES <= initial_bytes <= self._roomy
         self._buffer = bytearray(initial_bytes)
         self._view = memoryview(self._buffer)
         self._start = 0  # of the first byte not yet given out as part of a frame
         self._end = 0  # of the bytes received
+        self._filled = False  # whether the last receive left no room
 
     @property
     def capacity(self) -> int:
@@ -249,15 +254,26 @@ class FrameBuffer:
         """Whether bytes of an unfinished frame have arrived."""
         return self._end > self._start
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """The whole size of the unfinished frame; 0 where there is none or its length is not here yet.
+        Meaningful after ``take_frames``."""
+        if self._end - self._start < 4:
+            return 0
+        (length,) = _LENGTH.unpack_from(self._view, self._start)
+        return 4 + int(length)
+
     def writable(self) -> memoryview:
         """Room to receive into; never empty. Invalidates every frame given out before."""
         rest = self._end - self._start
         size = len(self._buffer)
-        if size - self._end < size // 4 or not rest:
+        if size > self._roomy and self.unfinished_bytes <= self._roomy:
+            self._move(rest, self._roomy)  # The large frame is over: give its memory back.
+        elif size - self._end < size // 4 or not rest:
             if rest == size:
                 size *= 2
-            elif not rest and size > 4 * self._initial:
-                size = self._initial  # The large frame is over: give its memory back.
+            elif self._filled and size < self._roomy:
+                size = min(2 * size, self._roomy)
             if size != len(self._buffer) or self._start:
                 self._move(rest, size)
         return self._view[self._end :]
@@ -277,6 +293,7 @@ class FrameBuffer:
     def received(self, count: int) -> None:
         """``count`` bytes were received into the front of ``writable()``."""
         self._end += count
+        self._filled = self._end == len(self._buffer)
 
     def take_frames(self) -> list[Frame]:
         """The complete frames, in order. WireError at the first malformed one; drop the connection then."""

@@ -1,0 +1,66 @@
+"""A frame buffer's memory follows what really arrives: little for an idle peer, more for a busy one."""
+
+from __future__ import annotations
+
+import random
+
+from ledgerlog.limits import FRAME_BYTES_MAX
+from ledgerlog.wire.frame import FrameBuffer, Kind, encode_head
+
+SMALL, ROOMY = 16 * 1024, 256 * 1024
+
+
+def feed(buffer: FrameBuffer, data: bytes, step: int) -> list[bytes]:
+    """Receives all of ``data``, at most ``step`` bytes at a time; the frames that came out."""
+    frames = []
+    position = 0
+    while position < len(data):
+        large = buffer.unfinished_bytes > ROOMY
+        room = buffer.writable()
+        assert len(room) > 0
+        assert buffer.capacity <= (2 * FRAME_BYTES_MAX if large else ROOMY)
+        count = min(len(room), step, len(data) - position)
+        room[:count] = data[position : position + count]
+        position += count
+        buffer.received(count)
+        frames += [bytes(frame.raw) for frame in buffer.take_frames()]
+    return frames
+
+
+def test_frames_come_out_whole_however_they_are_cut_and_whatever_their_sizes() -> None:
+    for seed in range(60):
+        random_ = random.Random(seed)
+        sizes = [
+            random_.choice([0, 10, 1_000, 20_000, 300_000, 700_000]) for _ in range(random_.randint(1, 20))
+        ]
+        frames = [encode_head(Kind.INFO, index=random_.randbytes(size)) for size in sizes]
+        step = random_.choice([50, 1_000, 70_000, 10**7])
+        assert feed(FrameBuffer(SMALL, ROOMY), b"".join(frames), step) == frames
+
+
+def test_a_buffer_stays_small_for_a_peer_that_sends_little() -> None:
+    buffer = FrameBuffer(SMALL, ROOMY)
+    for _ in range(1_000):
+        feed(buffer, encode_head(Kind.INFO), 10**7)
+    assert buffer.capacity == SMALL
+
+
+def test_a_buffer_grows_to_its_roomy_size_and_no_further_when_more_is_always_waiting() -> None:
+    buffer = FrameBuffer(SMALL, ROOMY)
+    feed(buffer, encode_head(Kind.INFO) * 20_000, 10**7)
+    assert buffer.capacity == ROOMY
+
+
+def test_a_large_frame_gives_its_memory_back_when_it_is_over() -> None:
+    buffer = FrameBuffer(SMALL, ROOMY)
+    feed(buffer, encode_head(Kind.INFO, index=bytes(3_000_000)), 10**7)
+    feed(buffer, encode_head(Kind.INFO), 10**7)
+    assert buffer.capacity == ROOMY
+
+
+def test_a_length_that_is_announced_costs_nothing_until_its_bytes_arrive() -> None:
+    buffer = FrameBuffer(SMALL, ROOMY)
+    feed(buffer, encode_head(Kind.INFO, index=bytes(4_000_000))[:1_000], 10**7)
+    assert buffer.unfinished_bytes > 4_000_000
+    buffer.writable()
+    assert buffer.capacity == SMALL
