@@ -1,0 +1,74 @@
+"""A set of entry ids kept as ranges: what one slot of an ensemble has confirmed.
+
+Confirmations come in frames and nearly always in order, so the set is one range that grows at its
+end. Resends and reconnects make a few more; they merge again as the gaps fill.
+"""
+
+from __future__ import annotations
+
+
+class RangeSet:
+    """Disjoint, growing, non-adjacent ranges [low, high] of integers."""
+
+    __slots__ = ("_highs", "_lows")
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+
+    def add(self, low: int, high: int) -> None:
+        """Every id in low..high is in the set now."""
+        assert low <= high
+        lows, highs = self._lows, self._highs
+        if not highs or low > highs[-1] + 1:
+            lows.append(low)
+            highs.append(high)
+            return
+        if low >= lows[-1]:
+            if high > highs[-1]:
+                highs[-1] = high
+            return
+        # The slow path: find the ranges that touch low..high and make them one.
+        begin = 0
+        while highs[begin] < low - 1:
+            begin += 1
+        end = begin
+        while end < len(lows) and lows[end] <= high + 1:
+            end += 1
+        if begin < end:
+            low, high = min(low, lows[begin]), max(high, highs[end - 1])
+        lows[begin:end] = [low]
+        highs[begin:end] = [high]
+
+    def reach(self, start: int) -> int:
+        """The largest x such that start..x are all in the set; start - 1 if ``start`` is not."""
+        for low, high in zip(self._lows, self._highs, strict=True):
+            if high >= start:
+                return high if low <= start else start - 1
+        return start - 1
+
+    def next_from(self, start: int) -> int | None:
+        """The smallest member that is at least ``start``, or None."""
+        for low, high in zip(self._lows, self._highs, strict=True):
+            if high >= start:
+                return max(low, start)
+        return None
+
+    def discard_through(self, last: int) -> None:
+        """Forget every id up to ``last``."""
+        lows, highs = self._lows, self._highs
+        while highs and highs[0] <= last:
+            del lows[0], highs[0]
+        if lows and lows[0] <= last:
+            lows[0] = last + 1
+
+    def clear(self) -> None:
+        self._lows.clear()
+        self._highs.clear()
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The ranges, in order."""
+        return list(zip(self._lows, self._highs, strict=True))
+
+    def __contains__(self, item: int) -> bool:
+        return self.reach(item) >= item
