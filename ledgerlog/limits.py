@@ -55,6 +55,33 @@ WRITER_FRAMES_OUTSTANDING = 3
 LOG_ENTRY_BYTES_TARGET = 256 * KIB
 """Records are packed into entries of about this size."""
 
+# --- logs ---------------------------------------------------------------------------------------
+
+LOG_WINDOW_RECORDS = 256 * KIB
+LOG_WINDOW_BYTES = 32 * MIB
+"""Records that a log writer has taken and that are not yet durable; appends wait beyond it."""
+
+LOG_READ_AHEAD_BYTES = 8 * MIB
+"""What a log reader fetches ahead of the record that its user looks at (one request always fits)."""
+
+LOG_ROLL_BYTES = 1024 * MIB
+"""A log goes on in a new ledger at about this many bytes of records."""
+
+LOG_SEGMENTS_ROLL_MAX = 12 * KIB
+"""A log with so many ledgers no longer rolls by its policy, so that takeovers still find room."""
+
+LOG_RECORD_BYTES_MAX = METADATA_BYTES_MAX - 64 * KIB
+"""The largest metadata record of a log; the rest is left for the transaction that carries it."""
+
+LOG_PROPERTIES_BYTES_MAX = 64 * KIB
+"""A log's properties, keys and values together, in UTF-8."""
+
+LOG_CLOSE_TIMEOUT_S = 15.0
+"""Leaving a log writer drains and closes within this time, or leaves the ledger to the next opener."""
+
+LOG_RESOLVE_TIMEOUT_S = 5.0
+"""A deposed log writer tries for this long to find out what recovery kept of its last appends."""
+
 # --- connections --------------------------------------------------------------------------------
 
 CONNECTION_SEND_QUEUE_BYTES = 64 * MIB
@@ -98,3 +125,6 @@ assert WRITER_WINDOW_BYTES >= 2 * ENTRY_BYTES_MAX
 assert CONNECTION_SEND_QUEUE_BYTES >= WRITER_WINDOW_BYTES
 assert BOOKIE_INFLIGHT_BYTES >= 4 * FRAME_BYTES_MAX
 assert ADD_TIMEOUT_S < APPEND_DEADLINE_S
+assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX
+assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX
+assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_MAX  # a segment's worst case
