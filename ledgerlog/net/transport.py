@@ -13,6 +13,22 @@ from typing import Protocol
 from ledgerlog.errors import LedgerLogError
 
 Buffer = bytes | bytearray | memoryview
+"""Memory of bytes; a view has one dimension of format ``B``, so that ``len`` counts bytes."""
+
+
+def buffers_bytes(buffers: Sequence[Buffer]) -> int:
+    """How many bytes there are in some buffers."""
+    return sum(map(len, buffers))
+
+
+def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
+    """What is left of ``buffers`` once their first ``sent`` bytes have gone."""
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    assert not sent
+    return []
 
 
 class ConnectionLost(LedgerLogError):

@@ -1,0 +1,252 @@
+"""The network capability inside one process: bytes in bounded buffers between tasks.
+
+It carries the same bytes as TCP with the same promises, without sockets, threads, clocks or chance: which
+task runs next is the event loop's choice alone, so under a deterministic loop a run repeats exactly.
+An embedded cluster talks over it, and so do tests.
+
+A connection is two pipes, one for each direction. A pipe holds at most ``buffer_bytes``: a sender that
+meets a full pipe has sent a part and waits, as with TCP. ``bytes`` objects travel as they are; other
+buffers are copied when they are sent, because their owner may change them afterwards.
+
+**Closing** follows TCP. What the closing end sent before stays readable at the other end, which then
+receives 0. What it had not read is gone. The other end's sends raise ConnectionLost (at once; TCP lets
+the first ones pass). Every task inside a method of the closed end gets ConnectionLost. Closing a
+listener closes the connections that nobody has accepted yet.
+
+**Addresses** are any text without blanks. One that ends in ``:0`` gets a number of its own in place of
+the 0, as port 0 does.
+
+A receive or send that need not wait only looks whether it was cancelled, and lets others run every
+``_FREE_TURNS``-th time, as over TCP.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import MIB
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes, unsent
+
+__all__ = ["LocalNetwork"]
+
+_BACKLOG = 1024
+"""Connections of one listener that nobody has accepted; more are refused."""
+
+_FREE_TURNS = 16
+"""So many sends and receives of a stream in a row need not let others run."""
+
+_FIRST_FREE_PORT = 49152
+
+
+class LocalNetwork:
+    """A network of its own: only who holds this object can connect to who listens on it."""
+
+    def __init__(self, *, buffer_bytes: int = MIB) -> None:
+        assert buffer_bytes > 0
+        self._buffer_bytes = buffer_bytes
+        self._listeners: dict[str, _LocalListener] = {}
+        self._next_port = _FIRST_FREE_PORT
+        self._next_client = 1
+
+    async def connect(self, address: str) -> Stream:
+        """A stream to a listener. Raises ConnectionLost where nobody listens at the address or the listener
+        has too many connections waiting, InvalidArgument if the address is malformed."""
+        _check_address(address)
+        await checkpoint()
+        listener = self._listeners.get(address)
+        if listener is None:
+            raise ConnectionLost(f"cannot connect to {address}: nobody listens")
+        if len(listener.waiting) >= _BACKLOG:
+            raise ConnectionLost(f"cannot connect to {address}: too many connections wait there")
+        there, back = _Pipe(self._buffer_bytes), _Pipe(self._buffer_bytes)
+        client = f"client-{self._next_client}"
+        self._next_client += 1
+        listener.waiting.append(_LocalStream(client, incoming=there, outgoing=back))
+        listener.lot.unpark()
+        return _LocalStream(address, incoming=back, outgoing=there)
+
+    async def listen(self, address: str) -> Listener:
+        """Listen at an address. Raises ConnectionLost if it is taken, InvalidArgument if it is malformed."""
+        _check_address(address)
+        await checkpoint()
+        if address.endswith(":0"):
+            address = f"{address[:-1]}{self._next_port}"
+            self._next_port += 1
+        if address in self._listeners:
+            raise ConnectionLost(f"cannot listen at {address}: the address is taken")
+        listener = self._listeners[address] = _LocalListener(self._listeners, address)
+        return listener
+
+
+def _check_address(address: str) -> None:
+    if not address or not address.isprintable() or any(character.isspace() for character in address):
+        raise InvalidArgument(f"{address!r} is not an address: text without blanks")
+
+
+class _Pipe:
+    """One direction of a connection."""
+
+    __slots__ = ("bound", "buffered", "chunks", "is_broken", "is_finished", "offset", "readers", "writers")
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.chunks: deque[bytes] = deque()
+        self.offset = 0  # of the first unread byte in the first chunk
+        self.buffered = 0  # unread bytes; never more than the bound
+        self.is_finished = False  # the sending end is closed: nothing comes behind what is buffered
+        self.is_broken = False  # the receiving end is closed: nobody will read
+        self.readers = ParkingLot()
+        self.writers = ParkingLot()
+
+    def put(self, buffers: Sequence[Buffer]) -> int:
+        """Take bytes until full; how many."""
+        room = before = self.bound - self.buffered
+        for buffer in buffers:
+            if not room:
+                break
+            size = len(buffer)
+            if size > room:
+                buffer = memoryview(buffer)[:room]
+                size = room
+            if size:
+                self.chunks.append(buffer if type(buffer) is bytes else bytes(buffer))
+                room -= size
+        taken = before - room
+        if taken:
+            self.buffered += taken
+            self.readers.unpark_all()
+        return taken
+
+    def take_into(self, buffer: memoryview) -> int:
+        """Move bytes to the front of ``buffer``; how many."""
+        filled, size = 0, len(buffer)
+        chunks = self.chunks
+        while chunks and filled < size:
+            chunk = chunks[0]
+            count = min(len(chunk) - self.offset, size - filled)
+            buffer[filled : filled + count] = memoryview(chunk)[self.offset : self.offset + count]
+            filled += count
+            self.offset += count
+            if self.offset == len(chunk):
+                chunks.popleft()
+                self.offset = 0
+        if filled:
+            self.buffered -= filled
+            self.writers.unpark_all()
+        return filled
+
+    def finish(self) -> None:
+        self.is_finished = True
+        self._wake()
+
+    def break_off(self) -> None:
+        self.is_broken = True
+        self.chunks.clear()
+        self.offset = self.buffered = 0
+        self._wake()
+
+    def _wake(self) -> None:
+        self.readers.unpark_all()
+        self.writers.unpark_all()
+
+
+class _LocalStream:
+    """One end of a connection; see ``transport.Stream``."""
+
+    __slots__ = ("_free_turns", "_incoming", "_is_closed", "_outgoing", "_peer")
+
+    def __init__(self, peer: str, *, incoming: _Pipe, outgoing: _Pipe) -> None:
+        self._peer = peer
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._is_closed = False
+        self._free_turns = _FREE_TURNS
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        assert len(buffer), "there is no room to receive into"
+        await self._take_turn()
+        pipe = self._incoming
+        while True:
+            if self._is_closed:
+                raise ConnectionLost(f"the connection with {self._peer} is closed")
+            if pipe.buffered:
+                return pipe.take_into(buffer)
+            if pipe.is_finished:
+                return 0
+            await pipe.readers.park()
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        if self._is_closed:
+            raise ConnectionLost(f"the connection with {self._peer} is closed")
+        if self._outgoing.is_broken:
+            raise ConnectionLost(f"the connection with {self._peer} broke: it was closed there")
+        return self._outgoing.put(buffers)
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        await self._take_turn()
+        left = buffers_bytes(buffers)
+        while True:
+            sent = self.send_nowait(buffers)
+            left -= sent
+            if not left:
+                return
+            buffers = unsent(buffers, sent)
+            await self._outgoing.writers.park()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._outgoing.finish()
+        self._incoming.break_off()
+
+    async def _take_turn(self) -> None:
+        self._free_turns -= 1
+        if self._free_turns > 0:
+            await checkpoint_if_cancelled()
+        else:
+            self._free_turns = _FREE_TURNS
+            await checkpoint()
+
+
+class _LocalListener:
+    """See ``transport.Listener``."""
+
+    __slots__ = ("_address", "_is_closed", "_listeners", "lot", "waiting")
+
+    def __init__(self, listeners: dict[str, _LocalListener], address: str) -> None:
+        self._listeners = listeners
+        self._address = address
+        self._is_closed = False
+        self.waiting: deque[_LocalStream] = deque()
+        self.lot = ParkingLot()
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def accept(self) -> Stream:
+        await checkpoint()
+        while True:
+            if self._is_closed:
+                raise ConnectionLost(f"the listener at {self._address} is closed")
+            if self.waiting:
+                return self.waiting.popleft()
+            await self.lot.park()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        del self._listeners[self._address]
+        while self.waiting:
+            self.waiting.popleft().close()
+        self.lot.unpark_all()

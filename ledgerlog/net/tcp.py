@@ -1,0 +1,359 @@
+"""The network capability over TCP.
+
+Sockets are the standard library's, non-blocking; trio only says when to try again. trio's own streams
+cost 33 microseconds for a send and a receive, these about 11, and a frame is the unit that pays it.
+
+**Trying first.** A send or receive is tried at once and waits for the socket only when the kernel has
+nothing (or takes nothing). So that a peer that never lets a receive wait cannot starve the other tasks
+of the process, every ``_FREE_TURNS``-th call lets the others run before it tries; the calls between
+only look whether they were cancelled.
+
+**Cancellation.** A receive looks for cancellation and waits *before* it takes bytes from the kernel,
+never after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sent an unknown part.
+
+**Closing** marks the stream, wakes the tasks that wait for its socket, and closes the descriptor, in one
+step without a checkpoint: no task can meet a descriptor that means something else by now. The kernel
+still delivers what was sent before, unless bytes had come that nobody read: then it resets.
+
+**Dead machines.** A peer whose kernel is gone says nothing at all. Keep-alive probes find that on an
+idle connection and ``TCP_USER_TIMEOUT`` on one with bytes under way, each within about half a minute. A
+peer whose process hangs is found above, where it is known what it owes.
+
+**Every OSError** becomes ConnectionLost here, and InvalidArgument where the address is malformed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+from trio.lowlevel import (
+    checkpoint,
+    checkpoint_if_cancelled,
+    notify_closing,
+    wait_readable,
+    wait_writable,
+)
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import MIB
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes, unsent
+
+__all__ = ["TcpNetwork", "parse_address"]
+
+logger = logging.getLogger(__name__)
+
+_FREE_TURNS = 16
+"""So many sends and receives of a stream in a row may find the socket ready and not let others run."""
+
+_SEND_BUFFER_BYTES = MIB
+"""Asked of the kernel for every stream, so that a whole frame goes without waiting."""
+
+_BACKLOG = 1024
+_IOV_MAX = os.sysconf("SC_IOV_MAX")
+
+_KEEPALIVE_IDLE_S = 15
+_KEEPALIVE_INTERVAL_S = 5
+_KEEPALIVE_PROBES = 3
+_UNACKNOWLEDGED_MAX_S = 30
+
+_ACCEPT_BACK_OFF_S = 0.05
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""Accepting failed for want of descriptors or memory: the connection stays in the backlog."""
+_LISTENER_BROKEN = frozenset((errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP, errno.EFAULT))
+"""Accepting can never succeed again. Any other error belongs to the one connection that it accepted."""
+
+_ADDRESS = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.\-]+)?)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})\Z"
+)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``. InvalidArgument otherwise."""
+    match = _ADDRESS.match(address)
+    if match is None or int(match["port"]) > 65535:
+        raise InvalidArgument(f"{address!r} is not an address: host:port, 1.2.3.4:port or [::1]:port")
+    return match["v6"] or match["host"], int(match["port"])
+
+
+class TcpNetwork:
+    """TCP over IPv4 and IPv6. Names are resolved through trio, in a thread where they are not numeric."""
+
+    def __init__(self) -> None:
+        self._send_buffer_bytes = _granted_send_buffer()
+
+    async def connect(self, address: str) -> Stream:
+        """A stream to a listener. Where a name has several addresses the next one is tried whenever the
+        one before has not answered for a quarter of a second.
+
+        Raises ConnectionLost if none answers, InvalidArgument if the address is malformed. It waits as
+        long as the kernel does, minutes perhaps: bring a deadline."""
+        host, port = parse_address(address)
+        if port == 0:
+            raise InvalidArgument(f"{address!r}: nothing listens at port 0")
+        try:
+            connected = await trio.open_tcp_stream(host, port)
+        except UnicodeError as cause:
+            raise InvalidArgument(f"{address!r}: {host!r} is not a host name") from cause
+        except OSError as cause:
+            raise ConnectionLost(f"cannot connect to {address}: {_reason(cause)}") from cause
+        sock = socket.socket(fileno=connected.socket.detach())
+        try:
+            if sock.getsockname() == sock.getpeername():
+                # The kernel gave us the very port that we asked for, where nobody listens any more,
+                # and TCP then connects a socket to itself.
+                raise ConnectionLost(f"cannot connect to {address}: nobody listens")
+            self._configure(sock)
+        except OSError as cause:
+            sock.close()
+            raise ConnectionLost(f"cannot connect to {address}: {_reason(cause)}") from cause
+        except ConnectionLost:
+            sock.close()
+            raise
+        return TcpStream(sock, address)
+
+    async def listen(self, address: str) -> Listener:
+        """Listen at an address; port 0 is any free one. ``[::]`` is both IPv6 and IPv4.
+
+        Raises InvalidArgument if the address is malformed, ConnectionLost if it is taken or not ours."""
+        host, port = parse_address(address)
+        try:
+            found = await trio.socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except UnicodeError as cause:
+            raise InvalidArgument(f"{address!r}: {host!r} is not a host name") from cause
+        except OSError as cause:
+            raise ConnectionLost(f"cannot listen at {address}: {_reason(cause)}") from cause
+        family, kind, protocol, _, sockaddr = found[0]
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            # Without it a bookie that restarts could not bind for a minute while old connections linger.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind(sockaddr)
+            sock.listen(_BACKLOG)
+            return TcpListener(self, sock)
+        except OSError as cause:
+            if sock is not None:
+                sock.close()
+            raise ConnectionLost(f"cannot listen at {address}: {_reason(cause)}") from cause
+
+    def _configure(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._send_buffer_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            # trio lowers this one for its own streams, which makes a socket take 16 KiB at a time.
+            ("TCP_NOTSENT_LOWAT", 0),
+            ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+            ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
+            ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+            ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MAX_S * 1000),
+        ):
+            option = getattr(socket, name, None)  # Not every platform knows every one of them.
+            if option is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class TcpStream:
+    """One TCP connection; see ``transport.Stream``."""
+
+    __slots__ = ("_closed", "_fd", "_free_turns", "_peer", "_sock")
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._peer = peer
+        self._closed = False
+        self._free_turns = _FREE_TURNS
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await self._take_turn()
+        while True:
+            if self._closed:
+                raise ConnectionLost(f"the connection with {self._peer} is closed")
+            try:
+                return self._sock.recv_into(buffer)
+            except BlockingIOError:
+                pass
+            except OSError as cause:
+                raise self._lost(cause) from cause
+            await self._wait(wait_readable)
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        if self._closed:
+            raise ConnectionLost(f"the connection with {self._peer} is closed")
+        sent = 0
+        try:
+            if len(buffers) <= _IOV_MAX:
+                return self._sock.sendmsg(buffers)
+            for at in range(0, len(buffers), _IOV_MAX):
+                part = buffers[at : at + _IOV_MAX]
+                went = self._sock.sendmsg(part)
+                sent += went
+                if went < buffers_bytes(part):
+                    break
+        except BlockingIOError:
+            pass
+        except OSError as cause:
+            raise self._lost(cause) from cause
+        return sent
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        await self._take_turn()
+        left = buffers_bytes(buffers)
+        while True:
+            sent = self.send_nowait(buffers)
+            left -= sent
+            if not left:
+                return
+            buffers = unsent(buffers, sent)
+            await self._wait(wait_writable)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        _close_socket(self._sock)
+
+    async def _take_turn(self) -> None:
+        self._free_turns -= 1
+        if self._free_turns > 0:
+            await checkpoint_if_cancelled()
+        else:
+            self._free_turns = _FREE_TURNS
+            await checkpoint()
+
+    async def _wait(self, until_ready: Any) -> None:
+        self._free_turns = _FREE_TURNS
+        try:
+            await until_ready(self._fd)
+        except trio.ClosedResourceError as cause:
+            raise ConnectionLost(f"the connection with {self._peer} is closed") from cause
+        except OSError as cause:
+            raise self._lost(cause) from cause
+
+    def _lost(self, cause: OSError) -> ConnectionLost:
+        return ConnectionLost(f"the connection with {self._peer} broke: {_reason(cause)}")
+
+
+class TcpListener:
+    """A listening socket; see ``transport.Listener``.
+
+    When the process has run out of descriptors, ``accept`` says so in the log once and tries again twenty
+    times a second: connections wait in the kernel's backlog and are served when descriptors are free."""
+
+    __slots__ = ("_address", "_closed", "_fd", "_is_exhausted", "_network", "_sock")
+
+    def __init__(self, network: TcpNetwork, sock: socket.socket) -> None:
+        self._network = network
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._address = _format_address(sock.getsockname())
+        self._closed = trio.Event()
+        self._is_exhausted = False
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def accept(self) -> Stream:
+        await checkpoint()
+        while True:
+            if self._closed.is_set():
+                raise ConnectionLost(f"the listener at {self._address} is closed")
+            try:
+                sock, peer = self._sock.accept()
+            except BlockingIOError:
+                await self._wait()
+            except OSError as cause:
+                if cause.errno in _EXHAUSTED:
+                    await self._back_off(cause)
+                elif cause.errno in _LISTENER_BROKEN:
+                    raise ConnectionLost(
+                        f"the listener at {self._address} broke: {_reason(cause)}"
+                    ) from cause
+                else:
+                    await checkpoint()  # The connection died in the backlog.
+            else:
+                self._is_exhausted = False
+                try:
+                    self._network._configure(sock)
+                    return TcpStream(sock, _format_address(peer))
+                except OSError:
+                    sock.close()  # Reset by its peer between the two calls: nobody to serve.
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        _close_socket(self._sock)
+
+    async def _wait(self) -> None:
+        try:
+            await wait_readable(self._fd)
+        except trio.ClosedResourceError as cause:
+            raise ConnectionLost(f"the listener at {self._address} is closed") from cause
+        except OSError as cause:
+            raise ConnectionLost(f"the listener at {self._address} broke: {_reason(cause)}") from cause
+
+    async def _back_off(self, cause: OSError) -> None:
+        if not self._is_exhausted:
+            self._is_exhausted = True
+            logger.warning("cannot accept connections at %s for now: %s", self._address, _reason(cause))
+        with trio.move_on_after(_ACCEPT_BACK_OFF_S):
+            await self._closed.wait()
+
+
+def _granted_send_buffer() -> int:
+    """The send buffer to ask for, or 0 to leave it to the kernel.
+
+    A size that is asked for ends the kernel's own adaptation, so ask only where the kernel grants it (its
+    bound is net.core.wmem_max); Linux then reports twice the size."""
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        if probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= _SEND_BUFFER_BYTES:
+            return _SEND_BUFFER_BYTES
+    return 0
+
+
+def _close_socket(sock: socket.socket) -> None:
+    notify_closing(sock)
+    with contextlib.suppress(OSError):
+        # Linux closes the descriptor even where close reports an earlier failure of the connection.
+        sock.close()
+
+
+def _format_address(sockaddr: tuple[Any, ...]) -> str:
+    host, port = sockaddr[0], sockaddr[1]
+    if len(sockaddr) == 2:
+        return f"{host}:{port}"
+    scope = f"%{sockaddr[3]}" if sockaddr[3] and "%" not in host else ""
+    return f"[{host}{scope}]:{port}"
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost reason in words: trio wraps the failures of several addresses."""
+    if isinstance(error.__cause__, OSError):
+        return _reason(error.__cause__)
+    if isinstance(error.__cause__, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_reason(each) for each in error.__cause__.exceptions))
+    strerror = getattr(error, "strerror", None)
+    return str(strerror or error or type(error).__name__)
