@@ -188,16 +188,16 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         *STARTERS,
     ),
     "socket": ("ledgerlog.net", *STARTERS),
-    # connect() makes the client's clock, randomness and ledger keys, and hands them to the shells.
-    "random": ("ledgerlog.net", "ledgerlog.client.cluster", *STARTERS),
+    # A client's wall clock, its choices and its keys are one object, which the simulator replaces.
+    "random": ("ledgerlog.net", "ledgerlog.client.environment", *STARTERS),
     # Ledger keys; and session names in the metadata stores, which no two processes may share.
-    "secrets": ("ledgerlog.client.cluster", "ledgerlog.meta", *STARTERS),
-    "uuid": ("ledgerlog.client.cluster", "ledgerlog.meta", *STARTERS),
+    "secrets": ("ledgerlog.client.environment", "ledgerlog.meta", *STARTERS),
+    "uuid": ("ledgerlog.client.environment", "ledgerlog.meta", *STARTERS),
     # SQLite's sessions live by a clock that processes share.
     "time": (
         "ledgerlog.net",
         "ledgerlog.meta.sqlite*",
-        "ledgerlog.client.cluster",
+        "ledgerlog.client.environment",
         "bookie.storage",
         *STARTERS,
     ),
