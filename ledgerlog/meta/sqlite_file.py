@@ -485,7 +485,9 @@ def _check_structure(path: str, connection: sqlite3.Connection) -> None:
 # --- translation --------------------------------------------------------------------------------
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_MISMATCH}
+# SQLITE_ERROR is "this statement makes no sense for this file". The statements are ours and fit the
+# schema that every file is born with, so it is the file that has changed.
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR}
 
 
 @contextlib.contextmanager
@@ -498,13 +500,16 @@ def translated(path: str) -> Iterator[None]:
 
 
 def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
-    # Extended codes keep the primary one in their low byte. Errors of the Python module itself (a
-    # closed connection, a value that does not decode) carry none.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    # Extended codes keep the primary one in their low byte. Errors of the Python module itself (of a
+    # connection that is closed) carry none.
+    extended = getattr(error, "sqlite_errorcode", -1)
+    code = extended & 0xFF
     if code in _BUSY:
         return Busy(f"{path} is locked by another process")
     if code in _DAMAGED:
         return StorageCorrupt(path, None, f"SQLite finds it damaged: {error}")
+    if extended == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):
+        return StorageCorrupt(path, 18, "its header asks not to be written, as no ledgerlog ever wrote it")
     if code == sqlite3.SQLITE_FULL:
         return MetadataUnavailable(f"{path}: there is no room on its disk; nothing was written")
     return MetadataUnavailable(f"{path}: {error}; nothing was written")

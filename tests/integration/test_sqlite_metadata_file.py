@@ -1,0 +1,299 @@
+"""The SQLite file as a file: its modes, its damage, its format's versions, its locks."""
+
+# ruff: noqa: ASYNC220, ASYNC240 (these tests look at files and processes; nobody waits beside them)
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledgerlog import limits
+from ledgerlog.errors import InvalidArgument, MetadataUnavailable, StorageCorrupt, StorageError
+from ledgerlog.meta import sqlite_file
+from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
+from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, boot_clock_ns
+from ledgerlog.meta.store import Create, SessionState
+
+
+@pytest.fixture
+async def written(tmp_path: Path) -> Path:
+    """A closed file with sixty nodes, a counter, and nothing else beside it but the lock directory."""
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        await store.transaction([Create(f"ledgers/{n:04}", b"value %d " % n * 20) for n in range(60)])
+        for _ in range(5):
+            await store.next_id("ledger")
+    assert not path.with_name("meta.db-wal").exists()
+    return path
+
+
+async def test_a_store_makes_its_directory_and_files_for_the_owner_alone(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        path = tmp_path / "one" / "two" / "meta.db"
+        async with open_sqlite_store(path) as store:
+            await store.create("a", b"")
+            names = sorted(found.name for found in path.parent.iterdir())
+            assert names == ["meta.db", "meta.db-sessions", "meta.db-shm", "meta.db-wal"]
+            (lock,) = (path.parent / "meta.db-sessions").iterdir()
+            for file in (path, path.with_name("meta.db-wal"), path.with_name("meta.db-shm"), lock):
+                assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            for directory in (tmp_path / "one", path.parent, lock.parent):
+                assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    finally:
+        os.umask(umask)
+    assert not lock.exists()
+
+
+async def test_stores_that_are_opened_at_once_on_a_new_path_share_one_file(tmp_path: Path) -> None:
+    ids = []
+
+    async def use() -> None:
+        async with open_sqlite_store(tmp_path / "meta.db") as store:
+            ids.append(await store.next_id("ledger"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(use)
+    assert sorted(ids) == [0, 1, 2, 3, 4, 5]
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["meta.db", "meta.db-sessions"]
+
+
+async def test_a_symbolic_link_leads_to_the_same_store(written: Path, tmp_path: Path) -> None:
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(written)
+    async with open_sqlite_store(link) as store, open_sqlite_store(written) as other:
+        await store.create("e", b"", ephemeral=True)
+        assert await other.get("e") is not None
+    assert [found.name for found in link.parent.iterdir()] == ["link.db"]
+
+
+async def test_no_flipped_byte_ever_changes_what_is_read(written: Path, tmp_path: Path) -> None:
+    whole = written.read_bytes()
+    expected = {f"{n:04}": b"value %d " % n * 20 for n in range(60)}
+    victim = tmp_path / "victim.db"
+    noticed = []
+    # The file header byte for byte, then a stride that shares no factor with the page size.
+    for position in [*range(100), *range(100, len(whole), 397)]:
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x55
+        victim.write_bytes(damaged)
+        try:
+            async with open_sqlite_store(victim) as store:
+                assert await store.highest_id("ledger") == 4
+                assert await store.children("ledgers") == sorted(expected)
+                for name, value in expected.items():
+                    node = await store.get(f"ledgers/{name}")
+                    assert node is not None
+                    assert node.value == value
+        except StorageError as error:
+            # Where the damage hit the schema's version number, the file claims to be newer.
+            noticed.append(str(error))
+        for beside in ("-wal", "-shm", "-journal"):
+            victim.with_name(victim.name + beside).unlink(missing_ok=True)
+    assert len(noticed) > 40
+    assert all(str(victim) in message for message in noticed)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 4096, 4097, 0.5, 0.9])
+async def test_a_truncated_file_is_corrupt(written: Path, keep: float) -> None:
+    size = written.stat().st_size
+    os.truncate(written, int(keep * size) if isinstance(keep, float) else keep)
+    with pytest.raises(StorageCorrupt) as caught:
+        async with open_sqlite_store(written):
+            pass
+    assert caught.value.path == str(written)
+
+
+async def test_a_file_that_is_something_else_is_corrupt_and_left_as_it_was(tmp_path: Path) -> None:
+    text = tmp_path / "text.db"
+    text.write_bytes(b"this is no database, however long it goes on. " * 200)
+    foreign = tmp_path / "foreign.db"
+    connection = sqlite3.connect(foreign)
+    connection.execute("CREATE TABLE nodes (path TEXT)")
+    connection.commit()
+    connection.close()
+    for path in (text, foreign):
+        before = path.read_bytes()
+        with pytest.raises(StorageCorrupt) as caught:
+            async with open_sqlite_store(path):
+                pass
+        assert caught.value.path == str(path)
+        assert path.read_bytes() == before
+        assert not path.with_name(path.name + "-sessions").exists()
+
+
+async def test_a_log_whose_file_is_gone_is_corrupt(written: Path) -> None:
+    async with open_sqlite_store(written) as store:
+        await store.create("a", b"")
+        shutil.copy(f"{written}-wal", f"{written}-kept")
+    written.unlink()
+    os.rename(f"{written}-kept", f"{written}-wal")
+    with pytest.raises(StorageCorrupt, match="write-ahead log"):
+        async with open_sqlite_store(written):
+            pass
+
+
+async def test_a_file_of_a_newer_schema_says_so(written: Path) -> None:
+    connection = sqlite3.connect(written)
+    connection.execute(f"PRAGMA user_version = {sqlite_file.SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(StorageError, match="newer ledgerlog") as caught:
+        async with open_sqlite_store(written):
+            pass
+    assert not isinstance(caught.value, StorageCorrupt)
+
+
+async def test_damage_that_comes_while_the_store_is_open_is_corrupt_in_the_reading_call(
+    written: Path,
+) -> None:
+    async with open_sqlite_store(written) as store:
+        connection = sqlite3.connect(written)
+        with connection:
+            connection.execute("UPDATE nodes SET value = x'00' WHERE path = 'ledgers/0007'")
+            connection.execute("UPDATE counters SET last = 1")
+        connection.close()
+        node = await store.get("ledgers/0006")
+        assert node is not None
+        with pytest.raises(StorageCorrupt, match="ledgers/0007"):
+            await store.get("ledgers/0007")
+        with pytest.raises(StorageCorrupt, match="ledgers/0007"):
+            await store.set("ledgers/0007", b"", version=1)
+        with pytest.raises(StorageCorrupt, match="ledger"):
+            await store.next_id("ledger")
+
+
+async def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(MetadataUnavailable, match="file"):
+        async with open_sqlite_store(tmp_path / "file" / "meta.db"):
+            pass
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_session_timeout_that_is_not_above_zero_is_refused(tmp_path: Path, timeout: float) -> None:
+    with pytest.raises(InvalidArgument):
+        open_sqlite_store(tmp_path / "meta.db", session_timeout_s=timeout)
+
+
+async def test_a_writer_waits_for_a_lock_and_gives_up_at_its_deadline(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_sqlite_store(written) as store:
+        connection = sqlite3.connect(written, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.3)
+        with pytest.raises(MetadataUnavailable, match="lock"):
+            await store.create("a", b"")
+        assert await store.get("a") is None, "readers go on"
+        monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 10.0)
+        with trio.move_on_after(0.3) as scope:
+            await store.create("a", b"")
+        assert scope.cancelled_caught, "the wait for a lock can be cancelled"
+        connection.execute("ROLLBACK")
+        connection.close()
+        await store.create("a", b"")
+
+
+async def test_the_body_of_a_store_raises_its_own_exception_and_no_group(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_sqlite_store(tmp_path / "meta.db"):
+            raise KeyError("mine")
+    with trio.CancelScope() as scope:
+        async with open_sqlite_store(tmp_path / "meta.db"):
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_a_session_whose_lease_has_run_out_is_suspended_at_the_first_look(tmp_path: Path) -> None:
+    lock = SessionLock(tmp_path / "lock", os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR))
+    session = SqliteSession(Lease("s", boot_clock_ns() - 1, lock))
+    assert session.state is SessionState.SUSPENDED
+    lock.release()
+
+
+async def test_a_session_of_another_boot_is_over(written: Path) -> None:
+    async with open_sqlite_store(written) as store, open_sqlite_store(written) as other:
+        await store.create("m/a", b"", ephemeral=True)
+        connection = sqlite3.connect(written)
+        with connection:
+            connection.execute(
+                "UPDATE sessions SET boot_id = 'before' WHERE session_id = ?", (store.session.session_id,)
+            )
+        connection.close()
+        async with other.watch("m") as watch:
+            with trio.fail_after(5):
+                while await other.children("m"):
+                    await watch.wait()
+
+
+async def test_a_stale_lock_file_is_swept_and_a_held_one_is_not(written: Path) -> None:
+    directory = written.with_name("meta.db-sessions")
+    async with open_sqlite_store(written) as store:
+        (directory / "dead.lock").write_bytes(b"")
+        async with open_sqlite_store(written) as other:
+            names = {f"{one.session.session_id}.lock" for one in (store, other)}
+            assert {found.name for found in directory.iterdir()} == names
+
+
+async def test_watches_survive_more_changes_than_the_file_remembers(written: Path) -> None:
+    async with open_sqlite_store(written) as store, open_sqlite_store(written) as other:
+        async with store.watch("w") as watch:
+            await other.create("w", b"")
+            for first in range(0, 2 * sqlite_file.CHANGES_KEPT, 1024):
+                await other.transaction([Create(f"x/{first + n}", b"") for n in range(1024)])
+            with trio.fail_after(5):
+                await watch.wait()
+        connection = sqlite3.connect(written)
+        (kept,) = connection.execute("SELECT count(*) FROM changes").fetchone()
+        connection.close()
+        assert kept == sqlite_file.CHANGES_KEPT
+
+
+@pytest.mark.processes
+async def test_a_forked_child_does_not_keep_its_dead_parents_lock(tmp_path: Path) -> None:
+    program = """
+import os, sys, trio
+from ledgerlog.meta.sqlite import open_sqlite_store
+
+async def main():
+    async with open_sqlite_store(sys.argv[1]) as store:
+        await store.create("m/a", b"", ephemeral=True)
+        # In this thread and before any other: what multiprocessing's plain fork does.
+        if os.fork() == 0:
+            print("forked", flush=True)
+            sys.stdin.read()
+            os._exit(0)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        parent = subprocess.Popen(
+            [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert parent.stdout is not None
+            assert (await trio.to_thread.run_sync(parent.stdout.readline)) == b"forked\n"
+            async with store.watch("m") as watch:
+                assert await store.children("m") == ["a"]
+                parent.kill()
+                with trio.fail_after(2):
+                    while await store.children("m"):
+                        await watch.wait()
+        finally:
+            parent.kill()
+            assert parent.stdin is not None
+            parent.stdin.close()
+            parent.stdout.close()
+            parent.wait()

@@ -1,0 +1,191 @@
+"""Real processes on one metadata file: killed, stopped and racing."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+import trio
+
+from ledgerlog.meta.sqlite import SqliteStore, open_sqlite_store
+
+pytestmark = pytest.mark.processes
+
+CHILD = Path(__file__).with_name("metadata_child.py")
+
+
+class Child:
+    """A running child and the lines that it says."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self._buffer = b""
+
+    async def line(self) -> str | None:
+        """The next line, or None at the end."""
+        assert self.process.stdout is not None
+        while b"\n" not in self._buffer:
+            data = await self.process.stdout.receive_some()
+            if not data:
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode()
+
+    async def rest(self) -> list[str]:
+        """Every whole line until the end."""
+        lines = []
+        while (line := await self.line()) is not None:
+            lines.append(line)
+        return lines
+
+
+@asynccontextmanager
+async def child(*words: str) -> AsyncIterator[Child]:
+    process = await trio.lowlevel.open_process([sys.executable, str(CHILD), *words], stdout=PIPE)
+    try:
+        yield Child(process)
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            assert process.stdout is not None
+            await process.stdout.aclose()
+
+
+async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothing_and_loses_none(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "meta.db"
+    acknowledged = 0
+    for round_number in range(6):
+        async with child("move", str(path)) as mover:
+            # A different number of transactions each time, so that the kill finds different moments.
+            for _ in range(3 + 7 * round_number):
+                with trio.fail_after(20):
+                    line = await mover.line()
+                assert line is not None
+                acknowledged = int(line)
+            mover.process.kill()
+            for line in await mover.rest():
+                acknowledged = int(line)
+        async with open_sqlite_store(path) as store:
+            left, right = await store.get("pair/left"), await store.get("pair/right")
+            assert left is not None
+            assert right is not None
+            assert left.value == right.value
+            reached = int(left.value)
+            # One more than was said may have been committed when the kill came.
+            assert acknowledged <= reached <= acknowledged + 1
+            assert await store.children("log") == [f"{n:08}" for n in range(1, reached + 1)]
+            last = await store.get(f"log/{reached:08}")
+            assert last is not None
+            assert last.value == left.value * 300
+
+
+async def test_a_watcher_sees_the_nodes_of_a_killed_process_vanish_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store, child("own", str(path), "members/a", "60") as owner:
+        with trio.fail_after(20):
+            assert (await owner.line() or "").startswith("owns")
+        async with store.watch("members") as watch:
+            assert await store.children("members") == ["a"]
+            owner.process.kill()
+            await owner.process.wait()
+            killed_at = trio.current_time()
+            with trio.fail_after(10):
+                while await store.get("members/a") is not None:
+                    await watch.wait()
+            # A quarter of a second on an idle machine; the lease alone would be a minute.
+            assert trio.current_time() - killed_at < 2
+    assert list(tmp_path.joinpath("meta.db-sessions").iterdir()) == []
+
+
+async def test_a_reader_without_a_watch_does_not_see_the_nodes_of_a_killed_process_for_long(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        for read in ("get", "children", "create"):
+            async with child("own", str(path), f"members/{read}", "60") as owner:
+                with trio.fail_after(20):
+                    assert (await owner.line() or "").startswith("owns")
+                assert await store.get(f"members/{read}") is not None
+                owner.process.kill()
+                await owner.process.wait()
+            # Longer than the store leaves between two looks at the locks.
+            await trio.sleep(0.15)
+            match read:
+                case "get":
+                    assert await store.get("members/get") is None
+                case "children":
+                    assert await store.children("members") == []
+                case "create":
+                    await store.create("members/create", b"", ephemeral=True)
+
+
+async def stop_between_writes(store: SqliteStore, owner: Child) -> None:
+    """Stop the child, but not while it holds the write lock, which nobody could take from it."""
+    with trio.fail_after(20):
+        while True:
+            owner.process.send_signal(signal.SIGSTOP)
+            with trio.move_on_after(0.2):
+                await store.next_id("probe")
+                return
+            owner.process.send_signal(signal.SIGCONT)
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_process_stopped_past_its_lease_finds_its_session_lost_and_goes_on_in_a_new_one(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store, child("own", str(path), "members/a", "0.9") as owner:
+        with trio.fail_after(20):
+            first = (await owner.line() or "").split()
+        assert first[0] == "owns"
+        async with store.watch("members") as watch:
+            await stop_between_writes(store, owner)
+            with trio.fail_after(10):
+                while await store.get("members/a") is not None:
+                    await watch.wait()
+            owner.process.send_signal(signal.SIGCONT)
+            with trio.fail_after(10):
+                assert (await owner.line() or "").split() == ["lost", first[1]]
+                second = (await owner.line() or "").split()
+                while (node := await store.get("members/a")) is None:
+                    await watch.wait()
+        assert second[0] == "owns"
+        assert second[1] != first[1]
+        assert node.value == b"second"
+
+
+async def test_a_process_stopped_past_its_lease_loses_its_session_even_where_nobody_looked(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "meta.db"
+    async with child("own", str(path), "members/a", "0.6") as owner:
+        with trio.fail_after(20):
+            first = (await owner.line() or "").split()
+            owner.process.send_signal(signal.SIGSTOP)
+            await trio.sleep(0.8)
+            owner.process.send_signal(signal.SIGCONT)
+            assert (await owner.line() or "").split() == ["lost", first[1]]
+
+
+async def test_processes_that_increment_by_compare_and_set_lose_no_update(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        await store.create("sum", b"0")
+        async with child("increment", str(path), "150") as one, child("increment", str(path), "150") as two:
+            with trio.fail_after(60):
+                for process in (one, two):
+                    assert (await process.line() or "").startswith("done")
+        node = await store.get("sum")
+        assert node is not None
+        assert node.value == b"300"
