@@ -1,0 +1,1 @@
+"""ledgerlog: a replicated, durable log for Python services, built on ledgers, on trio."""

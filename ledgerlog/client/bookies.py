@@ -1,0 +1,149 @@
+"""Which bookies there are: a live view of the registrations in the metadata store.
+
+A background task keeps the view by watching; readers of the view never wait for the store, so an
+ensemble change costs one metadata write and nothing else. A registration outlives its bookie by up
+to a session time-out, so a bookie that just failed somebody is *in quarantine* for a while: it is
+chosen only where nobody else is left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import trio
+
+from ledgerlog.client.environment import Environment
+from ledgerlog.core.placement import choose_bookies
+from ledgerlog.errors import BookieUnavailable, MetadataUnavailable, NotEnoughBookies, SessionExpired
+from ledgerlog.limits import METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.layout import BOOKIES, READ_ONLY_BOOKIES, WRITABLE_BOOKIES, read_only_path, writable_path
+from ledgerlog.model.ledger import MetadataCorrupt
+
+QUARANTINE_S = 2 * SESSION_TIMEOUT_S
+
+_RETRY_S = 0.2
+
+logger = logging.getLogger(__name__)
+
+
+class BookieDirectory:
+    """The registrations as last seen. ``run`` must be running for the view to move."""
+
+    def __init__(self, store: MetadataStore, environment: Environment) -> None:
+        self._store = store
+        self._environment = environment
+        self._writable: dict[BookieId, BookieInfo] = {}
+        self._read_only: dict[BookieId, BookieInfo] = {}
+        self._known: dict[BookieId, BookieInfo] = {}  # seen at any time: where to knock if not registered
+        self._quarantine: dict[BookieId, float] = {}
+        self._changed = trio.Event()
+
+    # --- the view -----------------------------------------------------------------------------
+
+    def writable(self) -> list[BookieInfo]:
+        """Bookies that take new ledgers, by id."""
+        return list(self._writable.values())
+
+    def read_only(self) -> list[BookieInfo]:
+        """Registered bookies that take no ordinary writes, by id."""
+        return list(self._read_only.values())
+
+    def choose(
+        self,
+        count: int,
+        *,
+        beside: Collection[BookieId] = (),
+        exclude: Collection[BookieId] = (),
+    ) -> list[BookieId]:
+        """``count`` writable bookies, kept apart by their labels, those in quarantine last.
+
+        NotEnoughBookies where there are fewer."""
+        now = trio.current_time()
+        candidates = self.writable()
+        self._environment.random.shuffle(candidates)
+        candidates.sort(key=lambda info: self._quarantine.get(info.bookie_id, 0.0) > now)
+        staying = [self._known.get(b) or BookieInfo(b, "", "") for b in beside]
+        return choose_bookies(candidates, count, beside=staying, exclude=exclude)
+
+    def quarantine(self, bookie_id: BookieId) -> None:
+        """The bookie failed somebody: choose it last for a while."""
+        self._quarantine[bookie_id] = trio.current_time() + QUARANTINE_S
+
+    async def resolve(self, bookie_id: BookieId) -> BookieInfo:
+        """Where a bookie serves. BookieUnavailable where it is not registered and never was seen."""
+        info = self._writable.get(bookie_id) or self._read_only.get(bookie_id)
+        if info is None:
+            info = await self._look_up(bookie_id) or self._known.get(bookie_id)
+        if info is None:
+            raise BookieUnavailable(f"bookie {bookie_id} is not registered")
+        return info
+
+    async def _look_up(self, bookie_id: BookieId) -> BookieInfo | None:
+        try:
+            for path in (writable_path(bookie_id), read_only_path(bookie_id)):
+                node = await self._store.get(path)
+                if node is not None:
+                    info = BookieInfo.decode_untrusted(node.value, bookie_id)
+                    self._known[bookie_id] = info
+                    return info
+        except MetadataUnavailable:
+            pass  # The address seen last is as good a guess as there is.
+        return None
+
+    async def wait_change(self) -> None:
+        """Return when the view has changed since the call."""
+        await self._changed.wait()
+
+    async def wait_writable(self, count: int, *, timeout_s: float = METADATA_TIMEOUT_S) -> None:
+        """Return once ``count`` bookies are writable. NotEnoughBookies after ``timeout_s``."""
+        with trio.move_on_after(timeout_s):
+            while len(self._writable) < count:
+                await self.wait_change()
+            return
+        raise NotEnoughBookies(
+            f"{count} writable bookies are needed, {len(self._writable)} registered within {timeout_s:g} s"
+        )
+
+    # --- keeping it ---------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Read the registrations once."""
+        writable = await self._read(WRITABLE_BOOKIES)
+        read_only = await self._read(READ_ONLY_BOOKIES)
+        if (writable, read_only) != (self._writable, self._read_only):
+            for bookie_id, info in writable.items():
+                if self._writable.get(bookie_id) != info:
+                    self._quarantine.pop(bookie_id, None)  # It came back, or is new.
+            self._writable, self._read_only = writable, read_only
+            self._known |= writable | read_only
+            changed, self._changed = self._changed, trio.Event()
+            changed.set()
+
+    async def _read(self, path: str) -> dict[BookieId, BookieInfo]:
+        found: dict[BookieId, BookieInfo] = {}
+        for bookie_id in await self._store.children(path):
+            node = await self._store.get(f"{path}/{bookie_id}")
+            if node is None:
+                continue  # It left between the listing and now.
+            try:
+                found[bookie_id] = BookieInfo.decode_untrusted(node.value, bookie_id)
+            except MetadataCorrupt as cause:
+                logger.warning("bookie=%s is left out: %s", bookie_id, cause)
+        return found
+
+    async def run(self) -> None:
+        """Follow the registrations until cancelled. The store's outages are waited out; the view stays
+        as it was meanwhile."""
+        while True:
+            try:
+                async with self._store.watch(BOOKIES) as watch:
+                    while True:
+                        await self.refresh()
+                        await watch.wait()
+            except (MetadataUnavailable, SessionExpired) as cause:
+                logger.warning("the view of the bookies is not kept up: %s", cause)
+                await trio.sleep(_RETRY_S)

@@ -1,0 +1,85 @@
+"""Asking one bookie for a range of entries, and what its answer is worth."""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+
+from ledgerlog.core.recovery import Negative
+from ledgerlog.errors import BookieUnavailable, WireError
+from ledgerlog.limits import READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.net.connection import BookieConnection
+from ledgerlog.wire.entries import decode_entries_untrusted
+from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, Status
+
+logger = logging.getLogger(__name__)
+
+_NEGATIVES = {
+    Status.OK: Negative.ABSENT,
+    Status.NO_SUCH_ENTRY: Negative.ABSENT,
+    Status.NO_SUCH_LEDGER: Negative.ABSENT,
+    Status.UNKNOWN: Negative.UNKNOWN,
+}
+
+
+@attrs.frozen
+class RangeAnswer:
+    """Entries that a bookie has, with matching digests, and how far that is the whole truth."""
+
+    found: dict[int, bytes]
+    through: int
+    """Every asked entry up to here that is not in ``found`` is ``negative``."""
+    negative: Negative
+    damaged: int | None
+    """An entry whose copy there fails its digest; ``found`` and ``through`` end before it."""
+
+
+async def read_range(
+    connection: BookieConnection,
+    ledger_id: int,
+    *,
+    first: int,
+    last: int,
+    stride: int = 1,
+    recovery_key: bytes | None = None,
+    bytes_max: int = READ_REPLY_BYTES_TARGET,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> RangeAnswer | None:
+    """Entries first, first + stride, ... up to last, as far as one reply of about ``bytes_max`` goes.
+
+    With ``recovery_key`` the read fences the ledger before it is answered. None where the bookie did not
+    answer, or said nothing about the first entry: nothing at all is known then."""
+    try:
+        reply = await connection.request(
+            Kind.READ,
+            timeout_s=timeout_s,
+            flags=0 if recovery_key is None else RECOVERY,
+            ledger_id=ledger_id,
+            first=first,
+            last=last,
+            count=stride,
+            argument=bytes_max,
+            key=NO_KEY if recovery_key is None else recovery_key,
+        )
+        entries = decode_entries_untrusted(reply)
+    except (BookieUnavailable, WireError) as cause:
+        logger.debug("ledger=%d bookie=%s read failed: %s", ledger_id, connection.bookie_id, cause)
+        return None
+    through = reply.header.argument
+    negative = _NEGATIVES.get(Status(reply.header.status))
+    found = dict(zip(entries.ids, entries.payloads(), strict=True))
+    damaged = entries.first_damaged() if len(entries) else None
+    if damaged is not None:
+        logger.warning(
+            "ledger=%d bookie=%s entry %d fails its digest", ledger_id, connection.bookie_id, damaged
+        )
+        through = damaged - 1
+        found = {entry_id: payload for entry_id, payload in found.items() if entry_id < damaged}
+    elif negative is None:
+        if reply.header.status == Status.CORRUPT:
+            damaged = max(through, first - stride) + stride
+        if through < first and damaged is None:
+            return None
+        negative = Negative.ABSENT  # The error is about the entry after ``through``.
+    return RangeAnswer(found, through, negative or Negative.ABSENT, damaged)

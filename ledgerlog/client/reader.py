@@ -1,0 +1,262 @@
+"""A ledger's reader as a caller holds it: the shell around ``core.reader``.
+
+An open ledger is read up to the LAC, which bookies tell (the writer sends it with every add, and by
+itself when it falls idle); a closed one up to its last entry. The reader keeps the highest LAC that it
+was told and refreshes the metadata when a read fails, because bookies may have been replaced, and
+when it waits for more, because the ledger may have been closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import trio
+
+from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.client.ranges import read_range
+from ledgerlog.core.reader import RangeAsk, RangeRead
+from ledgerlog.errors import (
+    BookieUnavailable,
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+)
+from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.meta.store import MetadataStore, Watch
+from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.wire.frame import Kind, Status
+
+LAC_CATCH_UP_S = 0.1
+"""How long a reader waits for the LAC to reach entries that an ack quorum already holds."""
+
+_RETRY_S = 0.1
+
+
+class LedgerReader:
+    """Reads one ledger; never fences it. Any number of tasks may use it at once."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        *,
+        registry: LedgerRegistry,
+        pool: ConnectionPool,
+        store: MetadataStore,
+        prefer: int = 0,
+    ) -> None:
+        self.ledger_id = metadata.ledger_id
+        self.metadata = metadata
+        """The newest metadata seen."""
+        self._registry = registry
+        self._pool = pool
+        self._store = store
+        self._prefer = prefer
+        self._lac = metadata.fragments[-1].first_entry - 1  # All below the last fragment is committed.
+        self._failed: dict[BookieId, None] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the metadata last seen says that the ledger is closed."""
+        return self.metadata.is_closed
+
+    async def refresh(self) -> LedgerMetadata:
+        """Read the metadata again. LedgerNotFound, MetadataUnavailable."""
+        self.metadata, _ = await self._registry.read(self.ledger_id)
+        return self.metadata
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def last_add_confirmed(self) -> int:
+        """The last entry that may be read now (-1: none). For an open ledger the highest LAC that any
+        bookie of its last ensemble tells; entries that an ack quorum already holds are waited for, up to
+        0.1 s, because their writer is about to confirm them.
+
+        Raises EntryUnavailable if no bookie answers, LedgerNotFound, MetadataUnavailable."""
+        if self.is_closed:
+            return self._end()
+        seen = await self._ask_lac(wait_ms=0, beyond=NO_ENTRY)
+        held = sorted(seen, reverse=True)[self.metadata.replication.ack_quorum - 1 :][:1]
+        if held and held[0] > self._lac:
+            with trio.move_on_after(LAC_CATCH_UP_S):
+                while self._lac < held[0]:
+                    before = self._lac
+                    await self._poll_any(before)
+                    if self._lac == before:
+                        break
+        if not seen:
+            await self.refresh()
+            if self.is_closed:
+                return self._end()
+            raise EntryUnavailable(
+                self.ledger_id, self._lac + 1, "no bookie of its last ensemble tells the last add confirmed"
+            )
+        return self._lac
+
+    def _end(self) -> int:
+        assert self.metadata.last_entry is not None
+        return self.metadata.last_entry
+
+    async def _ask_lac(self, *, wait_ms: int, beyond: int) -> list[int]:
+        """Ask every bookie of the last ensemble for its LAC; the last entry that each who answered holds."""
+        held: list[int] = []
+
+        async def ask(bookie: BookieId) -> None:
+            last = await self._lac_of(bookie, wait_ms=wait_ms, beyond=beyond)
+            if last is not None:
+                held.append(last)
+
+        async with trio.open_nursery() as nursery:
+            for bookie in self.metadata.last_fragment.ensemble:
+                nursery.start_soon(ask, bookie)
+        return held
+
+    async def _lac_of(self, bookie: BookieId, *, wait_ms: int, beyond: int) -> int | None:
+        try:
+            reply = await self._pool.connection(bookie).request(
+                Kind.READ_LAC,
+                timeout_s=REQUEST_TIMEOUT_S + wait_ms / 1000,
+                ledger_id=self.ledger_id,
+                first=beyond,
+                wait_ms=wait_ms,
+            )
+        except BookieUnavailable:
+            return None
+        header = reply.header
+        if header.status not in (Status.OK, Status.NO_SUCH_LEDGER):
+            return None
+        self._lac = max(self._lac, header.lac)
+        return header.last
+
+    async def wait_beyond(self, entry_id: int) -> int:
+        """Wait until an entry beyond ``entry_id`` may be read; the last that may. Returns at once where one
+        may already, and with what there is when the ledger turns out to be closed or after
+        ``limits.LONG_POLL_S``. Raises LedgerNotFound, MetadataUnavailable."""
+        if not self.is_closed and self._lac <= entry_id:
+            async with self._store.watch(ledger_path(self.ledger_id)) as watch:
+                await self.refresh()
+                if not self.is_closed:
+                    await self._poll_until_change(entry_id, watch)
+        return self._end() if self.is_closed else self._lac
+
+    async def _poll_until_change(self, entry_id: int, watch: Watch) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def follow_metadata() -> None:
+                await watch.wait()
+                await self.refresh()
+                nursery.cancel_scope.cancel()
+
+            async def follow_lac() -> None:
+                await self._poll_any(entry_id)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(follow_metadata)
+            nursery.start_soon(follow_lac)
+
+    async def _poll_any(self, entry_id: int) -> None:
+        """Long polls to the whole last ensemble, until one shows a LAC beyond ``entry_id`` or all end."""
+        async with trio.open_nursery() as nursery:
+            waiting = list(self.metadata.last_fragment.ensemble)
+
+            async def poll(bookie: BookieId) -> None:
+                answered = await self._lac_of(bookie, wait_ms=round(LONG_POLL_S * 1000), beyond=entry_id)
+                if answered is None:
+                    await trio.sleep(_RETRY_S)
+                waiting.remove(bookie)
+                if self._lac > entry_id or not waiting:
+                    nursery.cancel_scope.cancel()
+
+            for bookie in list(waiting):
+                nursery.start_soon(poll, bookie)
+
+    # --- entries ------------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int) -> list[bytes]:
+        """The payloads of entries first..last. The caller bounds their number.
+
+        InvalidArgument: not 0 <= first <= last. EntryNotFound: beyond the last entry that may be read now, or
+        every bookie of its write set says that there is none. EntryUnavailable: nobody who could know has
+        answered. EntryCorrupt: every copy that was found is damaged. Cancelling is harmless."""
+        await self._check_range(first, last)
+        payloads: list[bytes] = []
+        while len(payloads) <= last - first:
+            payloads += await self._read_some(first + len(payloads), last, READ_REPLY_BYTES_TARGET)
+        return payloads
+
+    async def read_batch(
+        self, first: int, last: int, *, bytes_max: int = READ_REPLY_BYTES_TARGET
+    ) -> list[bytes]:
+        """As many entries from ``first`` on as one exchange brings, at least one, at most through ``last``;
+        about ``bytes_max`` payload bytes. Errors as for ``read``."""
+        await self._check_range(first, last)
+        return await self._read_some(first, last, bytes_max)
+
+    async def _check_range(self, first: int, last: int) -> None:
+        if not 0 <= first <= last:
+            raise InvalidArgument(f"entries {first}..{last} are not a range")
+        readable = self._end() if self.is_closed else self._lac
+        if last > readable and not self.is_closed:
+            await self.refresh()
+            readable = await self.last_add_confirmed()
+        if last > readable:
+            raise EntryNotFound(self.ledger_id, last, f"the last entry that may be read is {readable}")
+
+    async def _read_some(self, first: int, last: int, bytes_max: int) -> list[bytes]:
+        try:
+            return await self._read_once(first, last, bytes_max)
+        except (EntryUnavailable, EntryNotFound):
+            # Repair may have moved the entries since the metadata was read.
+            before = self.metadata.fragments
+            await self.refresh()
+            self._failed.clear()
+            if self.metadata.fragments == before:
+                raise
+        return await self._read_once(first, last, bytes_max)
+
+    async def _read_once(self, first: int, last: int, bytes_max: int) -> list[bytes]:
+        read = RangeRead(self.metadata, first, last, avoid=list(self._failed), prefer=self._prefer)
+        while not read.is_done:
+            asks = read.take_asks()
+            if len(asks) == 1:
+                await self._ask(read, asks[0], bytes_max)
+            else:
+                async with trio.open_nursery() as nursery:
+                    for ask in asks:
+                        nursery.start_soon(self._ask, read, ask, bytes_max // len(asks))
+            payloads = read.payloads()
+            if payloads:
+                return payloads
+        assert read.failure is not None
+        raise read.failure
+
+    async def _ask(self, read: RangeRead, ask: RangeAsk, bytes_max: int) -> None:
+        answer = await read_range(
+            self._pool.connection(ask.bookie),
+            self.ledger_id,
+            first=ask.first,
+            last=ask.last,
+            stride=ask.stride,
+            bytes_max=bytes_max,
+        )
+        if answer is None:
+            self._failed[ask.bookie] = None
+            read.on_failed(ask)
+        else:
+            self._failed.pop(ask.bookie, None)
+            read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
+
+    async def follow(self, first: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+        """Every entry from ``first`` on, with its id, as it becomes readable; ends when the ledger is closed
+        and read to its end. Use it under ``contextlib.aclosing``. Errors as for ``read``."""
+        next_entry = first
+        while True:
+            readable = await self.wait_beyond(next_entry - 1)
+            while next_entry <= readable:
+                for payload in await self.read_batch(next_entry, readable):
+                    yield next_entry, payload
+                    next_entry += 1
+            if self.is_closed and next_entry > self._end():
+                return
