@@ -111,6 +111,9 @@ APPEND_DEADLINE_S = 20.0
 METADATA_TIMEOUT_S = 10.0
 SESSION_TIMEOUT_S = 6.0
 LONG_POLL_S = 5.0
+CONNECTION_IDLE_S = 60.0
+"""A client closes a connection that nobody has needed for this long."""
+
 LAC_PUBLISH_IDLE_S = 0.002
 """A writer that has been idle for this long publishes its LAC, so that followers see the last entry."""
 

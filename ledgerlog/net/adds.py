@@ -1,0 +1,208 @@
+"""The adds of one connection that have no answer yet, and who is told when one comes.
+
+**Numbers.** Both ends count the ADDs of a connection from 1 (``wire.frame``); no number is on the wire.
+``UnansweredAdds`` keeps a queue of the adds sent, oldest first; the head is add ``answered + 1``:
+
+    1 ... answered | unanswered: sink, first, last | None (refused) | sink, first, last | ... | sent
+
+An acknowledgement "through n" pops everything up to n and tells the sinks, except the places of adds that
+were refused before. A refusal tells the sink and leaves None in its place; a refusal at the head is
+popped at once, because a fenced bookie may refuse everything and then has nothing to acknowledge.
+What a correct bookie never says is a WireError: an acknowledgement or refusal of an add that was never
+sent, a refusal of one that was answered. An acknowledgement that repeats or goes back says nothing new
+and nothing false, and is passed over.
+
+**Merging.** Frames of one sink that are adjacent, on the wire and in their entry ids, are told in one
+call. Adjacent ids matter: between the frames 0..4 and 6..9 an add of entry 5 may follow later, as a
+resend does, and one call of 0..9 would confirm it unheard.
+
+**Bursts.** What arrives in one piece makes many calls to few sinks, and each sink wants to act on it
+once; the sends it then makes want to leave in one system call for each connection. A ``Burst`` is
+shared by all connections of a pool: while it is active, sends gather; at its end each sink that was told
+something has its ``on_batch_end`` and then the connections flush. No task runs in between.
+
+This module waits for nothing and knows no sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import Protocol
+
+from ledgerlog.errors import WireError
+from ledgerlog.model.ids import BookieId
+from ledgerlog.wire.frame import Status
+
+__all__ = ["AddSink", "Attachment", "Burst", "Flushable", "UnansweredAdds"]
+
+
+class AddSink(Protocol):
+    """Who sends adds over a connection and wants to know what became of them.
+
+    All methods are called in the connection's task and are synchronous; they may call the methods of any
+    connection. A sink is compared by identity and must be hashable. An exception out of a sink is a bug
+    and ends the pool."""
+
+    def on_add_ok(self, bookie_id: BookieId, first: int, last: int) -> None:
+        """The adds that this sink sent for entries ``first`` to ``last`` are durable at the bookie.
+
+        ``first`` and ``last`` are those that were given to ``send_add``; adjacent frames are merged."""
+        ...
+
+    def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status) -> None:
+        """The bookie did not store this add, and says why. ``status`` is never OK."""
+        ...
+
+    def on_bookie_lost(self, bookie_id: BookieId, why: str) -> None:
+        """The connection broke, or could not be made: whatever this sink sent and has not heard of again
+        has an unknown outcome. Once for each loss and for each attempt that failed."""
+        ...
+
+    def on_bookie_connected(self, bookie_id: BookieId) -> None:
+        """Adds can be sent, for the first time or again. Nothing that was lost is sent again by itself."""
+        ...
+
+    def on_batch_end(self) -> None:
+        """Called once after a burst of the calls above: the time to act on them."""
+        ...
+
+
+class Attachment:
+    """A sink's stay at a connection. Detaching and attaching again is another stay."""
+
+    __slots__ = ("is_touched", "sink")
+
+    def __init__(self, sink: AddSink) -> None:
+        self.sink: AddSink | None = sink
+        """None once it is detached: nothing reaches the sink any more."""
+        self.is_touched = False
+
+
+class Flushable(Protocol):
+    def flush(self) -> None:
+        """Send what gathered during the burst."""
+        ...
+
+
+class Burst:
+    """See above. A context manager; never nested, because whoever holds it does not wait."""
+
+    __slots__ = ("_corked", "_touched", "is_active")
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self._touched: list[Attachment] = []
+        self._corked: list[Flushable] = []
+
+    def cork(self, sender: Flushable) -> None:
+        """Have ``sender`` flushed at the end; call it once for each sender and burst."""
+        self._corked.append(sender)
+
+    def touch(self, attachment: Attachment) -> None:
+        """Have the sink told of the end of the burst."""
+        if not attachment.is_touched:
+            attachment.is_touched = True
+            self._touched.append(attachment)
+
+    def __enter__(self) -> None:
+        assert not self.is_active, "a burst inside a burst: a sink was called from a sink"
+        self.is_active = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        touched, self._touched = self._touched, []
+        for attachment in touched:
+            attachment.is_touched = False
+        try:
+            for attachment in touched:
+                if attachment.sink is not None:
+                    attachment.sink.on_batch_end()
+        finally:
+            self.is_active = False
+            corked, self._corked = self._corked, []
+            for sender in corked:
+                sender.flush()
+
+
+class UnansweredAdds:
+    """The numbering of one connection's adds. ``answered <= sent``, and the queue has the difference."""
+
+    __slots__ = ("_bookie_id", "_burst", "_queue", "answered", "refused", "sent")
+
+    def __init__(self, bookie_id: BookieId, burst: Burst) -> None:
+        self._bookie_id = bookie_id
+        self._burst = burst
+        self._queue: deque[tuple[Attachment, int, int] | None] = deque()
+        self.sent = 0
+        """The number of the last add sent."""
+        self.answered = 0
+        """All adds up to this number are answered, one way or the other."""
+        self.refused = 0
+        """How many were refused."""
+
+    def append(self, attachment: Attachment, first: int, last: int) -> None:
+        """The next add was sent."""
+        self._queue.append((attachment, first, last))
+        self.sent += 1
+
+    def on_acknowledged(self, through: int) -> None:
+        """The bookie says that all adds up to ``through`` are durable, but those it refused. WireError
+        if one of them was never sent."""
+        count = through - self.answered
+        if count <= 0:
+            return
+        if through > self.sent:
+            raise WireError(f"it acknowledged add {through} where {self.sent} were sent")
+        self.answered = through
+        popleft = self._queue.popleft
+        current: Attachment | None = None
+        first = last = 0
+        for _ in range(count):
+            add = popleft()
+            if add is None:
+                continue
+            attachment, its_first, its_last = add
+            if attachment is current and its_first == last + 1:
+                last = its_last
+            else:
+                if current is not None:
+                    self._tell_ok(current, first, last)
+                current, first, last = attachment, its_first, its_last
+        if current is not None:
+            self._tell_ok(current, first, last)
+        self._pop_refused()
+
+    def on_refused(self, number: int, status: Status) -> None:
+        """The bookie refused one add. WireError if that was never sent or has its answer."""
+        index = number - self.answered - 1
+        if status is Status.OK or not 0 <= index < len(self._queue):
+            raise WireError(f"it refused add {number} ({status.name}): {self._range()}")
+        add = self._queue[index]
+        if add is None:
+            raise WireError(f"it refused add {number} twice")
+        self._queue[index] = None
+        self.refused += 1
+        self._pop_refused()
+        attachment, first, last = add
+        if attachment.sink is not None:
+            self._burst.touch(attachment)
+            attachment.sink.on_add_refused(self._bookie_id, first, last, status)
+
+    def _tell_ok(self, attachment: Attachment, first: int, last: int) -> None:
+        if attachment.sink is not None:
+            self._burst.touch(attachment)
+            attachment.sink.on_add_ok(self._bookie_id, first, last)
+
+    def _pop_refused(self) -> None:
+        queue = self._queue
+        while queue and queue[0] is None:
+            queue.popleft()
+            self.answered += 1
+
+    def _range(self) -> str:
+        return f"{self.sent} were sent, all up to {self.answered} are answered"

@@ -1,0 +1,401 @@
+"""A persistent connection to one bookie, shared by every ledger of the process.
+
+``BookieConnection`` owns one task that goes round and round: wait until somebody needs the bookie, find
+out where it serves now, connect, shake hands, serve until the session breaks (``net.session``), tell
+everybody, wait a little. It needs the bookie while a sink is attached or a request waits. A loss of the
+network is an event here, never an exception; only bugs leave the task.
+
+**Who is told what.** A sink that is attached when the session breaks hears ``on_bookie_lost`` once for it,
+and once for each attempt that fails, so that a writer can replace the bookie instead of waiting. A sink
+that attaches later hears of what comes later. Sinks are called from the connection's task alone,
+never from inside ``send_add`` or ``attach``: a send that finds the socket broken closes it, and the loss
+is told afterwards.
+
+**Back-off.** After the n-th failure in a row the next attempt waits RECONNECT_DELAY_MIN_S * 2**n, capped, and
+shortened by up to half by chance, so that the clients of a bookie that returns do not all come at
+once. A session counts as success if anything was answered in it. A new request or sink does not
+sit the delay out: it gets an attempt of its own after RECONNECT_DELAY_MIN_S, and the outcome of that attempt.
+
+**Instances.** A bookie's data can be replaced under the same id, by its operator. For a ledger whose
+writer is attached that bookie would be another one: it remembers no fence and none of the entries
+that it acknowledged. So a connection speaks with one instance for as long as any sink stays attached.
+If the bookie returns as another, the attached sinks keep hearing that it is lost until they have left, and
+``on_superseded`` lets the pool make another connection for everybody else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+import attrs
+import trio
+
+from ledgerlog.errors import BookieUnavailable, LedgerLogError
+from ledgerlog.limits import (
+    CONNECT_TIMEOUT_S,
+    HANDSHAKE_TIMEOUT_S,
+    RECONNECT_DELAY_MAX_S,
+    RECONNECT_DELAY_MIN_S,
+)
+from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
+from ledgerlog.net.session import Session, handshake
+from ledgerlog.net.transport import Buffer, Network
+from ledgerlog.wire.frame import NO_KEY, Frame, Kind
+from ledgerlog.wire.hello import Hello
+
+__all__ = ["AddSink", "BookieConnection", "ConnectionStatistics", "Resolve"]
+
+logger = logging.getLogger(__name__)
+
+Resolve = Callable[[BookieId], Awaitable[BookieInfo]]
+"""Where a bookie serves now. Raises BookieUnavailable where it is not registered, or another
+LedgerLogError where that could not be found out."""
+
+
+@attrs.frozen(kw_only=True)
+class ConnectionStatistics:
+    """Counts since the connection was made. An add counts once for each frame."""
+
+    bookie_id: BookieId
+    address: str | None
+    """Where it last was or was tried."""
+    is_connected: bool
+    sinks: int
+    """Sinks attached now."""
+    queued_bytes: int
+    """Bytes that wait for the socket now."""
+    unanswered_adds: int
+    """Adds of the present session without an answer."""
+    adds_sent: int
+    adds_answered: int
+    """Refused ones included."""
+    adds_refused: int
+    requests_answered: int
+    connects: int
+    """Handshakes that succeeded."""
+    losses: int
+    """Sessions that broke, those that nobody needed left out."""
+    failed_attempts: int
+    """Attempts to connect that failed."""
+
+
+class BookieConnection:
+    """See above. Made by ``net.pool``; ``run`` is its task."""
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        *,
+        network: Network,
+        resolve: Resolve,
+        burst: Burst,
+        rng: Random,
+        watch: Callable[[Session], None],
+        on_superseded: Callable[[BookieConnection], None],
+        cluster: str | None,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._network = network
+        self._resolve = resolve
+        self._burst = burst
+        self._rng = rng
+        self._watch = watch
+        self._on_superseded = on_superseded
+        self._cluster = cluster
+
+        self._attachments: dict[AddSink, Attachment] = {}
+        self._requests = 0  # that wait, for a session or for an answer
+        self._needed = trio.Event()
+        self._hurry = trio.Event()
+        self._attempt_over = trio.Event()
+        self._is_closed = False
+
+        self._session: Session | None = None
+        self._lost: list[Attachment] = []  # attached when the session broke, not told yet
+        self._instance: str | None = None  # that the attached sinks rely on
+        self._address: str | None = None
+        self._failure = f"bookie {bookie_id}: not connected yet"
+        self._failures = 0  # in a row
+
+        self._ended_sent = self._ended_answered = self._ended_refused = self._ended_replies = 0
+        self._connects = self._losses = self._failed_attempts = 0
+
+    # --- adds ---------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether adds can be sent now."""
+        session = self._session
+        return session is not None and session.broken is None
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the socket."""
+        return 0 if self._session is None else self._session.queued_bytes
+
+    def attach(self, sink: AddSink) -> None:
+        """Have ``sink`` told of everything from now on, and the bookie connected for as long as it stays.
+
+        Calls nothing now: where ``is_connected`` is true already, no ``on_bookie_connected`` follows."""
+        assert sink not in self._attachments, "a sink is attached once at a time"
+        if not self._attachments and not self.is_connected:
+            self._instance = None  # Nobody relies on the one of an earlier session.
+        self._attachments[sink] = Attachment(sink)
+        self._hurry.set()
+        self._on_use_changed()
+
+    def detach(self, sink: AddSink) -> None:
+        """No call reaches ``sink`` any more, and its unanswered adds are forgotten. Idempotent.
+
+        The bookie may still store them and answer them, which nobody hears."""
+        attachment = self._attachments.pop(sink, None)
+        if attachment is not None:
+            attachment.sink = None
+            self._on_use_changed()
+
+    def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
+        """Send an ADD of the attached ``sink`` for the entries ``first`` to ``last``; see ``AddSink`` for its
+        outcome. Never waits and never calls a sink.
+
+        Needs ``is_connected``. If the connection breaks under a series of adds, the rest of the series may
+        still be given: it is lost with it, and told by the same ``on_bookie_lost``.
+
+        ``buffers`` are one frame of ``wire.entries``; their owner leaves them unchanged until the outcome
+        is known. A connection with more than CONNECTION_SEND_QUEUE_BYTES unsent breaks."""
+        session = self._session
+        assert session is not None, f"an add for bookie {self.bookie_id}, which is not connected"
+        session.send_add(buffers, self._attachments[sink], first, last)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def request(
+        self,
+        kind: Kind,
+        *,
+        timeout_s: float,
+        flags: int = 0,
+        count: int = 0,
+        ledger_id: int = 0,
+        first: int = 0,
+        last: int = 0,
+        lac: int = NO_ENTRY,
+        lafr: int = NO_ENTRY,
+        argument: int = 0,
+        wait_ms: int = 0,
+        key: bytes = NO_KEY,
+    ) -> Frame:
+        """Ask the bookie and wait for its reply: FENCE, READ, READ_LAC, LIST or INFO.
+
+        Connects first where needed; ``timeout_s`` covers everything. The reply's status is the caller's to
+        look at; its bytes are a copy that belongs to the caller.
+
+        Raises BookieUnavailable, naming the bookie, its address and the reason, if no connection can be
+        made, if it breaks, or after ``timeout_s``. The bookie may have done what it was asked in the
+        latter two cases, and after a cancellation, which abandons the reply."""
+        assert kind not in (Kind.HELLO, Kind.ADD, Kind.REFUSED), f"{kind.name} is not a request"
+        self._requests += 1
+        self._on_use_changed()
+        try:
+            with trio.move_on_after(timeout_s):
+                session = await self._wait_session()
+                try:
+                    return await session.request(
+                        kind,
+                        flags=flags,
+                        count=count,
+                        ledger_id=ledger_id,
+                        first=first,
+                        last=last,
+                        lac=lac,
+                        lafr=lafr,
+                        argument=argument,
+                        wait_ms=wait_ms,
+                        key=key,
+                    )
+                except BookieUnavailable as lost:
+                    raise BookieUnavailable(f"{self._name}: {lost}") from None
+            raise BookieUnavailable(f"{self._name}: no answer to {kind.name} within {timeout_s:g} s")
+        finally:
+            self._requests -= 1
+            self._on_use_changed()
+
+    async def _wait_session(self) -> Session:
+        """The session that is up, or that the next attempt brings. BookieUnavailable if that fails."""
+        session = self._session
+        if session is None or session.broken is not None:
+            if self._is_closed:
+                raise BookieUnavailable(self._failure)
+            self._hurry.set()
+            await self._attempt_over.wait()
+            session = self._session
+            if session is None or session.broken is not None:
+                raise BookieUnavailable(self._failure)
+        return session
+
+    # --- the task -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect while needed, serve, connect again. Ends only by cancellation."""
+        try:
+            while True:
+                if not self._is_needed:
+                    self._needed = trio.Event()
+                    await self._needed.wait()
+                self._hurry = trio.Event()
+                if not await self._serve():
+                    await self._back_off()
+        finally:
+            self._is_closed = True
+            self._failure = f"{self._name}: the connection pool is closed"
+            if self._session is not None:
+                self._session.break_off("the connection pool is closed")
+            self._attempt_over.set()
+
+    async def _serve(self) -> bool:
+        """One attempt and, if it succeeds, the session; whether it ended in peace."""
+        try:
+            session = await self._connect()
+        except LedgerLogError as error:
+            self._note_who_lost()
+            self._failures += 1
+            self._failed_attempts += 1
+            self._on_failure(str(error))
+            return False
+        started = trio.current_time()
+        self._on_connected(session)
+        await session.run()
+        assert session.broken is not None
+        self._session = None
+        self._count(session)
+        if session.adds.answered or session.replies or trio.current_time() - started > RECONNECT_DELAY_MAX_S:
+            self._failures = 0
+        else:
+            self._failures += 1
+        if session.was_idle:
+            return True
+        self._losses += 1
+        self._on_failure(session.broken)
+        return False
+
+    async def _connect(self) -> Session:
+        """Find the bookie, connect, shake hands. Raises LedgerLogError with the reason."""
+        with trio.move_on_after(CONNECT_TIMEOUT_S) as connecting:
+            info = await self._resolve(self.bookie_id)
+            self._address = info.address
+            stream = await self._network.connect(info.address)
+        if connecting.cancelled_caught:
+            raise BookieUnavailable(f"no connection within {CONNECT_TIMEOUT_S:g} s")
+        try:
+            wanted = Hello(bookie_id=self.bookie_id, instance=info.instance or None, cluster=self._cluster)
+            with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as shaking:
+                answer, buffer = await handshake(stream, wanted)
+            if shaking.cancelled_caught:
+                raise BookieUnavailable(f"no answer to HELLO within {HANDSHAKE_TIMEOUT_S:g} s")
+            if self._instance not in (None, answer.instance) and self._attachments:
+                self._on_superseded(self)
+                raise BookieUnavailable(
+                    f"its data was replaced: it is instance {answer.instance!r} now, "
+                    f"and ledgers in use were written to instance {self._instance!r}"
+                )
+            self._instance = answer.instance
+        except BaseException:
+            stream.close()
+            raise
+        return Session(
+            stream,
+            buffer,
+            adds=UnansweredAdds(self.bookie_id, self._burst),
+            burst=self._burst,
+            watch=self._watch,
+            on_broken=self._note_who_lost,
+        )
+
+    def _note_who_lost(self) -> None:
+        self._lost = list(self._attachments.values())
+
+    def _on_connected(self, session: Session) -> None:
+        self._session = session
+        self._connects += 1
+        session.set_used(self._is_needed)
+        logger.info(
+            "connected: bookie=%s address=%s instance=%s", self.bookie_id, self._address, self._instance
+        )
+        with self._burst:
+            for attachment in list(self._attachments.values()):
+                if attachment.sink is not None:
+                    self._burst.touch(attachment)
+                    attachment.sink.on_bookie_connected(self.bookie_id)
+        self._end_attempt()
+
+    def _on_failure(self, why: str) -> None:
+        """Tell everybody who was attached that the session broke or that the attempt failed."""
+        is_news = self._failures <= 1
+        logger.log(logging.WARNING if is_news else logging.DEBUG, "lost: %s: %s", self._name, why)
+        self._failure = f"{self._name}: {why}"
+        lost, self._lost = self._lost, []
+        with self._burst:
+            for attachment in lost:
+                if attachment.sink is not None:
+                    self._burst.touch(attachment)
+                    attachment.sink.on_bookie_lost(self.bookie_id, why)
+        self._end_attempt()
+
+    def _end_attempt(self) -> None:
+        """Let the requests that wait for a session look at what came out."""
+        self._attempt_over.set()
+        self._attempt_over = trio.Event()
+
+    async def _back_off(self) -> None:
+        delay = min(RECONNECT_DELAY_MIN_S * 2 ** min(self._failures, 16), RECONNECT_DELAY_MAX_S)
+        delay = max(delay * self._rng.uniform(0.5, 1.0), RECONNECT_DELAY_MIN_S)
+        await trio.sleep(RECONNECT_DELAY_MIN_S)
+        with trio.move_on_after(delay - RECONNECT_DELAY_MIN_S):
+            await self._hurry.wait()
+
+    # --- what is needed, what was counted -----------------------------------------------------
+
+    @property
+    def _is_needed(self) -> bool:
+        return bool(self._attachments) or self._requests > 0
+
+    @property
+    def _name(self) -> str:
+        return f"bookie {self.bookie_id}" + ("" if self._address is None else f" at {self._address}")
+
+    def _on_use_changed(self) -> None:
+        is_needed = self._is_needed
+        if is_needed:
+            self._needed.set()
+        if self._session is not None:
+            self._session.set_used(is_needed)
+
+    def _count(self, session: Session) -> None:
+        self._ended_sent += session.adds.sent
+        self._ended_answered += session.adds.answered
+        self._ended_refused += session.adds.refused
+        self._ended_replies += session.replies
+
+    def statistics(self) -> ConnectionStatistics:
+        """Counts as of now."""
+        session = self._session
+        adds = None if session is None else session.adds
+        sent, answered, refused = (0, 0, 0) if adds is None else (adds.sent, adds.answered, adds.refused)
+        return ConnectionStatistics(
+            bookie_id=self.bookie_id,
+            address=self._address,
+            is_connected=self.is_connected,
+            sinks=len(self._attachments),
+            queued_bytes=self.queued_bytes,
+            unanswered_adds=sent - answered,
+            adds_sent=self._ended_sent + sent,
+            adds_answered=self._ended_answered + answered,
+            adds_refused=self._ended_refused + refused,
+            requests_answered=self._ended_replies + (0 if session is None else session.replies),
+            connects=self._connects,
+            losses=self._losses,
+            failed_attempts=self._failed_attempts,
+        )

@@ -1,0 +1,454 @@
+"""One life of a connection to a bookie: from the handshake to the moment it breaks.
+
+``handshake`` proves who is at the other end. A ``Session`` then owns the stream and has two tasks: a
+receiver, which tells sinks and wakes requests, and a sender, which matters only while the socket is
+full. Everything else about it is synchronous.
+
+**Sending.** Frames leave in the order they were given, because adds are counted by it. With nothing queued
+the stream is tried at once. What it does not take is queued, and the sender task waits for room. During
+a burst (``net.adds``) frames gather and leave together at its end. The queue is bounded in bytes; a
+session that goes past the bound breaks: its bookie is far too slow.
+
+**Breaking** is the one way a session ends, whoever finds the reason: the peer closed, the peer said what
+no bookie says, a deadline passed, the queue is full, nobody needs it. ``break_off`` records the first
+reason, closes the stream and fails the waiting requests; it calls no sink, so it may happen in the
+middle of one. The receiver notices and its owner tells the sinks.
+
+**Deadlines** without a timer for each frame: ``check`` is called a few times a second while it returns
+true. Each call notes how many adds are sent by now; the adds up to the oldest note still unanswered
+were sent before that note. So an add breaks the session between ADD_TIMEOUT_S and two ticks later.
+
+**Requests** carry numbers, counted for each session from 1. The reply to a request that nobody waits for
+any more is dropped, once; every other number is a lie and breaks the session. A bookie that leaves
+``_ABANDONED_MAX`` given-up requests without an answer is broken with as well, so that nothing grows.
+
+Untrusted bytes: whatever the peer sends, the only result is WireError inside and a broken session
+outside; memory is bounded by the frame buffer (``wire.frame.FrameBuffer``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from ledgerlog.errors import BookieUnavailable, WireError
+from ledgerlog.limits import (
+    ADD_TIMEOUT_S,
+    CONNECTION_IDLE_S,
+    CONNECTION_SEND_QUEUE_BYTES,
+    FRAME_PROGRESS_TIMEOUT_S,
+    MIB,
+)
+from ledgerlog.net.adds import Attachment, Burst, UnansweredAdds
+from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_bytes, unsent
+from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Frame, FrameBuffer, Kind, Status, encode_head
+from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
+
+__all__ = ["Session", "handshake"]
+
+_SEND_BYTES = MIB
+"""The sender task hands about this much to the stream at a time."""
+
+_ABANDONED_MAX = 1024
+
+_ADD_OK = Kind.ADD | REPLY
+
+
+async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
+    """Say HELLO and hear who answers; also the buffer to receive the rest of the stream with.
+
+    Raises ConnectionLost if the stream breaks, WireError if the answer is malformed, and BookieUnavailable
+    if the other end refuses or is not the ``wanted`` bookie. The caller brings the deadline."""
+    await stream.send_all([encode_hello(wanted)])
+    buffer = FrameBuffer()
+    while True:
+        received = await stream.receive_into(buffer.writable())
+        if not received:
+            raise ConnectionLost("it closed the connection instead of answering HELLO")
+        buffer.received(received)
+        frames = buffer.take_frames()
+        if frames:
+            break
+    if len(frames) > 1 or buffer.is_mid_frame:
+        raise WireError("it said more than HELLO before anything was asked")
+    if frames[0].header.kind != Kind.HELLO | REPLY:
+        raise WireError(f"a message of kind {frames[0].header.kind} in place of an answer to HELLO")
+    answer = decode_hello_untrusted(frames[0])
+    status = Status(frames[0].header.status)
+    if status is Status.OK:
+        status = wanted.accepts(answer)
+    if status is Status.WRONG_BOOKIE:
+        raise BookieUnavailable(
+            f"another bookie serves there: {_identity(answer)}, where {_identity(wanted)} was expected"
+        )
+    if status is not Status.OK:
+        raise BookieUnavailable(
+            f"it refuses to serve us: {status.name} (it speaks protocol {answer.protocol}, "
+            f"we speak {wanted.protocol})"
+        )
+    return answer, buffer
+
+
+def _identity(hello: Hello) -> str:
+    instance = "" if hello.instance is None else f" instance {hello.instance!r}"
+    cluster = "" if hello.cluster is None else f" of cluster {hello.cluster!r}"
+    return f"{hello.bookie_id}{instance}{cluster}"
+
+
+@attrs.define(eq=False)
+class _Request:
+    """A request that waits: answered by ``frame`` or, where that stays None, by the end of the session."""
+
+    kind: int
+    ledger_id: int
+    frame: Frame | None = None
+    is_over: trio.Event = attrs.field(factory=trio.Event)
+
+
+class Session:
+    """A connection that is up. Make one after the handshake, run ``run`` in a task, and read ``broken``
+    when that returns."""
+
+    __slots__ = (
+        "_abandoned",
+        "_add_notes",
+        "_buffer",
+        "_burst",
+        "_frames_received",
+        "_idle_since",
+        "_is_corked",
+        "_is_used",
+        "_last_request",
+        "_mid_frame",
+        "_on_broken",
+        "_queue",
+        "_queue_bytes",
+        "_requests",
+        "_sender_wanted",
+        "_sending_bytes",
+        "_stream",
+        "_watch",
+        "adds",
+        "broken",
+        "is_watched",
+        "replies",
+        "was_idle",
+    )
+
+    def __init__(
+        self,
+        stream: Stream,
+        buffer: FrameBuffer,
+        *,
+        adds: UnansweredAdds,
+        burst: Burst,
+        watch: Callable[[Session], None],
+        on_broken: Callable[[], None],
+    ) -> None:
+        """``watch`` has ``check`` called from now on until that returns false; ``on_broken`` is called, once,
+        in the moment that the session breaks."""
+        self._stream = stream
+        self._buffer = buffer
+        self._burst = burst
+        self._watch = watch
+        self._on_broken = on_broken
+        self.adds = adds
+        self.broken: str | None = None
+        """Why it broke; None while it is up."""
+        self.was_idle = False
+        """It broke because nobody needed it."""
+        self.replies = 0
+        """Requests answered."""
+        self.is_watched = False
+
+        self._queue: list[Buffer] = []
+        self._queue_bytes = 0
+        self._sending_bytes = 0  # inside the sender's send_all; nobody else may send meanwhile
+        self._is_corked = False
+        self._sender_wanted = trio.Event()
+
+        self._last_request = 0
+        self._requests: dict[int, _Request] = {}
+        self._abandoned: set[int] = set()
+
+        self._frames_received = 0
+        self._add_notes: deque[tuple[float, int]] = deque()  # (when, adds sent by then), growing
+        self._mid_frame: tuple[float, int] | None = None  # (since when, frames received before it)
+        self._is_used = True
+        self._idle_since: float | None = None
+
+    # --- sending ------------------------------------------------------------------------------
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the socket; up to a mebibyte of them may have gone."""
+        return self._queue_bytes + self._sending_bytes
+
+    def send_add(self, buffers: Sequence[Buffer], attachment: Attachment, first: int, last: int) -> None:
+        """Count an add and send it, now or as soon as the socket takes it. An add given to a session that
+        is broken already is one more of unknown outcome."""
+        if self.broken is not None:
+            return
+        self.adds.append(attachment, first, last)
+        self._send(buffers)
+        if not self.is_watched:
+            self._have_watched()
+
+    def _send(self, buffers: Sequence[Buffer]) -> None:
+        if self._burst.is_active:
+            if not self._is_corked:
+                self._is_corked = True
+                self._burst.cork(self)
+            self._enqueue(buffers)
+        elif self._queue or self._sending_bytes:
+            self._enqueue(buffers)
+        else:
+            try:
+                sent = self._stream.send_nowait(buffers)
+            except ConnectionLost as lost:
+                self.break_off(str(lost))
+                return
+            if sent != buffers_bytes(buffers):
+                self._enqueue(unsent(buffers, sent))
+                self._sender_wanted.set()
+
+    def _enqueue(self, buffers: Sequence[Buffer]) -> None:
+        size = buffers_bytes(buffers)
+        if self.queued_bytes + size > CONNECTION_SEND_QUEUE_BYTES:
+            self.break_off(f"it is too slow: {self.queued_bytes} bytes wait to be sent")
+            return
+        self._queue.extend(buffers)
+        self._queue_bytes += size
+
+    def flush(self) -> None:
+        """The burst is over: send what gathered."""
+        self._is_corked = False
+        if self.broken is not None or self._sending_bytes or not self._queue:
+            return  # A sender that is busy takes the queue by itself.
+        try:
+            sent = self._stream.send_nowait(self._queue)
+        except ConnectionLost as lost:
+            self.break_off(str(lost))
+            return
+        self._queue_bytes -= sent
+        if self._queue_bytes:
+            self._queue = unsent(self._queue, sent)
+            self._sender_wanted.set()
+        else:
+            self._queue = []
+
+    async def _send_queue(self) -> None:
+        """The sender task: sends the queue while there is one."""
+        while self.broken is None:
+            if not self._queue:
+                self._sender_wanted = trio.Event()
+                await self._sender_wanted.wait()
+                continue
+            batch = self._take_batch()
+            try:
+                await self._stream.send_all(batch)
+            except ConnectionLost as lost:
+                self.break_off(str(lost))
+            self._sending_bytes = 0
+
+    def _take_batch(self) -> list[Buffer]:
+        size = count = 0
+        for buffer in self._queue:
+            size += len(buffer)
+            count += 1
+            if size >= _SEND_BYTES:
+                break
+        batch = self._queue[:count]
+        del self._queue[:count]
+        self._queue_bytes -= size
+        self._sending_bytes = size
+        return batch
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def request(
+        self,
+        kind: Kind,
+        *,
+        flags: int,
+        count: int,
+        ledger_id: int,
+        first: int,
+        last: int,
+        lac: int,
+        lafr: int,
+        argument: int,
+        wait_ms: int,
+        key: bytes,
+    ) -> Frame:
+        """Send a request and wait for its reply. BookieUnavailable if the session breaks first."""
+        if self.broken is not None:
+            raise BookieUnavailable(self.broken)
+        self._last_request += 1
+        number = self._last_request
+        request = self._requests[number] = _Request(kind, ledger_id)
+        self._send(
+            [
+                encode_head(
+                    kind,
+                    flags=flags,
+                    count=count,
+                    request=number,
+                    ledger_id=ledger_id,
+                    first=first,
+                    last=last,
+                    lac=lac,
+                    lafr=lafr,
+                    argument=argument,
+                    wait_ms=wait_ms,
+                    key=key,
+                )
+            ]
+        )
+        try:
+            await request.is_over.wait()
+        finally:
+            if self._requests.pop(number, None) is not None:
+                self._abandon(number)
+        if request.frame is None:
+            assert self.broken is not None
+            raise BookieUnavailable(self.broken)
+        return request.frame
+
+    def _abandon(self, number: int) -> None:
+        self._abandoned.add(number)
+        if len(self._abandoned) > _ABANDONED_MAX:
+            self.break_off(f"it left {len(self._abandoned)} requests without an answer")
+
+    def _on_reply(self, frame: Frame) -> None:
+        header = frame.header
+        request = self._requests.get(header.request)
+        if request is None:
+            if header.request not in self._abandoned:
+                raise WireError(f"a message of kind {header.kind} answers request {header.request}, unknown")
+            self._abandoned.remove(header.request)
+            return
+        if header.kind != request.kind | REPLY or header.ledger_id != request.ledger_id:
+            raise WireError(
+                f"a message of kind {header.kind} about ledger {header.ledger_id} answers request "
+                f"{header.request}, of kind {request.kind} about ledger {request.ledger_id}"
+            )
+        del self._requests[header.request]
+        self.replies += 1
+        request.frame = Frame(header, memoryview(bytes(frame.raw)))
+        request.is_over.set()
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until the session is broken. Cancellation leaves it as it is: break it off."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_queue)
+            await self._receive()
+            nursery.cancel_scope.cancel()
+
+    async def _receive(self) -> None:
+        buffer = self._buffer
+        while True:
+            try:
+                received = await self._stream.receive_into(buffer.writable())
+                if not received:
+                    self.break_off("it closed the connection")
+                    return
+                buffer.received(received)
+                frames = buffer.take_frames()
+                if frames:
+                    self._frames_received += len(frames)
+                    self._on_frames(frames)
+            except ConnectionLost as lost:
+                self.break_off(str(lost))
+                return
+            except WireError as error:
+                self.break_off(f"it broke the protocol: {error}")
+                return
+            if not self.is_watched and buffer.is_mid_frame:
+                self._have_watched()
+
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
+        adds = self.adds
+        with self._burst:
+            for frame in frames:
+                header = frame.header
+                if header.kind == _ADD_OK:
+                    if len(frame.raw) != HEADER_BYTES:
+                        raise WireError("an acknowledgement with a body")
+                    adds.on_acknowledged(header.request)
+                elif header.kind == Kind.REFUSED:
+                    adds.on_refused(header.request, Status(header.status))
+                else:
+                    self._on_reply(frame)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def break_off(self, why: str) -> None:
+        """End the session. The first reason counts; calls no sink."""
+        if self.broken is not None:
+            return
+        self.broken = why
+        self._stream.close()
+        self._queue = []
+        self._queue_bytes = 0
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.is_over.set()
+        self._sender_wanted.set()
+        self._on_broken()
+
+    def set_used(self, is_used: bool) -> None:
+        """Whether a sink is attached or a request waits; a session that nobody uses ends after a while."""
+        self._is_used = is_used
+        if is_used:
+            self._idle_since = None
+        elif not self.is_watched:
+            self._have_watched()
+
+    def _have_watched(self) -> None:
+        if self.broken is None:
+            self.is_watched = True
+            self._watch(self)
+
+    def check(self, now: float) -> bool:
+        """Break the session if a deadline has passed; whether there is any left to watch."""
+        if self.broken is None:
+            timed = [self._check_adds(now), self._check_frame(now), self._check_use(now)]
+            self.is_watched = self.broken is None and any(timed)
+        else:
+            self.is_watched = False
+        return self.is_watched
+
+    def _check_adds(self, now: float) -> bool:
+        notes, answered, sent = self._add_notes, self.adds.answered, self.adds.sent
+        while notes and notes[0][1] <= answered:
+            notes.popleft()
+        if sent > (notes[-1][1] if notes else answered):
+            notes.append((now, sent))
+        if notes and now - notes[0][0] >= ADD_TIMEOUT_S:
+            self.break_off(f"it left add {answered + 1} of {sent} without an answer for {ADD_TIMEOUT_S:g} s")
+        return bool(notes)
+
+    def _check_frame(self, now: float) -> bool:
+        if not self._buffer.is_mid_frame:
+            self._mid_frame = None
+        elif self._mid_frame is None or self._mid_frame[1] != self._frames_received:
+            self._mid_frame = (now, self._frames_received)
+        elif now - self._mid_frame[0] >= FRAME_PROGRESS_TIMEOUT_S:
+            self.break_off(f"it left a message half sent for {FRAME_PROGRESS_TIMEOUT_S:g} s")
+        return self._mid_frame is not None
+
+    def _check_use(self, now: float) -> bool:
+        if self._is_used:
+            return False
+        if self._idle_since is None:
+            self._idle_since = now
+        elif now - self._idle_since >= CONNECTION_IDLE_S:
+            self.was_idle = True
+            self.break_off("nobody needs it")
+        return True
