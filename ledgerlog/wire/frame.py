@@ -104,6 +104,9 @@ class Status(enum.IntEnum):
     """The peer is not the bookie, or not the instance, that the client meant to reach."""
 
 
+_STATUSES = frozenset(status.value for status in Status)
+
+
 class Header(NamedTuple):
     """A frame's header, in wire order."""
 
@@ -205,6 +208,8 @@ def decode_frame_untrusted(raw: memoryview) -> Frame:
         raise WireError(f"unknown message kind {header.kind}")
     if header.flags & ~_FLAGS:
         raise WireError(f"unknown flags {header.flags:#x} in a message of kind {header.kind}")
+    if header.status not in _STATUSES:
+        raise WireError(f"unknown status {header.status} in a message of kind {header.kind}")
     if header.entry_count > FRAME_ENTRIES_MAX and header.kind in _WITH_ENTRIES:
         raise WireError(f"{header.entry_count} entries in a frame, over the limit of {FRAME_ENTRIES_MAX}")
     body_length = len(raw) - HEADER_BYTES
