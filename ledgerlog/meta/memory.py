@@ -260,11 +260,11 @@ class MemoryStore:
         if self._session in self._tree._sessions:
             if self._session.state is SessionState.SUSPENDED:
                 self._session._become(SessionState.CONNECTED)
-            # A disconnected client heard of no change; what was watched may have changed.
-            self._tree._watches.changed_somewhere()
-            return
-        ended, self._session = self._session, self._tree._open_session()
-        ended._become(SessionState.LOST)
+        else:
+            ended, self._session = self._session, self._tree._open_session()
+            ended._become(SessionState.LOST)
+        # Who was woken by a change while contact was lost could not look; let them look now.
+        self._tree._watches.changed_somewhere()
 
     async def _contact(self) -> MemoryTree:
         """The tree, after a checkpoint. The caller acts on it without waiting in between."""

@@ -402,17 +402,22 @@ class SqliteStore:
             await trio.sleep(period_s)
 
     async def _follow(self) -> None:
+        failing = False
         while True:
             await self._watches.wait_any()
             await trio.sleep(POLL_INTERVAL_S)
             try:
                 paths = await self._run(self._look)
             except LedgerLogError as error:
-                logger.warning("cannot follow the changes of %s: %s", self._worker.path, error)
+                if not failing:
+                    logger.warning("cannot follow the changes of %s: %s", self._worker.path, error)
                 self._watches.changed_somewhere()
+                failing = True
                 await trio.sleep(FAULT_PAUSE_S)
                 continue
-            if paths is None:
+            # After a fault, too: who was woken meanwhile may have looked and met the same fault.
+            if paths is None or failing:
+                failing = False
                 self._watches.changed_somewhere()
             elif paths:
                 self._watches.changed(paths)

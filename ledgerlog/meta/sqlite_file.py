@@ -497,6 +497,9 @@ def translated(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _translate(path, error) from error
+    except UnicodeDecodeError as error:
+        # SQLite quotes the damaged part of a schema in its message, and sqlite3 cannot decode that.
+        raise StorageCorrupt(path, None, "its schema holds bytes that are no text") from error
 
 
 def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:

@@ -45,7 +45,7 @@ from typing import ClassVar
 
 import attrs
 
-from ledgerlog.errors import MetadataUnavailable, SessionExpired
+from ledgerlog.errors import MetadataUnavailable, SessionExpired, StorageCorrupt
 from ledgerlog.meta.sqlite_file import Busy, MetadataFile
 
 NS = 1_000_000_000
@@ -202,7 +202,7 @@ class Sessions:
                     lock = _try_lock(self._directory / f"{session_id}.lock", create=False)
                 if lock is not None:
                     locks[session_id] = lock
-                if lock is not None or boot_id != self._boot_id or until_ns <= now:
+                if lock is not None or not self._is_current(boot_id, until_ns, now):
                     suspects.append(session_id)
             return self._remove_dead(suspects, locks) if suspects else []
         except Busy:
@@ -241,7 +241,12 @@ class Sessions:
         row = self._file.execute(
             "SELECT boot_id, lease_until_ns FROM sessions WHERE session_id = ?", (session_id,)
         ).fetchone()
-        return row is not None and row[0] == self._boot_id and row[1] > boot_clock_ns()
+        return row is not None and self._is_current(row[0], row[1], boot_clock_ns())
+
+    def _is_current(self, boot_id: str, until_ns: int, now_ns: int) -> bool:
+        if not isinstance(until_ns, int):
+            raise StorageCorrupt(self._file.path, None, "a session's lease is not a number")
+        return boot_id == self._boot_id and until_ns > now_ns
 
     def _remove(self, session_id: str) -> list[str]:
         rows = self._file.execute(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
 
 import trio
 
+from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.store import Create, SessionState, Set, VersionConflict
 
@@ -70,5 +73,22 @@ async def increment(path: str, times: str) -> None:
         say("done", conflicts)
 
 
+async def fill(path: str) -> None:
+    """Write while no file may grow, then while they may again, and say what each came to."""
+    async with open_sqlite_store(path) as store:
+        await store.create("before", b"0")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        log_bytes = os.stat(f"{path}-wal").st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log_bytes, hard))
+        try:
+            await store.create("during", bytes(100_000))
+        except LedgerLogError as error:
+            say(type(error).__name__)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        say("there" if await store.get("during") is not None else "absent")
+        await store.create("after", b"0")
+        say("after")
+
+
 if __name__ == "__main__":
-    trio.run({"move": move, "own": own, "increment": increment}[sys.argv[1]], *sys.argv[2:])
+    trio.run({"move": move, "own": own, "increment": increment, "fill": fill}[sys.argv[1]], *sys.argv[2:])

@@ -297,3 +297,34 @@ trio.run(main)
             parent.stdin.close()
             parent.stdout.close()
             parent.wait()
+
+
+async def test_a_watch_sleeps_through_what_another_process_writes_elsewhere(written: Path) -> None:
+    async with (
+        open_sqlite_store(written) as store,
+        open_sqlite_store(written) as other,
+        store.watch("here") as here,
+        store.watch("there") as there,
+    ):
+        await other.transaction([Create("there/a", b""), Create("her", b""), Create("here-not", b"")])
+        with trio.fail_after(5):
+            await there.wait()
+        # One announcement marks all watches that it concerns, so this one would be marked by now.
+        with trio.move_on_after(0.05) as scope:
+            await here.wait()
+        assert scope.cancelled_caught
+
+
+async def test_the_file_is_what_the_format_page_says(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        assert await store.create("a", b"v") == 2
+        for _ in range(5):
+            await store.next_id("ledger")
+    connection = sqlite3.connect(path)
+    node = connection.execute("SELECT path, value, version, session_id, checksum FROM nodes").fetchall()
+    counter = connection.execute("SELECT name, last, checksum FROM counters").fetchall()
+    connection.close()
+    assert node == [("a", b"v", 2, None, 2435750271)]
+    assert counter == [("ledger", 4, 4188446836)]
+    assert path.read_bytes()[68:72] == b"LLMD"

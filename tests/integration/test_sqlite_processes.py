@@ -99,6 +99,7 @@ async def test_a_watcher_sees_the_nodes_of_a_killed_process_vanish_at_once(tmp_p
             await owner.process.wait()
             killed_at = trio.current_time()
             with trio.fail_after(10):
+                await watch.wait()
                 while await store.get("members/a") is not None:
                     await watch.wait()
             # A quarter of a second on an idle machine; the lease alone would be a minute.
@@ -189,3 +190,15 @@ async def test_processes_that_increment_by_compare_and_set_lose_no_update(tmp_pa
         node = await store.get("sum")
         assert node is not None
         assert node.value == b"300"
+
+
+async def test_a_commit_that_fails_has_an_unknown_outcome_and_the_store_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    async with child("fill", str(path)) as filler:
+        with trio.fail_after(20):
+            lines = await filler.rest()
+    assert lines == ["MetadataOutcomeUnknown", "absent", "after"]
+    async with open_sqlite_store(path) as store:
+        assert await store.get("before") is not None
+        assert await store.get("during") is None
+        assert await store.get("after") is not None
