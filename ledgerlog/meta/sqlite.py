@@ -339,9 +339,11 @@ class SqliteStore:
                 self._session._lease.lock.release(unlink=False)
                 self._file.close()
 
+        # The lock lets a session that is just being opened become ours first, so that it is ended too.
         with trio.CancelScope(shield=True):
-            # One attempt, of bounded length, and never skipped: the descriptors must go.
-            await trio.to_thread.run_sync(close, limiter=self._worker._limiter)
+            async with self._replacing:
+                # One attempt, of bounded length, and never skipped: the descriptors must go.
+                await trio.to_thread.run_sync(close, limiter=self._worker._limiter)
         self._session._become(SessionState.LOST)
 
     # --- background ------------------------------------------------------------------------------
