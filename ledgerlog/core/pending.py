@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from ledgerlog.core.ranges import RangeSet
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, change_fragments
-from ledgerlog.model.quorum import Replication
+from ledgerlog.model.quorum import Replication, has_duplicates
 
 
 class AddBatch:
@@ -158,9 +158,10 @@ class PendingAdds:
         return batch
 
     def take_sends(self, bookie: BookieId) -> list[Send]:
-        """What is due at a bookie and was not handed out since it connected. Empty while it is failed."""
-        slot = self._by_bookie[bookie]
-        if slot.failed or slot.replacing or slot.sent >= self.lap:
+        """What is due at a bookie and was not handed out since it connected. Empty while it is failed, and
+        for a bookie that is not (or, in the eyes of who asks, no longer) in the ensemble."""
+        slot = self._by_bookie.get(bookie)
+        if slot is None or slot.failed or slot.replacing or slot.sent >= self.lap:
             return []
         sends: list[Send] = []
         for batch in reversed(self.batches):
@@ -302,7 +303,11 @@ class PendingAdds:
         self, replacements: Mapping[int, BookieId], fragments: tuple[Fragment, ...]
     ) -> tuple[Fragment, ...]:
         """``fragments`` with the replacements in force from ``settled`` + 1 on."""
+        for bookie in replacements.values():
+            # Also not one that leaves in the same change: its old tenure's answers could not be told apart.
+            assert bookie not in self._by_bookie, f"replacement {bookie} is in the ensemble already"
         ensemble = tuple(replacements.get(slot.index, slot.bookie) for slot in self.slots)
+        assert not has_duplicates(ensemble), "a bookie sits in one slot"
         return change_fragments(fragments, self.settled + 1, ensemble)
 
     def install(self, replacements: Mapping[int, BookieId], fragments: tuple[Fragment, ...]) -> None:
@@ -310,7 +315,6 @@ class PendingAdds:
         for index, bookie in replacements.items():
             slot = self.slots[index]
             assert slot.replacing, "a change is announced by strip() before it is written"
-            assert bookie not in self._by_bookie, "a replacement is not in the ensemble yet"
             del self._by_bookie[slot.bookie]
             self._by_bookie[bookie] = slot
             slot.bookie = bookie
