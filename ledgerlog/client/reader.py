@@ -32,6 +32,9 @@ from ledgerlog.wire.frame import Kind, Status
 LAC_CATCH_UP_S = 0.1
 """How long a reader waits for the LAC to reach entries that an ack quorum already holds."""
 
+STRAGGLER_S = 0.02
+"""How long the remaining bookies are waited for once enough have told their LAC."""
+
 _RETRY_S = 0.1
 
 
@@ -77,15 +80,12 @@ class LedgerReader:
         Raises EntryUnavailable if no bookie answers, LedgerNotFound, MetadataUnavailable."""
         if self.is_closed:
             return self._end()
-        seen = await self._ask_lac(wait_ms=0, beyond=NO_ENTRY)
+        seen = await self._ask_lac()
         held = sorted(seen, reverse=True)[self.metadata.replication.ack_quorum - 1 :][:1]
         if held and held[0] > self._lac:
             with trio.move_on_after(LAC_CATCH_UP_S):
                 while self._lac < held[0]:
-                    before = self._lac
-                    await self._poll_any(before)
-                    if self._lac == before:
-                        break
+                    await self._poll_any(self._lac)
         if not seen:
             await self.refresh()
             if self.is_closed:
@@ -99,19 +99,26 @@ class LedgerReader:
         assert self.metadata.last_entry is not None
         return self.metadata.last_entry
 
-    async def _ask_lac(self, *, wait_ms: int, beyond: int) -> list[int]:
-        """Ask every bookie of the last ensemble for its LAC; the last entry that each who answered holds."""
-        held: list[int] = []
+    async def _ask_lac(self) -> list[int]:
+        """Ask the last ensemble for its LAC; the last entry that each bookie who answered holds.
 
-        async def ask(bookie: BookieId) -> None:
-            last = await self._lac_of(bookie, wait_ms=wait_ms, beyond=beyond)
-            if last is not None:
-                held.append(last)
-
+        Enough have answered when they cover the ensemble (no entry could be acknowledged without one of
+        them); the others get a moment more, so that a dead bookie does not make every read wait."""
+        metadata = self.metadata
+        held: dict[int, int] = {}
         async with trio.open_nursery() as nursery:
-            for bookie in self.metadata.last_fragment.ensemble:
-                nursery.start_soon(ask, bookie)
-        return held
+
+            async def ask(slot: int, bookie: BookieId) -> None:
+                last = await self._lac_of(bookie, wait_ms=0, beyond=NO_ENTRY)
+                if last is not None:
+                    held[slot] = last
+                    if metadata.replication.covers(held):
+                        scope = nursery.cancel_scope
+                        scope.deadline = min(scope.deadline, trio.current_time() + STRAGGLER_S)
+
+            for slot, bookie in enumerate(metadata.last_fragment.ensemble):
+                nursery.start_soon(ask, slot, bookie)
+        return list(held.values())
 
     async def _lac_of(self, bookie: BookieId, *, wait_ms: int, beyond: int) -> int | None:
         try:

@@ -72,8 +72,6 @@ class SlotSink:
         if not connection.is_connected:
             return
         for send in owner.take_sends(self.bookie):
-            if not connection.is_connected:
-                return  # It broke under the sends before; what is lost is due again on the next one.
             connection.send_add(owner.encode(send, self.index), self, send.first, send.last)
 
 

@@ -97,6 +97,7 @@ class LedgerWriter:
         self._publish_due = False
         self._outcome: LedgerLogError | None = None
         self._refusals: dict[BookieId, str] = {}
+        self._closing_since: float | None = None
 
     # --- what callers read --------------------------------------------------------------------
 
@@ -270,7 +271,8 @@ class LedgerWriter:
     # --- SlotOwner: what connections tell -------------------------------------------------------
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
-        self._core.on_add_ok(bookie, first, last)
+        if first <= last:  # A frame that only told the LAC confirms no entry.
+            self._core.on_add_ok(bookie, first, last)
 
     def on_add_refused(self, bookie: BookieId, status: Status) -> None:
         if status is Status.FENCED:
@@ -306,6 +308,9 @@ class LedgerWriter:
         if core.failure is None:
             core.form_batches()
             self._slots.send_due()
+        if core.is_over:
+            self._end(core.failure or AppendUnknown(f"ledger {self.ledger_id} is over"))
+            return
         if core.lac > self._confirmed.value and self._confirmed.failure is None:
             self._progress_at = trio.current_time()
             self._confirmed.advance(core.lac)
@@ -313,8 +318,8 @@ class LedgerWriter:
                 self._publish_due = True
                 self._wake.set()
             self._tell_progress()
-        elif core.failure is not None and self._outcome is None:
-            self._wake.set()
+        if core.failure is not None:
+            self._wake.set()  # A closing write is wanted.
         if core.is_drained or core.failure is not None:
             self._drained.unpark_all()
         if self._room and self.has_room:
@@ -331,7 +336,7 @@ class LedgerWriter:
         self._slots.follow(self._core.pending.ensemble)
         self.act()
         try:
-            while not self._core.is_over:
+            while not self._over.is_set():
                 self._wake = trio.Event()
                 if not await self._step():
                     with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else _LOOK_S):
@@ -362,6 +367,7 @@ class LedgerWriter:
         except MetadataUnavailable as cause:
             logger.warning("ledger=%d metadata write is tried again: %s", self.ledger_id, cause)
             self._look_at_deadline()
+            self._look_at_closing()
             await trio.sleep(_METADATA_RETRY_S)
             return
         before = self._core.pending.ensemble
@@ -412,7 +418,7 @@ class LedgerWriter:
             frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
             for sink in self._slots.sinks:
                 if sink.connection.is_connected:
-                    sink.connection.send_add(frame, sink, core.lac, core.lac)
+                    sink.connection.send_add(frame, sink, core.lac + 1, core.lac)
 
     def _look_at_deadline(self) -> None:
         core = self._core
@@ -426,6 +432,20 @@ class LedgerWriter:
                     f"ledger {self.ledger_id}: no ack quorum of {self.replication.ack_quorum} for entry "
                     f"{core.lac + 1} within {self._append_deadline_s:g} s"
                     + (f"; failed: {', '.join(failed)}" if failed else "")
+                )
+            )
+
+    def _look_at_closing(self) -> None:
+        """The ledger is to be closed and the store does not take it: whoever waits is told in time that
+        the outcome is unknown."""
+        if self._core.failure is None:
+            return
+        if self._closing_since is None:
+            self._closing_since = trio.current_time()
+        elif trio.current_time() - self._closing_since > METADATA_TIMEOUT_S:
+            self._end(
+                AppendUnknown(
+                    f"ledger {self.ledger_id} ended ({self._core.failure}) and its end could not be stored"
                 )
             )
 
