@@ -81,18 +81,17 @@ class LedgerReader:
         if self.is_closed:
             return self._end()
         seen = await self._ask_lac()
+        if not seen:
+            if (await self.refresh()).is_closed:
+                return self._end()
+            raise EntryUnavailable(
+                self.ledger_id, self._lac + 1, "no bookie of its last ensemble tells the last add confirmed"
+            )
         held = sorted(seen, reverse=True)[self.metadata.replication.ack_quorum - 1 :][:1]
         if held and held[0] > self._lac:
             with trio.move_on_after(LAC_CATCH_UP_S):
                 while self._lac < held[0]:
                     await self._poll_any(self._lac)
-        if not seen:
-            await self.refresh()
-            if self.is_closed:
-                return self._end()
-            raise EntryUnavailable(
-                self.ledger_id, self._lac + 1, "no bookie of its last ensemble tells the last add confirmed"
-            )
         return self._lac
 
     def _end(self) -> int:
