@@ -29,7 +29,11 @@ def choose_bookies(
     ``beside`` are bookies that stay in the ensemble; the chosen ones are kept apart from them."""
     taken = list(beside)
     barred = {info.bookie_id for info in taken} | set(exclude)
-    free = [info for info in candidates if info.bookie_id not in barred]
+    # A bookie that is moving between two lists of the directory may be listed twice.
+    named: dict[BookieId, BookieInfo] = {}
+    for info in candidates:
+        named.setdefault(info.bookie_id, info)
+    free = [info for bookie_id, info in named.items() if bookie_id not in barred]
     if len(free) < count:
         raise NotEnoughBookies(
             f"{count} more writable bookies are needed, {len(free)} are there"

@@ -49,11 +49,13 @@ class _Lane:
         self.stride = stride
         self.bookies = bookies
         self.said: dict[BookieId, _Said] = {}  # about the entry ``next``
-        self.asked = False
+        self.asked: RangeAsk | None = None  # the ask that is out; nobody else's answer is looked at
 
 
 class RangeRead:
-    """One read of entries first..last of a ledger. ``found`` fills up; ``failure`` ends it."""
+    """One read of entries first..last of a ledger. ``found`` fills up; ``failure`` ends it.
+
+    Each ask counts once, with its first answer: one that comes after a time-out is not looked at."""
 
     def __init__(
         self,
@@ -101,14 +103,14 @@ class RangeRead:
         if self.failure is not None:
             return asks
         for number, lane in enumerate(self._lanes):
-            if lane.asked or lane.next > lane.last:
+            if lane.asked is not None or lane.next > lane.last:
                 continue
             bookie = self._next_bookie(lane)
             if bookie is None:
                 self._conclude(lane)
                 return []
-            lane.asked = True
-            asks.append(RangeAsk(bookie, lane.next, lane.last, lane.stride, number))
+            lane.asked = RangeAsk(bookie, lane.next, lane.last, lane.stride, number)
+            asks.append(lane.asked)
         return asks
 
     def _next_bookie(self, lane: _Lane) -> BookieId | None:
@@ -136,7 +138,9 @@ class RangeRead:
     ) -> None:
         """A bookie's answer, complete up to ``through``. ``damaged`` is an entry whose digest failed."""
         lane = self._lanes[ask.lane]
-        lane.asked = False
+        if lane.asked is not ask:
+            return
+        lane.asked = None
         entry_id = lane.next
         while entry_id <= lane.last and entry_id in found:
             self.found[entry_id] = found[entry_id]
@@ -156,7 +160,9 @@ class RangeRead:
     def on_failed(self, ask: RangeAsk) -> None:
         """The bookie did not answer, or answered with an error."""
         lane = self._lanes[ask.lane]
-        lane.asked = False
+        if lane.asked is not ask:
+            return
+        lane.asked = None
         lane.said[ask.bookie] = _Said.UNKNOWN
         self._avoid[ask.bookie] = None
 

@@ -161,6 +161,7 @@ class LedgerRecovery:
         if self.phase is not Phase.FENCING:
             return  # The start is fixed; a late answer changes nothing.
         self.fenced.add(slot)
+        self._unfenced.discard(slot)
         self.frozen_lac = max(self.frozen_lac, lac)
         self.start = max(self.start, lafr if self.replication.guaranteed else lac)
         if self.replication.covers(self.fenced):
@@ -168,7 +169,7 @@ class LedgerRecovery:
 
     def on_fence_failed(self, slot: int) -> None:
         """A bookie did not confirm the fence in time, or cannot."""
-        if self.phase is not Phase.FENCING:
+        if self.phase is not Phase.FENCING or slot in self.fenced:
             return
         self._unfenced.add(slot)
         possible = [i for i in range(self.replication.ensemble) if i not in self._unfenced]
@@ -340,7 +341,10 @@ class LedgerRecovery:
         return self.pending.replaceable(full_pinning=self._full_pinning)
 
     def change_ensemble(self, replacements: Mapping[int, BookieId]) -> None:
-        """Replace slots, in the private fragments only (T12)."""
+        """Replace slots (a subset of ``replaceable()``), in the private fragments only (T12)."""
+        assert replacements
+        allowed = self.replaceable()
+        assert all(index in allowed for index in replacements)
         self.pending.strip(replacements)
         fragments = self.pending.changed_fragments(replacements, self.pending.fragments)
         self.pending.install(replacements, fragments)
@@ -370,6 +374,8 @@ class LedgerRecovery:
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
         """What the store holds after a write was attempted, however that went."""
+        if self.phase in (Phase.DONE, Phase.FAILED):
+            return
         self.intent = None
         if stored is None:
             self._fail(LedgerNotFound(self.ledger_id))

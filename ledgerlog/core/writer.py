@@ -14,9 +14,14 @@ writes) or the intended end, the write took effect; else the writer decides anew
 and 14, T22). The intent is formed afresh each time, so a change always starts after the newest ``settled``
 (Apache BookKeeper #4651) and keeps what repair did to older fragments meanwhile.
 
-**An end is final.** ``failure`` is set once. From then on no confirmation counts and nothing more is
-acknowledged (T06). Where the ledger may still be closed by its owner (given up for want of bookies, in
-the plain mode) a closing intent remains.
+**An end is final.** Once ``failure`` is set no confirmation counts and nothing more is acknowledged (T06).
+Where the ledger may still be closed by its owner (it is being closed, or was given up in the plain mode) a
+closing intent remains, and only its outcome tells what became of the adds that were pending:
+
+    the closing write took effect       they are not in the ledger: ``failure`` stays what it was
+    somebody is recovering the ledger   they may or may not survive: ``failure`` becomes LedgerFenced
+
+so pending adds are failed with ``failure`` when ``is_over``, and not before (A.7, rule 15).
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import attrs
 
 from ledgerlog.core.pending import AddBatch, PendingAdds, Send
 from ledgerlog.errors import (
+    AppendUnknown,
     LedgerClosed,
     LedgerFenced,
     LedgerLogError,
@@ -76,7 +82,7 @@ class LedgerWriter:
         self.version = version
         self.pending = PendingAdds(metadata.replication, metadata.fragments)
         self.failure: LedgerLogError | None = None
-        """Why this writer can acknowledge nothing more; set once."""
+        """Why this writer can acknowledge nothing more. It may still change until ``is_over``."""
         self.intent: MetadataIntent | None = None
         self.close_at: int | None = None
         """The last entry of the ledger, once a close has fixed it (T05: the LAC, not the LAP)."""
@@ -194,8 +200,10 @@ class LedgerWriter:
 
     def on_fenced(self, bookie: BookieId) -> None:
         """A bookie refused an add because the ledger is fenced. Kills the writer if the bookie is in the
-        ensemble; never triggers a change (D12). A former member's word counts for nothing."""
-        if self.pending.slot_of(bookie) is not None:
+        ensemble; never triggers a change (D12). A former member's word counts for nothing. Nor does
+        anybody's once a close has begun: a fence does not mean that the metadata changed (D26), and the
+        closing write finds out."""
+        if self.failure is None and self.pending.slot_of(bookie) is not None:
             self._fail(LedgerFenced(self.ledger_id, f"bookie {bookie} refuses adds"))
 
     # --- ensemble change ----------------------------------------------------------------------
@@ -249,20 +257,21 @@ class LedgerWriter:
         self._begin_close(LedgerClosed(self.ledger_id, self.lac, "closed by its writer"))
 
     def give_up(self, reason: LedgerLogError) -> None:
-        """The ack quorum is out of reach: everything pending fails with ``reason``. In the plain mode the
-        ledger is closed at its LAC, so that the failed entries are certainly not in it; in guaranteed
-        mode it is left OPEN for recovery."""
+        """The ack quorum is out of reach. In the plain mode the ledger is closed at its LAC, so that what is
+        pending is certainly not in it and fails with ``reason``. In guaranteed mode it is left OPEN for
+        recovery, which may keep what is pending: that fails with AppendUnknown (D18)."""
         if self.failure is not None:
             return
         if self.replication.guaranteed:
-            self._fail(reason)
+            self._fail(AppendUnknown(f"{reason}; ledger {self.ledger_id} is left open for recovery"))
         else:
             self._begin_close(reason)
 
     def abandon(self) -> None:
-        """Stop without closing: the ledger stays OPEN for recovery."""
+        """Stop without closing: the ledger stays OPEN for recovery, which decides what of the pending adds
+        survives."""
         if self.failure is None:
-            self._fail(LedgerClosed(self.ledger_id, None, "its writer gave it up without closing it"))
+            self._fail(AppendUnknown(f"ledger {self.ledger_id} was given up by its writer, and left open"))
 
     def _begin_close(self, failure: LedgerLogError) -> None:
         self.close_at = self.lac
@@ -297,7 +306,7 @@ class LedgerWriter:
             if self._closing is _Closing.WANTED and stored.last_entry == self.close_at:
                 self._closing = _Closing.DONE
             else:
-                self._fail(LedgerClosed(self.ledger_id, stored.last_entry, "closed by somebody else"))
+                self._fail(self._closed_elsewhere(stored.last_entry))
         elif stored.last_fragment in self._attempts:
             self.pending.install(self._replacements, stored.fragments)
             self._replacements = {}
@@ -307,6 +316,14 @@ class LedgerWriter:
             self._fail(LedgerFenced(self.ledger_id, "somebody else changed its last fragment"))
         else:
             self._form_intent()
+
+    def _closed_elsewhere(self, last_entry: int | None) -> LedgerLogError:
+        """Recovery closed the ledger. If it kept entries that were pending here, none of the pending adds
+        may be told for certain that it is not in the ledger."""
+        assert last_entry is not None
+        if last_entry > self.lac:
+            return LedgerFenced(self.ledger_id, f"it was recovered and closed at entry {last_entry}")
+        return LedgerClosed(self.ledger_id, last_entry, "closed by somebody else")
 
     def check(self) -> None:
         """The writer's invariants, for model checks."""

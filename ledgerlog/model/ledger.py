@@ -158,13 +158,10 @@ class LedgerMetadata:
     ) -> LedgerMetadata:
         """The end of the ledger. A recoverer passes the fragments that it kept private until now."""
         assert self.state is not LedgerState.CLOSED, "the end of a ledger never changes"
-        assert last_entry >= NO_ENTRY
+        fragments = self.fragments if fragments is None else fragments
+        assert last_entry >= fragments[-1].first_entry - 1, "what lies before a fragment is committed (R-B3)"
         return attrs.evolve(
-            self,
-            state=LedgerState.CLOSED,
-            last_entry=last_entry,
-            fragments=self.fragments if fragments is None else fragments,
-            token=token,
+            self, state=LedgerState.CLOSED, last_entry=last_entry, fragments=fragments, token=token
         )
 
     def with_replacement(
