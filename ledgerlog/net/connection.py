@@ -232,9 +232,9 @@ class BookieConnection:
             self._hurry.set()
             await self._attempt_over.wait()
             session = self._session
-            if session is None or session.broken is not None:
+            if session is None:
                 raise BookieUnavailable(self._failure)
-        return session
+        return session  # If it broke meanwhile, the request finds out and says why.
 
     # --- the task -----------------------------------------------------------------------------
 
@@ -264,6 +264,7 @@ class BookieConnection:
             self._failures += 1
             self._failed_attempts += 1
             self._on_failure(str(error))
+            self._end_attempt()
             return False
         started = trio.current_time()
         self._on_connected(session)
@@ -342,10 +343,10 @@ class BookieConnection:
                 if attachment.sink is not None:
                     self._burst.touch(attachment)
                     attachment.sink.on_bookie_lost(self.bookie_id, why)
-        self._end_attempt()
 
     def _end_attempt(self) -> None:
-        """Let the requests that wait for a session look at what came out."""
+        """Let the requests that wait for a session look at what came out. The end of a session is not the
+        end of an attempt: a request that came after it waits for the next one."""
         self._attempt_over.set()
         self._attempt_over = trio.Event()
 
