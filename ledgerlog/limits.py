@@ -94,6 +94,20 @@ BOOKIE_INFLIGHT_BYTES = 256 * MIB
 BOOKIE_CONNECTION_REPLY_BYTES = 16 * MIB
 """Unsent reply bytes of one connection of a bookie; past it its requests are not read."""
 
+BOOKIE_REPLY_BYTES = 128 * MIB
+"""Reply bytes of all connections of a bookie; past it reads wait before they read."""
+
+BOOKIE_CONNECTION_REQUESTS = KIB
+BOOKIE_REQUESTS = 8 * KIB
+"""Requests other than adds under way, long polls included; one more is answered TOO_MANY_REQUESTS."""
+
+BOOKIE_CONNECTION_BUFFER_BYTES_MIN = 16 * KIB
+BOOKIE_CONNECTION_BUFFER_BYTES = 256 * KIB
+"""A connection receives into a buffer that grows from the first to the second as it is used."""
+
+BOOKIE_LARGE_FRAMES = 16
+"""So many connections at once may hold a larger buffer, for the one frame that needs it."""
+
 # --- deadlines, in seconds ----------------------------------------------------------------------
 
 CONNECT_TIMEOUT_S = 3.0
@@ -114,6 +128,9 @@ LONG_POLL_S = 5.0
 CONNECTION_IDLE_S = 60.0
 """A client closes a connection that nobody has needed for this long."""
 
+BOOKIE_DRAIN_S = 5.0
+"""A bookie that stops gives what it has begun this long to finish."""
+
 LAC_PUBLISH_IDLE_S = 0.002
 """A writer that has been idle for this long publishes its LAC, so that followers see the last entry."""
 
@@ -127,6 +144,9 @@ assert CONNECTION_SEND_QUEUE_BYTES >= 4 * FRAME_BYTES_MAX
 assert WRITER_WINDOW_BYTES >= 2 * ENTRY_BYTES_MAX
 assert CONNECTION_SEND_QUEUE_BYTES >= WRITER_WINDOW_BYTES
 assert BOOKIE_INFLIGHT_BYTES >= 4 * FRAME_BYTES_MAX
+assert BOOKIE_CONNECTION_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MAX
+assert BOOKIE_REPLY_BYTES >= 2 * BOOKIE_CONNECTION_REPLY_BYTES
+assert BOOKIE_CONNECTION_REQUESTS < BOOKIE_REQUESTS
 assert ADD_TIMEOUT_S < APPEND_DEADLINE_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX
 assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX

@@ -1,0 +1,49 @@
+"""Log lines that a stranger can cause: every reason is named, and no flood of them fills a disk.
+
+A connection that sends nonsense is worth a line: it is a bug, a wrong port or an attack. But whoever can
+open connections decides how many such lines there are, so they share a bound: ``LINES`` of them in
+``PERIOD_S`` seconds. What is left out is counted and told with the next line that is let through.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+LINES = 20
+PERIOD_S = 10.0
+_TEXT_CHARS_MAX = 400
+
+
+class Complaints:
+    """A bounded way into one logger."""
+
+    __slots__ = ("_left", "_logger", "_period_end", "_silenced", "count")
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._period_end = -float("inf")
+        self._left = 0
+        self._silenced = 0
+        self.count = 0
+        """How many there were, told or not."""
+
+    def tell(self, text: str) -> None:
+        """Log ``text`` as a warning, unless there were too many of late. A long text is cut: parts of it
+        may be the stranger's."""
+        self.count += 1
+        now = trio.current_time()
+        if now >= self._period_end:
+            self._period_end = now + PERIOD_S
+            self._left = LINES
+        if not self._left:
+            self._silenced += 1
+            return
+        self._left -= 1
+        if len(text) > _TEXT_CHARS_MAX:
+            text = text[:_TEXT_CHARS_MAX] + "..."
+        if self._silenced:
+            text = f"{text} (and {self._silenced} more such lines were left out)"
+            self._silenced = 0
+        self._logger.warning("%s", text)

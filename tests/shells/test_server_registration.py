@@ -1,0 +1,177 @@
+"""A serving bookie is found in the metadata store, whatever happens to its session or its node."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from bookie.server.registration import Registration
+from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.meta.memory import MemoryStore, MemoryTree
+from ledgerlog.model import layout
+from ledgerlog.model.bookie import BookieInfo
+
+INFO = BookieInfo("b1", "host:1", "instance-1", {"rack": "r1"})
+WRITABLE, READ_ONLY = layout.writable_path("b1"), layout.read_only_path("b1")
+
+
+class Observer:
+    """Another client of the tree, to see what others see."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        self.store = tree.open_store()
+
+    async def lists(self) -> tuple[list[str], list[str]]:
+        return (
+            await self.store.children(layout.WRITABLE_BOOKIES),
+            await self.store.children(layout.READ_ONLY_BOOKIES),
+        )
+
+    async def wait_lists(self, writable: list[str], read_only: list[str]) -> None:
+        with trio.fail_after(60):
+            async with self.store.watch(layout.BOOKIES) as watch:
+                while await self.lists() != (writable, read_only):
+                    await watch.wait()
+
+
+@pytest.fixture
+def tree() -> MemoryTree:
+    return MemoryTree()
+
+
+@pytest.fixture
+def store(tree: MemoryTree) -> MemoryStore:
+    return tree.open_store()
+
+
+async def test_a_bookie_registers_where_it_serves_and_unregisters_when_it_stops(
+    tree: MemoryTree, store: MemoryStore
+) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    observer = Observer(tree)
+    node = await observer.store.get(WRITABLE)
+    assert node is not None
+    assert BookieInfo.decode_untrusted(node.value, "b1") == INFO
+    await registration.unregister()
+    assert await observer.lists() == ([], [])
+
+
+async def test_to_register_again_changes_nothing(tree: MemoryTree, store: MemoryStore) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    first = await store.get(WRITABLE)
+    await registration.register()
+    assert await store.get(WRITABLE) == first
+
+
+@pytest.mark.parametrize("path", [WRITABLE, READ_ONLY])
+async def test_the_registration_of_an_earlier_process_is_replaced_and_does_not_end_with_its_session(
+    tree: MemoryTree, store: MemoryStore, path: str
+) -> None:
+    earlier = tree.open_store()
+    await earlier.create(path, INFO.encode(), ephemeral=True)
+    registration = Registration(store, INFO)
+    await registration.register()
+    earlier.expire_session()
+    assert await Observer(tree).lists() == (["b1"], [])
+
+
+async def test_a_bookie_whose_session_was_lost_registers_in_the_new_one(
+    tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery
+) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    nursery.start_soon(registration.run)
+    await trio.testing.wait_all_tasks_blocked()
+    store.expire_session()
+    await Observer(tree).wait_lists(["b1"], [])
+
+
+async def test_a_bookie_that_was_out_of_contact_for_too_long_registers_when_it_is_back(
+    tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    nursery.start_soon(registration.run)
+    await trio.testing.wait_all_tasks_blocked()
+    store.disconnect()
+    store.expire_session()
+    await trio.testing.wait_all_tasks_blocked()
+    observer = Observer(tree)
+    assert await observer.lists() == ([], [])
+    store.reconnect()
+    await observer.wait_lists(["b1"], [])
+
+
+async def test_a_registration_that_somebody_deleted_comes_back(
+    tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery
+) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    nursery.start_soon(registration.run)
+    await trio.testing.wait_all_tasks_blocked()
+    observer = Observer(tree)
+    await observer.store.delete(WRITABLE)
+    await observer.wait_lists(["b1"], [])
+
+
+async def test_a_bookie_moves_between_the_lists_and_is_never_in_both(
+    tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery
+) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    nursery.start_soon(registration.run)
+    observer = Observer(tree)
+    registration.is_read_only = True
+    await observer.wait_lists([], ["b1"])
+    registration.is_read_only = False
+    await observer.wait_lists(["b1"], [])
+    registration.is_read_only = True
+    await observer.wait_lists([], ["b1"])
+    await registration.unregister()
+    await observer.wait_lists([], [])
+
+
+async def test_a_store_that_cannot_be_reached_is_told_once_and_asked_again(
+    tree: MemoryTree,
+    store: MemoryStore,
+    nursery: trio.Nursery,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registration = Registration(store, INFO)
+    store.disconnect()
+    with pytest.raises(MetadataUnavailable):
+        await registration.register()
+    store._session._become(type(store._session.state).CONNECTED)  # The session does not know it yet.
+    nursery.start_soon(registration.run)
+    await trio.sleep(60)
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    store.reconnect()
+    await Observer(tree).wait_lists(["b1"], [])
+
+
+async def test_what_cannot_be_unregistered_goes_with_the_session(
+    tree: MemoryTree, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    store.disconnect()
+    await registration.unregister()
+    assert "goes with the session" in caplog.text
+    store.close()
+    assert await Observer(tree).lists() == ([], [])
+
+
+async def test_a_registration_that_is_not_ours_any_more_is_left_alone(
+    tree: MemoryTree, store: MemoryStore
+) -> None:
+    registration = Registration(store, INFO)
+    await registration.register()
+    store.expire_session()
+    later = tree.open_store()
+    await later.create(WRITABLE, b"another life", ephemeral=True)
+    await registration.unregister()
+    assert await Observer(tree).lists() == (["b1"], [])
