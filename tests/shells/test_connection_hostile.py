@@ -1,0 +1,177 @@
+"""A bookie that sends anything at all: the client cuts it off with a reason, and its memory is bounded."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import tracemalloc
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+from scripted_bookie import ME, RecordingSink, ScriptedBookie, acknowledgement, add_frame, refusal
+
+from ledgerlog.errors import BookieUnavailable
+from ledgerlog.limits import FRAME_BYTES_MAX, MIB
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.net.pool import open_pool
+from ledgerlog.net.transport import ConnectionLost
+from ledgerlog.wire.checksum import checksum
+from ledgerlog.wire.entries import Entries, encode_add
+from ledgerlog.wire.frame import NO_KEY, REPLY, FrameBuffer, Kind, Status, encode_head
+from ledgerlog.wire.hello import encode_hello_reply
+
+FRAMES = 20_000
+
+
+def honest_frames(rng: Random) -> bytes:
+    entries = Entries.build(7, rng.randrange(100), [rng.randbytes(rng.randrange(50)) for _ in range(5)])
+    head, payload = encode_add(entries, lac=3, lafr=2, key=NO_KEY, recovery=False)
+    read_reply = encode_head(
+        Kind.READ | REPLY,
+        request=rng.randrange(5),
+        ledger_id=7,
+        count=5,
+        first=entries.first,
+        last=entries.last,
+        index=entries.index_part(),
+        payload_bytes=len(entries.payload),
+    )
+    return rng.choice(
+        [
+            acknowledgement(rng.randrange(6)),
+            refusal(rng.randrange(6), rng.choice(list(Status))),
+            encode_hello_reply(Status.OK, ME),
+            bytes(head) + bytes(payload),
+            read_reply + bytes(payload),
+            encode_head(Kind.READ_LAC | REPLY, request=rng.randrange(5), ledger_id=7, lac=4),
+            encode_head(Kind.LIST | REPLY, request=rng.randrange(5), ledger_id=7, index=rng.randbytes(32)),
+        ]
+    )
+
+
+def hostile_frame(rng: Random) -> bytes:
+    """A frame that was changed, with a checksum that fits in half of the cases, or nothing like a frame."""
+    shape = rng.random()
+    if shape < 0.1:
+        return rng.randbytes(rng.randrange(1, 300))
+    if shape < 0.2:
+        return struct.pack("<I", rng.choice((92, 93, FRAME_BYTES_MAX, rng.randrange(2**32)))) + rng.randbytes(
+            96
+        )
+    frame = bytearray(honest_frames(rng))
+    for _ in range(rng.choice((0, 1, 1, 2, 5))):
+        at = rng.randrange(len(frame))
+        change = rng.random()
+        if change < 0.5:
+            frame[at] ^= 1 << rng.randrange(8)
+        elif change < 0.7:
+            frame[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+        elif change < 0.85:
+            del frame[at : at + rng.randrange(1, 20)]
+            frame = frame or bytearray(b"\0")
+        else:
+            frame[at:at] = rng.randbytes(rng.randrange(1, 20))
+    if rng.random() < 0.5 and len(frame) > 96:
+        frame[:4] = struct.pack("<I", len(frame) - 4)
+        frame[4:8] = struct.pack("<I", checksum(bytes(frame[8:])))
+    return bytes(frame)
+
+
+async def test_twenty_thousand_hostile_frames_crash_nothing_and_are_cut_off_with_a_reason(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    rng = Random(20_000)
+    network = LocalNetwork()
+    bookie = ScriptedBookie(network, await network.listen("bookie:0"))
+    sent = lives = 0
+    sink = RecordingSink()
+
+    async def ask_on_and_on() -> None:
+        while True:
+            try:
+                frame = await pool.connection("b1").request(Kind.READ_LAC, timeout_s=60, ledger_id=7)
+                assert frame.header.kind == Kind.READ_LAC | REPLY
+            except BookieUnavailable as error:
+                failures.add(str(error).startswith("bookie b1 at bookie:49152: "))
+
+    async def serve_lies() -> None:
+        nonlocal sent, lives
+        while sent < FRAMES:
+            peer = await bookie.accept()
+            bookie.peers.clear()
+            lives += 1
+            if sent > FRAMES * 0.9 and not tracemalloc.is_tracing():
+                tracemalloc.start()  # It makes everything slow: the last tenth is enough to see growth.
+            try:
+                if rng.random() < 0.8:
+                    await peer.shake_hands()
+                    for _ in range(rng.choice((0, 0, 6))):
+                        frame = await peer.next_frame()
+                        if frame.header.kind == Kind.ADD:
+                            await peer.acknowledge()
+                        else:
+                            await peer.reply(frame)
+                # Not for ever: behind a length that is a lie everything more is only a part of that frame.
+                for _ in range(rng.randrange(1, 20)):
+                    await peer.send(hostile_frame(rng))
+                    sent += 1
+                    await trio.lowlevel.checkpoint()
+            except ConnectionLost:
+                pass
+            peer.close()
+
+    def add_five(sink: RecordingSink) -> None:
+        if sink.calls[-2][0] == "connected":
+            for first in range(5):
+                if connection.is_connected:
+                    connection.send_add(add_frame(first), sink, first, first)
+        sink.calls = [call for call in sink.calls[-10:] if call[0] == "lost"]
+        reasons.extend(call[1] for call in sink.calls)
+
+    reasons: list[str] = []
+    failures: set[bool] = set()
+    sink.act = add_five
+    try:
+        async with open_pool(network, bookie.resolve, rng=Random(1)) as pool:
+            connection = pool.connection("b1")
+            connection.attach(sink)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask_on_and_on)
+                await serve_lies()
+                nursery.cancel_scope.cancel()
+            statistics = connection.statistics()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        bookie.close()
+    assert sent >= FRAMES
+    # Not vacuous: many lives, some of which got past the handshake, heard true answers, and were long.
+    assert lives > 2_000
+    assert statistics.connects > 1_000
+    assert statistics.adds_answered > 1_000
+    assert statistics.requests_answered > 200
+    assert statistics.losses + statistics.failed_attempts >= lives - 2
+    assert all(reasons)
+    assert failures == {True}, "every failure names the bookie and its address"
+    kinds = {reason.split(":")[0][:40] for reason in reasons}
+    assert len(kinds) >= 3, kinds
+    assert peak < 16 * MIB
+
+
+@pytest.mark.parametrize("announced", [FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 2**32 - 1])
+async def test_a_large_announcement_costs_only_what_arrives(announced: int) -> None:
+    buffer = FrameBuffer()
+    start = struct.pack("<I", announced) + bytes(1000)
+    room = buffer.writable()
+    room[: len(start)] = start
+    buffer.received(len(start))
+    if announced > FRAME_BYTES_MAX:
+        with pytest.raises(Exception, match="out of range"):
+            buffer.take_frames()
+    else:
+        assert buffer.take_frames() == []
+    for _ in itertools.repeat(None, 3):
+        buffer.writable()
+    assert buffer.capacity <= 2 * 256 * 1024
