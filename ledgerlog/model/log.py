@@ -1,0 +1,550 @@
+"""A log's metadata: the ordered list of ledgers that compare-and-set protects (protocol A.6, C.4).
+
+A log is a chain of ledgers, its *segments*. ``LogMetadata`` is the one record that says which, in
+which order, and who leads; each legal change of it is a method that returns the next value and
+asserts the rules that must hold before the record is written:
+
+    taken_over   a new leader: epoch + 1, everything before is counted, one new ledger at the end
+    rolled       the leader goes on in a new ledger: same epoch, one new ledger at the end
+    counted      the ledger before the current one (or the last one) is closed: its size is written down
+    truncated    records below an offset are given up; ledgers that hold nothing else leave the list
+    sealed       the log is complete: epoch + 1, everything is counted, no ledger is added any more
+
+**Rules.** Ledger ids are listed once, and a change appends at most one (ListCas). Order is the order
+of the list, never of the ids. A segment is *counted* when its record count is known, and it is
+counted only after its ledger is CLOSED; counted segments come first and at most two are not counted
+(OnlyLastTwoOpen): the current one, and during a roll the one before it. A roll therefore needs
+exactly one segment that is not counted (C03). The epoch grows by one with each leader and never
+with a roll.
+
+**Offsets** are dense, so a segment starts where the one before it ends. While a roll is under way the
+end of the older segment is not known yet, and neither is the start of the newer one: its
+``first_offset`` is None until the older is counted. Entries carry their own first offset, and an
+entry of the newer segment belongs to the log only if it continues the older one: a leader that dies
+while it drains the older ledger can leave entries behind in the newer one that followed others which
+nobody kept. None of them was acknowledged (C05), and the next leader counts that segment as empty.
+
+**Size.** Lists are stored as columns of differences, canonical CBOR:
+
+    v            1                               epoch           of the present leader, 0 before the first
+    name, incarnation, created_ms                first_offset    the first that is readable
+    token        of this write                   sealed          bool
+    ensemble, write_quorum, ack_quorum, guaranteed               replication of new ledgers
+    roll         {bytes, records, age_ms}        retention       {bytes, age_ms}; null: no bound
+    properties   text -> text
+    before       [offset, bytes, ms]             what lay before the first segment of the list
+    ledgers      id, then differences            epochs          epoch, then differences
+    counts       records of each counted segment
+    bytes        record bytes of each counted segment
+    times        for each counted segment that is not empty: first timestamp minus the last before it,
+                 last timestamp minus its first; milliseconds
+
+A segment takes about 22 bytes (one of 1 GiB: id 1, epoch 1, count 5, bytes 5, times 2 * 5), and 54
+at the very worst: 10,000 segments are 220 KB and, whatever their numbers, below 540 KB of the 1 MiB
+that ZooKeeper lets a node have. A log of ``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by
+its policy, so that growth goes into the ledgers and takeovers still find room; retention or
+truncation make the list short again. A record that does not fit all the same is ``LogListFull``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from ledgerlog.errors import InvalidArgument, LedgerLogError
+from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX, LOG_RECORD_BYTES_MAX, LOG_ROLL_BYTES
+from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
+from ledgerlog.model.ids import check_ledger_id, check_log_name
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.quorum import Replication
+
+_FORMAT = 1
+_NUMBER_MAX = 2**63 - 1
+
+
+class LogListFull(LedgerLogError):
+    """The log's list of ledgers is as long as one metadata record can be; nothing was written.
+
+    Truncate the log, or let retention drop what is old."""
+
+    def __init__(self, name: str, segments: int) -> None:
+        super().__init__(f"log {name!r}: its list of {segments} ledgers is full; truncate the log first")
+        self.name = name
+
+
+def _positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not value > 0):
+        raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
+
+
+def _require(holds: bool, rule: str) -> None:
+    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
+    if not holds:
+        raise AssertionError(rule)
+
+
+@attrs.frozen(kw_only=True)
+class RollPolicy:
+    """When a log goes on in a new ledger: as soon as one of the bounds is reached; None is no bound.
+
+    Small segments make retention finer and the list longer. Raises InvalidArgument for a bound that is
+    not positive."""
+
+    max_bytes: int | None = attrs.field(default=LOG_ROLL_BYTES, validator=_positive)
+    """Bytes of records in one ledger."""
+    max_records: int | None = attrs.field(default=None, validator=_positive)
+    max_age_s: float | None = attrs.field(default=None, validator=_positive)
+    """Seconds since the ledger took its first record; an empty ledger does not age."""
+
+
+@attrs.frozen(kw_only=True)
+class RetentionPolicy:
+    """What of a log may be dropped, by whole ledgers from its start; None keeps everything.
+
+    Raises InvalidArgument for a bound that is not positive."""
+
+    max_age_s: float | None = attrs.field(default=None, validator=_positive)
+    """Seconds since the last record of a ledger."""
+    max_bytes: int | None = attrs.field(default=None, validator=_positive)
+    """Bytes of records that are kept at least, counted from the tail."""
+
+
+@attrs.frozen
+class SegmentCounts:
+    """What a closed ledger holds of its log."""
+
+    record_count: int
+    byte_length: int
+    """Bytes of the records, without headers."""
+    first_ms: int | None = None
+    """Timestamp of the first record; None where there is none."""
+    last_ms: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _require(self.record_count >= 0 and self.byte_length >= 0, "counts are not negative")
+        empty = self.record_count == 0
+        _require((self.first_ms is None) == empty, "exactly a segment with records has timestamps")
+        _require((self.last_ms is None) == empty, "exactly a segment with records has timestamps")
+        _require(not empty or self.byte_length == 0, "an empty segment has no bytes")
+
+
+NOTHING = SegmentCounts(0, 0)
+
+
+@attrs.frozen
+class Segment:
+    """One ledger of a log."""
+
+    ledger_id: int
+    epoch: int
+    """The epoch of the leader that made it."""
+    first_offset: int | None
+    """The offset of its first record; None while the ledger before it is not counted."""
+    record_count: int | None = None
+    """How many records it holds, which is known once its ledger is closed; None before."""
+    byte_length: int | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        return self.record_count is not None
+
+    @property
+    def end_offset(self) -> int | None:
+        """The offset after its last record, None while that is not known."""
+        if self.first_offset is None or self.record_count is None:
+            return None
+        return self.first_offset + self.record_count
+
+    def _with(self, counts: SegmentCounts) -> Segment:
+        return Segment(
+            self.ledger_id,
+            self.epoch,
+            self.first_offset,
+            counts.record_count,
+            counts.byte_length,
+            counts.first_ms,
+            counts.last_ms,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class LogMetadata:
+    """The record of one incarnation of a log. See the module for its rules."""
+
+    name: str
+    incarnation: int
+    """A number never used again: a log that is deleted and made anew is another log."""
+    created_ms: int
+    """Wall-clock time of creation; for people, never for decisions."""
+    replication: Replication
+    roll: RollPolicy
+    retention: RetentionPolicy
+    properties: dict[str, str]
+    epoch: int
+    segments: tuple[Segment, ...]
+    first_offset: int
+    """The first offset that is still readable."""
+    sealed: bool
+    token: bytes
+    """A random value of whoever wrote this version: it settles a write whose answer was lost."""
+    before: tuple[int, int, int] = (0, 0, 0)
+    """Offset, record bytes and last timestamp at the start of the first listed segment."""
+
+    def __attrs_post_init__(self) -> None:
+        # Every change costs this much at least, so what needs a walk over the list is left to decoding.
+        tail = self.segments[-3:]
+        _require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")
+        if len(tail) > 1 and not tail[-2].is_counted:
+            _require(not tail[-1].is_counted, "segments are counted in order")
+            _require(tail[-1].first_offset is None, "a segment starts where the one before it ends")
+        _require(not (self.sealed and self.open_segments), "a sealed log is counted to its end")
+        _require(self.epoch >= (tail[-1].epoch if tail else 0), "no segment is from a later epoch")
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        name: str,
+        incarnation: int,
+        created_ms: int,
+        token: bytes,
+        replication: Replication,
+        roll: RollPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> LogMetadata:
+        """The record of a new, empty log. InvalidArgument for a malformed name and for properties that
+        are not text or are over ``limits.LOG_PROPERTIES_BYTES_MAX`` together."""
+        return cls(
+            name=check_log_name(name),
+            incarnation=incarnation,
+            created_ms=created_ms,
+            replication=replication,
+            roll=roll or RollPolicy(),
+            retention=retention or RetentionPolicy(),
+            properties=check_properties(properties or {}),
+            epoch=0,
+            segments=(),
+            first_offset=0,
+            sealed=False,
+            token=token,
+        )
+
+    # --- questions ----------------------------------------------------------------------------
+
+    @property
+    def open_segments(self) -> tuple[Segment, ...]:
+        """The segments, at most two, that are not counted. Every other one's ledger is CLOSED."""
+        return tuple(segment for segment in self.segments[-2:] if not segment.is_counted)
+
+    @property
+    def counted_end(self) -> int:
+        """The offset after the last record of the last counted segment."""
+        for segment in reversed(self.segments):
+            end = segment.end_offset
+            if end is not None:
+                return end
+        return self.before[0]
+
+    @property
+    def counted_bytes(self) -> int:
+        """Bytes of all records ever appended before ``counted_end``, truncated ones included."""
+        return self.before[1] + sum(segment.byte_length or 0 for segment in self.segments)
+
+    @property
+    def counted_ms(self) -> int:
+        """The timestamp of the last record before ``counted_end``; 0 where there was none."""
+        for segment in reversed(self.segments):
+            if segment.last_ms is not None:
+                return segment.last_ms
+        return self.before[2]
+
+    def has_same_chain(self, other: LogMetadata) -> bool:
+        """Whether the two name the same leader and the same current ledger: what lies between them is
+        truncation or the like, and no takeover, roll or seal."""
+        return (
+            self.incarnation == other.incarnation
+            and self.epoch == other.epoch
+            and self.sealed == other.sealed
+            and [s.ledger_id for s in self.segments[-1:]] == [s.ledger_id for s in other.segments[-1:]]
+            and len(self.open_segments) == len(other.open_segments)
+        )
+
+    def index_of(self, ledger_id: int) -> int | None:
+        """The index of a ledger in the list, None where it is not listed."""
+        for index in range(len(self.segments) - 1, -1, -1):
+            if self.segments[index].ledger_id == ledger_id:
+                return index
+        return None
+
+    def index_at(self, offset: int) -> int:
+        """The index of the last segment that is known to start at or before ``offset``. It is the one
+        that holds the offset unless a segment after it does whose start is not known yet. The list
+        must not be empty; an offset before it gives 0."""
+        assert self.segments
+        low, high = 0, len(self.segments) - 1
+        if self.segments[high].first_offset is None:
+            high -= 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            start = self.segments[middle].first_offset
+            assert start is not None, "only the last segment may not know where it starts"
+            if start <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def taken_over(self, counts: Sequence[SegmentCounts], ledger_id: int, token: bytes) -> LogMetadata:
+        """A new leader's record: ``counts`` for the segments that were not counted, in order, and a new
+        ledger. All ledgers before it must be CLOSED."""
+        assert not self.sealed, "a sealed log is never led again"
+        counted = self._all_counted(counts)
+        segment = Segment(ledger_id, self.epoch + 1, counted.counted_end)
+        return attrs.evolve(
+            counted, epoch=self.epoch + 1, segments=(*counted._without(ledger_id), segment), token=token
+        )
+
+    def rolled(self, ledger_id: int, token: bytes) -> LogMetadata:
+        """The leader's record as it goes on in a new ledger."""
+        assert not self.sealed, "a sealed log takes no ledger"
+        assert len(self.open_segments) == 1, "a roll waits until the one before it is closed (C03)"
+        segment = Segment(ledger_id, self.epoch, None)
+        return attrs.evolve(self, segments=(*self._without(ledger_id), segment), token=token)
+
+    def counted(self, ledger_id: int, counts: SegmentCounts, token: bytes) -> LogMetadata:
+        """The first open segment, whose ledger is CLOSED now, gets its counts."""
+        assert self.open_segments, "there is a segment to count"
+        assert self.open_segments[0].ledger_id == ledger_id, "segments are counted in order"
+        return attrs.evolve(self, segments=self._counting([counts]), token=token)
+
+    def truncated(self, before_offset: int, end_offset: int, token: bytes) -> tuple[LogMetadata, list[int]]:
+        """Give up the records below ``before_offset``; also the ids of the ledgers that left the list,
+        to be deleted once this is written. ``end_offset`` is the confirmed end of the log."""
+        assert self.first_offset <= before_offset <= max(end_offset, self.counted_end)
+        offset, size, last_ms = self.before
+        keep = 0
+        for segment in self.segments:
+            end = segment.end_offset
+            if end is None or end > before_offset:
+                break
+            assert segment.byte_length is not None
+            offset, size = end, size + segment.byte_length
+            last_ms = last_ms if segment.last_ms is None else segment.last_ms
+            keep += 1
+        changed = attrs.evolve(
+            self,
+            segments=self.segments[keep:],
+            first_offset=before_offset,
+            before=(offset, size, last_ms),
+            token=token,
+        )
+        return changed, [segment.ledger_id for segment in self.segments[:keep]]
+
+    def sealed_now(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
+        """The log's last record but for truncations. All its ledgers must be CLOSED."""
+        assert not self.sealed
+        return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, sealed=True, token=token)
+
+    def with_properties(self, properties: dict[str, str], token: bytes) -> LogMetadata:
+        """Other properties in place of the old. InvalidArgument as in ``create``."""
+        return attrs.evolve(self, properties=check_properties(properties), token=token)
+
+    def _all_counted(self, counts: Sequence[SegmentCounts]) -> LogMetadata:
+        assert len(counts) == len(self.open_segments), "every open segment is counted, and no other"
+        return attrs.evolve(self, segments=self._counting(counts))
+
+    def _counting(self, counts: Sequence[SegmentCounts]) -> tuple[Segment, ...]:
+        """The segments, with the first ``len(counts)`` open ones counted and the next one's start known."""
+        if not counts:
+            return self.segments
+        at = len(self.segments) - len(self.open_segments)
+        changed: list[Segment] = []
+        start: int | None = self.segments[at].first_offset
+        for index, segment in enumerate(self.segments[at:]):
+            segment = attrs.evolve(segment, first_offset=start)
+            if index < len(counts):
+                segment = segment._with(counts[index])
+            changed.append(segment)
+            start = segment.end_offset
+        return (*self.segments[:at], *changed)
+
+    def _without(self, ledger_id: int) -> tuple[Segment, ...]:
+        assert all(segment.ledger_id != ledger_id for segment in self.segments), "no ledger is listed twice"
+        return self.segments
+
+    # --- bytes --------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """Canonical CBOR. LogListFull where it is over ``limits.LOG_RECORD_BYTES_MAX``."""
+        counted = [segment for segment in self.segments if segment.is_counted]
+        data = encode_record(
+            {
+                "v": _FORMAT,
+                "name": self.name,
+                "incarnation": self.incarnation,
+                "created_ms": self.created_ms,
+                "ensemble": self.replication.ensemble,
+                "write_quorum": self.replication.write_quorum,
+                "ack_quorum": self.replication.ack_quorum,
+                "guaranteed": self.replication.guaranteed,
+                "roll": {
+                    "bytes": self.roll.max_bytes,
+                    "records": self.roll.max_records,
+                    "age_ms": _to_ms(self.roll.max_age_s),
+                },
+                "retention": {
+                    "bytes": self.retention.max_bytes,
+                    "age_ms": _to_ms(self.retention.max_age_s),
+                },
+                "properties": self.properties,
+                "epoch": self.epoch,
+                "first_offset": self.first_offset,
+                "sealed": self.sealed,
+                "token": self.token,
+                "before": list(self.before),
+                "ledgers": _differences(segment.ledger_id for segment in self.segments),
+                "epochs": _differences(segment.epoch for segment in self.segments),
+                "counts": [segment.record_count for segment in counted],
+                "bytes": [segment.byte_length for segment in counted],
+                "times": self._times(),
+            }
+        )
+        if len(data) > LOG_RECORD_BYTES_MAX:
+            raise LogListFull(self.name, len(self.segments))
+        return data
+
+    def _times(self) -> list[int]:
+        times: list[int] = []
+        last = self.before[2]
+        for segment in self.segments:
+            if segment.first_ms is not None and segment.last_ms is not None:
+                times += (segment.first_ms - last, segment.last_ms - segment.first_ms)
+                last = segment.last_ms
+        return times
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes, incarnation: int) -> LogMetadata:
+        """The inverse of ``encode``; MetadataCorrupt names the log and the field."""
+        what = f"record of log incarnation {incarnation}"
+        fields = decode_record_untrusted(data, what, MetadataCorrupt)
+        version = fields.integer("v")
+        if version != _FORMAT:
+            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        if fields.integer("incarnation") != incarnation:
+            fields.fail("it describes another incarnation")
+        before = fields.sequence("before", int)
+        if len(before) != 3 or not all(0 <= number <= _NUMBER_MAX for number in before):
+            fields.fail("the field 'before' is not an offset, a length and a time")
+        roll, retention = fields.get("roll", dict), fields.get("retention", dict)
+        try:
+            metadata = cls(
+                name=check_log_name(fields.get("name", str)),
+                incarnation=incarnation,
+                created_ms=fields.integer("created_ms"),
+                replication=Replication(
+                    ensemble=fields.integer("ensemble"),
+                    write_quorum=fields.integer("write_quorum"),
+                    ack_quorum=fields.integer("ack_quorum"),
+                    guaranteed=fields.get("guaranteed", bool),
+                ),
+                roll=RollPolicy(
+                    max_bytes=_bound(fields, roll, "bytes"),
+                    max_records=_bound(fields, roll, "records"),
+                    max_age_s=_to_s(_bound(fields, roll, "age_ms")),
+                ),
+                retention=RetentionPolicy(
+                    max_bytes=_bound(fields, retention, "bytes"),
+                    max_age_s=_to_s(_bound(fields, retention, "age_ms")),
+                ),
+                properties=check_properties(fields.strings("properties")),
+                epoch=fields.integer("epoch"),
+                segments=_decode_segments(fields, before[0], before[2]),
+                first_offset=fields.integer("first_offset"),
+                sealed=fields.get("sealed", bool),
+                token=fields.get("token", bytes),
+                before=(before[0], before[1], before[2]),
+            )
+            _require(metadata.first_offset >= before[0], "the list reaches back to the first offset")
+        except (ValueError, AssertionError) as cause:
+            raise MetadataCorrupt(f"{what}: {cause}") from cause
+        return metadata
+
+
+def check_properties(properties: dict[str, str]) -> dict[str, str]:
+    """A copy of ``properties``; InvalidArgument where they are not text or too large."""
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
+        raise InvalidArgument("the properties of a log are text, keys and values alike")
+    size = sum(len(k.encode()) + len(v.encode()) for k, v in properties.items())
+    if size > LOG_PROPERTIES_BYTES_MAX:
+        raise InvalidArgument(f"properties of {size} bytes, over the limit of {LOG_PROPERTIES_BYTES_MAX}")
+    return dict(properties)
+
+
+def _to_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else max(1, round(seconds * 1000))
+
+
+def _to_s(age_ms: int | None) -> float | None:
+    return None if age_ms is None else age_ms / 1000
+
+
+def _bound(fields: Fields, policy: dict[Any, Any], name: str) -> int | None:
+    value = policy.get(name)
+    if value is not None and (type(value) is not int or not 0 < value <= _NUMBER_MAX):
+        fields.fail(f"the bound {name!r} of a policy is {value!r}")
+    return value
+
+
+def _differences(numbers: Iterable[int]) -> list[int]:
+    """The first number, then each one's difference to the one before."""
+    listed = list(numbers)
+    return [*listed[:1], *(b - a for a, b in itertools.pairwise(listed))]
+
+
+def _decode_segments(fields: Fields, offset: int, last_ms: int) -> tuple[Segment, ...]:
+    ledgers = list(itertools.accumulate(fields.sequence("ledgers", int)))
+    epochs = list(itertools.accumulate(fields.sequence("epochs", int)))
+    counts, sizes = fields.sequence("counts", int), fields.sequence("bytes", int)
+    times = fields.sequence("times", int)
+    if len(epochs) != len(ledgers) or len(sizes) != len(counts):
+        fields.fail("the columns of the list of ledgers have different lengths")
+    if not 0 <= len(ledgers) - len(counts) <= 2:
+        fields.fail(f"{len(counts)} of {len(ledgers)} ledgers are counted; only the last two may not be")
+    if len(set(ledgers)) != len(ledgers):
+        fields.fail("a ledger is listed twice")
+    if ledgers:
+        check_ledger_id(min(ledgers))
+        check_ledger_id(max(ledgers))
+    if any(a > b for a, b in itertools.pairwise([1, *epochs])) or (
+        epochs and epochs[-1] > fields.integer("epoch")
+    ):
+        fields.fail("the epochs of the ledgers do not grow, or are beyond the log's own")
+    if any(number < 0 for number in itertools.chain(counts, sizes, times)):
+        fields.fail("a count, a length or a stretch of time is negative")
+    if 2 * sum(map(bool, counts)) != len(times):
+        fields.fail("as many pairs of times are needed as counted ledgers hold records")
+    stretches = iter(times)
+    segments = []
+    for ledger_id, epoch, count, size in zip(ledgers, epochs, counts, sizes, strict=False):
+        if count:
+            first_ms = last_ms + next(stretches)
+            last_ms = first_ms + next(stretches)
+            segments.append(Segment(ledger_id, epoch, offset, count, size, first_ms, last_ms))
+        else:
+            segments.append(Segment(ledger_id, epoch, offset, 0, size))
+        offset += count
+    start: int | None = offset
+    for ledger_id, epoch in zip(ledgers[len(counts) :], epochs[len(counts) :], strict=True):
+        segments.append(Segment(ledger_id, epoch, start))
+        start = None
+    if offset > _NUMBER_MAX or last_ms > _NUMBER_MAX:
+        fields.fail("offsets or times are out of range")
+    return tuple(segments)

@@ -1,0 +1,149 @@
+"""What people put into a log and get out of it: records, their acknowledgements, and batches of them.
+
+A record's *offset* is its number in the log: dense, from 0, for ever. Its *position* says where it
+lies. Its *timestamp* is the wall clock of the leader that wrote it, in milliseconds, never decreasing
+within a log; the records of one entry share it. Its *epoch* is the epoch of that leader.
+
+A replay hands out millions of these, so ``Ack`` and ``Record`` are named tuples: immutable values
+with a name for each field that the interpreter builds by the batch without a Python frame for each
+(about 0.2 us; a frozen attrs object takes 0.5). Whoever needs only the bytes takes
+``RecordBatch.payloads`` and pays for none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from typing import NamedTuple
+
+from ledgerlog.model.ids import Position
+
+__all__ = ["Ack", "Record", "RecordBatch", "moment", "milliseconds"]
+
+_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def moment(timestamp_ms: int) -> datetime:
+    """A timestamp as an aware datetime in UTC; years after 9999 are shown as the end of that year."""
+    try:
+        return _EPOCH_START + timestamp_ms * _MILLISECOND
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def milliseconds(when: datetime) -> int:
+    """The first whole millisecond since 1970 that is not before ``when``; a naive datetime is UTC."""
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return -((_EPOCH_START - when) // _MILLISECOND)
+
+
+class Ack(NamedTuple):
+    """The record is durable on an ack quorum and will be there for every later reader and leader."""
+
+    offset: int
+    position: Position
+    epoch: int
+    """The epoch of the leader that appended it."""
+    duplicate: bool = False
+    """Whether an earlier append had written it already; ``offset`` is where."""
+
+
+class Record(NamedTuple):
+    """One record of a log."""
+
+    offset: int
+    position: Position
+    data: bytes
+    timestamp: datetime
+    """The leader's wall clock when it was appended, in UTC, in whole milliseconds."""
+    epoch: int
+
+
+class RecordBatch:
+    """The records of one entry, or a stretch of them; iterating over it makes ``Record`` objects.
+
+    ``payloads`` is the records' bytes in order; the batch is not copied, so leave the list alone."""
+
+    __slots__ = ("entry_id", "epoch", "first_offset", "first_slot", "ledger_id", "payloads", "timestamp_ms")
+
+    def __init__(
+        self,
+        *,
+        ledger_id: int,
+        entry_id: int,
+        first_offset: int,
+        first_slot: int,
+        epoch: int,
+        timestamp_ms: int,
+        payloads: list[bytes],
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.first_offset = first_offset
+        """The offset of the first record here."""
+        self.first_slot = first_slot
+        """The slot of the first record here within its entry."""
+        self.epoch = epoch
+        self.timestamp_ms = timestamp_ms
+        self.payloads = payloads
+
+    def __repr__(self) -> str:
+        return (
+            f"<RecordBatch offsets {self.first_offset}..{self.end_offset - 1} "
+            f"entry {self.ledger_id}:{self.entry_id} epoch {self.epoch}>"
+        )
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Record]:
+        count = len(self.payloads)
+        return map(
+            Record._make,
+            zip(
+                range(self.first_offset, self.end_offset),
+                map(
+                    Position,
+                    repeat(self.ledger_id),
+                    repeat(self.entry_id),
+                    range(self.first_slot, self.first_slot + count),
+                ),
+                self.payloads,
+                repeat(self.timestamp),
+                repeat(self.epoch),
+                strict=False,  # The two repeats have no end.
+            ),
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record here."""
+        return self.first_offset + len(self.payloads)
+
+    @property
+    def timestamp(self) -> datetime:
+        return moment(self.timestamp_ms)
+
+    @property
+    def byte_length(self) -> int:
+        """The bytes of all records here."""
+        return sum(map(len, self.payloads))
+
+    def between(self, start: int, end: int | None = None) -> RecordBatch:
+        """The part with offsets from ``start`` on and below ``end``; the batch itself if that is all."""
+        low = max(0, start - self.first_offset)
+        high = len(self.payloads) if end is None else min(len(self.payloads), end - self.first_offset)
+        if low == 0 and high == len(self.payloads):
+            return self
+        return RecordBatch(
+            ledger_id=self.ledger_id,
+            entry_id=self.entry_id,
+            first_offset=self.first_offset + low,
+            first_slot=self.first_slot + low,
+            epoch=self.epoch,
+            timestamp_ms=self.timestamp_ms,
+            payloads=self.payloads[low : max(low, high)],
+        )
