@@ -1,0 +1,446 @@
+"""From records to entries and back: what a log writer has taken and not yet answered for.
+
+Records gather in batches. A batch becomes one entry when it is sent, and all its records are
+acknowledged together once that entry and every entry sent before it is confirmed:
+
+    add ...............  the record joins the open batch: a list append and a few counters
+    first_to_send       the oldest batch, with its offsets; ``on_sent`` tells which entry it became
+    on_confirmed        a ledger confirmed up to an entry; the tickets answered so far
+    resolve             the ledgers ended without us; what is known of each batch, for good
+
+**Tickets and offsets.** Every record gets a ticket when it is added; tickets are never reused, and
+waiting callers wait for theirs. Its offset is fixed only when its batch is sent: until then the record
+can be taken back (its caller was cancelled), and those behind it move up, so that offsets stay dense.
+``tail`` is the offset that the next record would have as things stand.
+
+**One order.** Batches are sent, confirmed and acknowledged in the order of their tickets, whatever
+ledgers they went to. What a newer ledger confirms is held until the older ledger has confirmed all of
+its own (C05), because only the head of ``_sent`` is ever taken off.
+
+**Conditions.** A record added with ``expected`` is written at that offset or not at all. It is checked
+when it is added, and again if a record before it is taken back.
+
+**Verdicts.** A batch that was sent ends DURABLE, LOST (surely not in the log) or UNKNOWN; one that was
+never sent is LOST. See ``resolve`` for what may be concluded from where recovery ended a ledger.
+
+Invariants: ``tail`` = ``next_offset`` + records queued and not dropped; the window counts are the
+sums over both queues without what was dropped; batches in ``_sent`` have growing tickets, and their
+offsets join without a gap.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, repeat
+
+from ledgerlog.errors import InvalidArgument, OffsetMismatch, RecordTooLarge
+from ledgerlog.limits import (
+    ENTRY_BYTES_MAX,
+    KIB,
+    LOG_ENTRY_BYTES_TARGET,
+    LOG_WINDOW_BYTES,
+    LOG_WINDOW_RECORDS,
+    RECORD_BYTES_MAX,
+)
+from ledgerlog.model.ids import NO_ENTRY, Position
+from ledgerlog.model.record import Ack
+
+__all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
+
+RECORD_OVERHEAD = 4
+"""Bytes that a record takes in an entry besides its own: its length."""
+
+_GROUP_COST_MAX = ENTRY_BYTES_MAX - KIB
+"""The most that records and their lengths may take in one entry."""
+
+assert _GROUP_COST_MAX >= RECORD_BYTES_MAX + RECORD_OVERHEAD
+
+
+def group_cost(sizes: Sequence[int]) -> int:
+    """What records of these sizes take in one entry. RecordTooLarge where no entry can hold them."""
+    cost = sum(sizes) + RECORD_OVERHEAD * len(sizes)
+    if cost > _GROUP_COST_MAX:
+        raise RecordTooLarge(cost, _GROUP_COST_MAX, "group of records")
+    return cost
+
+
+class BatchState(enum.IntEnum):
+    QUEUED = 0
+    SENT = 1
+    DURABLE = 2
+    LOST = 3
+    """None of its records is in the log, nor ever will be."""
+    UNKNOWN = 4
+
+
+class Batch:
+    """Records that become one entry."""
+
+    __slots__ = (
+        "_dropped_slots",
+        "cost",
+        "dropped",
+        "end_ticket",
+        "entry_id",
+        "epoch",
+        "expected",
+        "first_offset",
+        "first_ticket",
+        "ledger_id",
+        "records",
+        "size",
+        "state",
+    )
+
+    def __init__(self, first_ticket: int, epoch: int) -> None:
+        self.first_ticket = first_ticket
+        self.end_ticket = first_ticket
+        """One after the last ticket that is answered together with this batch."""
+        self.epoch = epoch
+        self.records: list[bytes] = []
+        """By slot, dropped ones included until the batch is sent; empty once it is."""
+        self.size = 0
+        """Bytes of the records that are not dropped."""
+        self.cost = 0
+        """Bytes in the entry, as far as packing is concerned; dropped ones included."""
+        self.state = BatchState.QUEUED
+        self.ledger_id = -1
+        self.entry_id = NO_ENTRY
+        self.first_offset = -1
+        self.expected: list[tuple[int, int]] | None = None
+        """Slots that are written at the given offset or not at all."""
+        self.dropped: dict[int, OffsetMismatch | None] | None = None
+        """Slots that were taken back (None), or whose condition failed."""
+        self._dropped_slots: list[int] = []
+
+    @property
+    def live_count(self) -> int:
+        """How many records are not dropped. Only while the batch is queued."""
+        return len(self.records) - (len(self.dropped) if self.dropped else 0)
+
+    def live_records(self) -> list[bytes]:
+        """The records to be written."""
+        if not self.dropped:
+            return self.records
+        return [record for slot, record in enumerate(self.records) if slot not in self.dropped]
+
+    def live_slot(self, slot: int) -> int:
+        """Where a record lies in the entry, now that those that were dropped are left out."""
+        return slot - bisect_left(self._dropped_slots, slot) if self.dropped else slot
+
+    def ack(self, slot: int) -> Ack:
+        """The answer for one record of a durable batch. Raises OffsetMismatch where its condition failed
+        after it was added."""
+        if self.dropped is not None:
+            mismatch = self.dropped.get(slot)
+            if mismatch is not None:
+                raise mismatch
+            assert slot not in self.dropped, "nobody asks for a record that was taken back"
+            slot = self.live_slot(slot)
+        return Ack(self.first_offset + slot, Position(self.ledger_id, self.entry_id, slot), self.epoch)
+
+    def acks(self, start: int, stop: int) -> list[Ack]:
+        """The answers for a stretch of slots, none of which was dropped."""
+        first, last = self.live_slot(start), self.live_slot(stop - 1)
+        slots = range(first, last + 1)
+        assert len(slots) == stop - start
+        positions = map(Position, repeat(self.ledger_id), repeat(self.entry_id), slots)
+        offsets = range(self.first_offset + first, self.first_offset + last + 1)
+        return list(map(Ack._make, zip(offsets, positions, repeat(self.epoch), repeat(False), strict=False)))
+
+    def _drop(self, slot: int, why: OffsetMismatch | None) -> int:
+        """Leave a record out; its size."""
+        assert self.state is BatchState.QUEUED
+        if self.dropped is None:
+            self.dropped = {}
+        assert slot not in self.dropped
+        self.dropped[slot] = why
+        self._dropped_slots.insert(bisect_right(self._dropped_slots, slot), slot)
+        size = len(self.records[slot])
+        self.records[slot] = b""
+        self.size -= size
+        return size
+
+
+class AppendQueue:
+    """Everything between an append and its answer, for one leadership of one log."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        epoch: int,
+        next_offset: int,
+        entry_bytes: int = LOG_ENTRY_BYTES_TARGET,
+        window_records: int = LOG_WINDOW_RECORDS,
+        window_bytes: int = LOG_WINDOW_BYTES,
+    ) -> None:
+        if window_records < 1:
+            raise InvalidArgument(f"the window must be at least one record, not {window_records}")
+        self._name = name
+        self._epoch = epoch
+        self._entry_bytes = entry_bytes
+        self._window_records = window_records
+        self._window_bytes = window_bytes
+        self._queued: deque[Batch] = deque()
+        self._open: Batch | None = None
+        """The batch at the end of ``_queued``, while it takes records."""
+        self._sent: deque[Batch] = deque()
+        self._confirmed: dict[int, int] = {}
+        self._conditions = 0
+        """Queued records with an expected offset; none means that nothing needs to be rechecked."""
+        self.next_offset = next_offset
+        """The first offset of the next batch that is sent."""
+        self.durable_offset = next_offset
+        """The offset after the last record that is durable."""
+        self.tail = next_offset
+        self.next_ticket = 0
+        self.answered = -1
+        """The last ticket that is answered."""
+        self.records_outstanding = 0
+        self.bytes_outstanding = 0
+        self.lost_count = 0
+        """Records that ``resolve`` found to be lost."""
+        self.unknown_count = 0
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        """Whether a record of ``size`` bytes fits into the window. One always fits into an empty one."""
+        return (
+            self.records_outstanding < self._window_records
+            and self.bytes_outstanding + size <= self._window_bytes
+        ) or not self.records_outstanding
+
+    def room(self) -> tuple[int, int]:
+        """Records and bytes that still fit into the window."""
+        return (
+            self._window_records - self.records_outstanding,
+            self._window_bytes - self.bytes_outstanding,
+        )
+
+    @property
+    def entry_bytes(self) -> int:
+        return self._entry_bytes
+
+    @property
+    def has_queued(self) -> bool:
+        return bool(self._queued)
+
+    @property
+    def has_full(self) -> bool:
+        """Whether a batch that takes no more records waits to be sent."""
+        return bool(self._queued) and self._queued[0] is not self._open
+
+    @property
+    def entries_sent(self) -> int:
+        """Entries that were sent and are not yet acknowledged."""
+        return len(self._sent)
+
+    def is_drained(self, ledger_id: int) -> bool:
+        """Whether everything that was sent to a ledger is answered. Batches are in order, so its own, if
+        there are any and it is not the newest, are at the head."""
+        return not self._sent or self._sent[0].ledger_id != ledger_id
+
+    # --- adding -------------------------------------------------------------------------------
+
+    def check_expected(self, expected: int) -> None:
+        """OffsetMismatch unless the next record would have this offset."""
+        if expected != self.tail:
+            raise OffsetMismatch(self._name, expected, self.tail)
+
+    def add(self, record: bytes, size: int, expected: int | None = None) -> Batch:
+        """Take a record, whose slot is the last of the batch and whose ticket is ``next_ticket - 1``."""
+        batch = self._open
+        if batch is None or batch.cost + size + RECORD_OVERHEAD > self._entry_bytes:
+            batch = self._new_batch()
+        if expected is not None:
+            assert expected == self.tail
+            batch.expected = batch.expected or []
+            batch.expected.append((len(batch.records), expected))
+            self._conditions += 1
+        batch.records.append(record)
+        batch.size += size
+        batch.cost += size + RECORD_OVERHEAD
+        batch.end_ticket = self.next_ticket = self.next_ticket + 1
+        self.tail += 1
+        self.records_outstanding += 1
+        self.bytes_outstanding += size
+        return batch
+
+    def add_many(self, records: Sequence[bytes], ends: Sequence[int], at: int, limit: int) -> int:
+        """Take records from index ``at`` on, those of one batch that fit into it and are below ``limit``;
+        the index of the first that was not taken. ``ends`` are the cumulative sizes of all records. At
+        least one is taken; the batch is ``last_batch``."""
+        batch = self._open
+        before = ends[at - 1] if at else 0
+        first = ends[at] - before + RECORD_OVERHEAD
+        if batch is None or batch.cost + first > self._entry_bytes:
+            batch = self._new_batch()
+        room = self._entry_bytes - batch.cost
+        base = before + RECORD_OVERHEAD * at
+        stop = bisect_right(
+            range(at + 1, limit + 1), room, key=lambda k: ends[k - 1] + RECORD_OVERHEAD * k - base
+        )
+        self._extend(batch, records[at : at + max(1, stop)], ends[at + max(1, stop) - 1] - before)
+        return at + max(1, stop)
+
+    def add_group(self, records: Sequence[bytes], cost: int) -> Batch:
+        """Take records that share the fate of one entry, as the last slots of the batch."""
+        batch = self._open
+        if batch is None or batch.cost + cost > self._entry_bytes:
+            batch = self._new_batch()
+        self._extend(batch, records, cost - RECORD_OVERHEAD * len(records))
+        return batch
+
+    @property
+    def last_batch(self) -> Batch:
+        """The batch that took the newest record."""
+        assert self._open is not None
+        return self._open
+
+    def _extend(self, batch: Batch, records: Sequence[bytes], size: int) -> None:
+        count = len(records)
+        batch.records += records
+        batch.size += size
+        batch.cost += size + RECORD_OVERHEAD * count
+        batch.end_ticket = self.next_ticket = self.next_ticket + count
+        self.tail += count
+        self.records_outstanding += count
+        self.bytes_outstanding += size
+
+    def _new_batch(self) -> Batch:
+        self._open = batch = Batch(self.next_ticket, self._epoch)
+        self._queued.append(batch)
+        return batch
+
+    # --- taking back --------------------------------------------------------------------------
+
+    def take_back(self, batch: Batch, start: int, stop: int) -> bool:
+        """Drop the records in some slots unless their batch was sent already; whether they were."""
+        if batch.state is not BatchState.QUEUED:
+            return False
+        for slot in range(start, stop):
+            if batch.dropped is None or slot not in batch.dropped:
+                self._drop(batch, slot, None)
+        if self._conditions:
+            self._recheck()
+        return True
+
+    def _drop(self, batch: Batch, slot: int, why: OffsetMismatch | None) -> None:
+        self.bytes_outstanding -= batch._drop(slot, why)
+        self.records_outstanding -= 1
+        self.tail -= 1
+
+    def _recheck(self) -> None:
+        """Drop the queued records whose condition no longer holds."""
+        offset = self.next_offset
+        for batch in self._queued:
+            for slot, expected in batch.expected or ():
+                dropped = batch.dropped
+                if dropped is not None and slot in dropped:
+                    continue
+                actual = offset + batch.live_slot(slot)
+                if expected != actual:
+                    self._drop(batch, slot, OffsetMismatch(self._name, expected, actual))
+            offset += batch.live_count
+        assert offset == self.tail
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def first_to_send(self, *, full_only: bool) -> Batch | None:
+        """The oldest batch that is not sent, its ``first_offset`` set; with ``full_only`` only one that
+        takes no more records. Batches of which nothing is left are answered on the way."""
+        queued = self._queued
+        while queued:
+            batch = queued[0]
+            if full_only and batch is self._open:
+                return None
+            if batch.live_count:
+                batch.first_offset = self.next_offset
+                return batch
+            self._forget_head()
+            batch.state = BatchState.LOST
+            if self._sent:
+                self._sent[-1].end_ticket = batch.end_ticket
+            else:
+                self.answered = batch.end_ticket - 1
+        return None
+
+    def on_sent(self, batch: Batch, ledger_id: int, entry_id: int) -> None:
+        """The batch became an entry; from here on its outcome is the ledger's."""
+        assert batch is self._queued[0]
+        self._forget_head()
+        self.next_offset += batch.live_count
+        batch.state = BatchState.SENT
+        batch.ledger_id = ledger_id
+        batch.entry_id = entry_id
+        self._sent.append(batch)
+
+    def _forget_head(self) -> None:
+        batch = self._queued.popleft()
+        if batch is self._open:
+            self._open = None
+        if batch.expected:
+            self._conditions -= len(batch.expected)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def on_confirmed(self, ledger_id: int, last_confirmed: int) -> int:
+        """A ledger confirmed its entries up to one; ``answered`` after that."""
+        self._confirmed[ledger_id] = last_confirmed
+        sent = self._sent
+        while sent:
+            batch = sent[0]
+            if batch.entry_id > self._confirmed.get(batch.ledger_id, NO_ENTRY):
+                break
+            sent.popleft()
+            self._retire(batch, BatchState.DURABLE)
+        return self.answered
+
+    def _retire(self, batch: Batch, state: BatchState) -> None:
+        batch.state = state
+        count = batch.live_count
+        self.records_outstanding -= count
+        self.bytes_outstanding -= batch.size
+        batch.records = []
+        if state is BatchState.DURABLE:
+            self.durable_offset = batch.first_offset + count
+            self.answered = batch.end_ticket - 1
+        elif state is BatchState.LOST:
+            self.lost_count += count
+        else:
+            self.unknown_count += count
+
+    def resolve(self, ends: Mapping[int, int]) -> int:
+        """The leadership is over. ``ends`` has the last entry of each ledger that is known to be CLOSED.
+        Every batch gets its verdict; ``answered`` after the last one that is durable.
+
+        What was sent to a ledger is in it up to its last entry and no further. What was sent to a newer
+        one is in the log only if all that was sent to the older one is (the newer is counted as empty
+        otherwise). So the first batch that is lost loses all that follow it, and behind one that is not
+        known nothing can be known to be there."""
+        verdict = BatchState.DURABLE
+        while self._sent:
+            batch = self._sent.popleft()
+            end = ends.get(batch.ledger_id)
+            if verdict is not BatchState.LOST:
+                if end is None:
+                    verdict = BatchState.UNKNOWN
+                elif batch.entry_id > end:
+                    verdict = BatchState.LOST
+            self._retire(batch, verdict)
+        while self._queued:
+            batch = self._queued[0]
+            self._forget_head()
+            self._retire(batch, BatchState.LOST)
+        self.tail = self.next_offset
+        return self.answered
+
+
+def cumulative(sizes: Sequence[int]) -> list[int]:
+    """The sum of the sizes up to and with each."""
+    return list(accumulate(sizes))
