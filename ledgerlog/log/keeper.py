@@ -1,0 +1,242 @@
+"""The keeper of the chain: the one task that carries out what ``core.log_chain.Leadership`` needs.
+
+It creates the next ledger ahead, writes the list, closes the ledger that is drained, and rereads the
+record when it may have changed. All of it happens beside the appends, which never wait for it: until
+a roll is written they go on in the old ledger, from then on in the new one.
+
+Everything is level-triggered: ``look`` says that something may have changed, and carries no data.
+What fails for want of metadata or bookies is tried again, with a growing pause, for as long as the
+leadership lasts; a roll that is late makes a segment longer and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Protocol
+
+import trio
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.core.log_chain import Leadership, LeadershipNeed
+from ledgerlog.errors import (
+    AppendUnknown,
+    LedgerClosed,
+    LedgerFenced,
+    LedgerLogError,
+    LedgerNotFound,
+    LostLeadership,
+    MetadataUnavailable,
+    NotEnoughBookies,
+)
+from ledgerlog.limits import RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
+from ledgerlog.log.registry import LogRegistry, ledger_labels
+from ledgerlog.log.takeover import UNSETTLED
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.layout import log_record_path
+from ledgerlog.model.log import LogListFull, SegmentCounts
+
+logger = logging.getLogger(__name__)
+
+
+class Appends(Protocol):
+    """What the keeper asks of whoever appends."""
+
+    def is_drained(self, ledger_id: int) -> bool:
+        """Whether all that was sent to a ledger is acknowledged, and nothing more will be sent to it."""
+        ...
+
+    def counts_of(self, ledger_id: int) -> SegmentCounts:
+        """What was sent to a ledger."""
+        ...
+
+    def on_ledger(self, writer: LedgerWriter) -> None:
+        """New appends go to this ledger from now on."""
+        ...
+
+    def on_time(self) -> None:
+        """The time that ``look_at`` was given has come."""
+        ...
+
+
+class Keeper:
+    """Keeps the chain of one leadership. ``run`` ends when the leadership does."""
+
+    def __init__(
+        self,
+        core: Leadership,
+        current: LedgerWriter,
+        appends: Appends,
+        *,
+        client: LedgerClient,
+        registry: LogRegistry,
+    ) -> None:
+        self.core = core
+        self._appends = appends
+        self._client = client
+        self._registry = registry
+        self.current = current
+        self.draining: LedgerWriter | None = None
+        self._spare: LedgerWriter | None = None
+        self._wake = trio.Event()
+        self._moved = trio.Event()
+        self._reread = False
+        self._refused: LeadershipNeed | None = None
+        """What could not be done when it was tried last; it is tried again at ``_retry_at``."""
+        self._delay_s = 0.0
+        self._retry_at = math.inf
+        self._look_at = math.inf
+
+    def look(self) -> None:
+        """Something that the chain depends on may have changed."""
+        self._wake.set()
+
+    def look_at(self, when: float) -> None:
+        """Call ``on_time`` at this time of trio's clock; one time is kept, the newest."""
+        self._look_at = when
+        self._wake.set()
+
+    async def wait_moved(self) -> None:
+        """Return after the keeper has done something, or has ended."""
+        await self._moved.wait()
+
+    # --- the task -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the chain until it is finished or lost."""
+        core = self.core
+        try:
+            while core.failure is None and not core.is_finished:
+                self._wake = trio.Event()
+                if await self._step():
+                    self._tell_moved()
+                    continue
+                with trio.move_on_at(min(self._retry_at, self._look_at)):
+                    await self._wake.wait()
+                if trio.current_time() >= self._look_at:
+                    self._look_at = math.inf
+                    self._appends.on_time()
+        finally:
+            self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    async def _step(self) -> bool:
+        """Do one thing that is needed; False if nothing is, or if it could not be done now."""
+        core = self.core
+        if core.closing is not None and self._appends.is_drained(core.closing):
+            core.on_drained(core.closing)
+        need = core.need
+        if self._reread and need is not LeadershipNeed.WRITE:
+            need = LeadershipNeed.SETTLE
+        if need is not self._refused:
+            self._refused, self._retry_at = None, math.inf
+        elif trio.current_time() < self._retry_at:
+            return False
+        try:
+            match need:
+                case LeadershipNeed.SETTLE:
+                    self._reread = False
+                    core.on_record(*await self._registry.read(core.metadata.incarnation))
+                    self._follow()
+                case LeadershipNeed.WRITE:
+                    await self._write()
+                case LeadershipNeed.CLOSE:
+                    await self._close()
+                case LeadershipNeed.SPARE:
+                    spare = await self._client.ledgers.create(
+                        replication=core.metadata.replication, metadata=ledger_labels(core.metadata)
+                    )
+                    self._spare = spare
+                    core.on_spare(spare.ledger_id)
+                case _:
+                    return False
+        except (MetadataUnavailable, NotEnoughBookies, LogListFull) as cause:
+            self._reread = self._reread or need is LeadershipNeed.SETTLE
+            self._pause(need, cause)
+            return False
+        self._delay_s = 0.0
+        return True
+
+    async def _write(self) -> None:
+        try:
+            self.core.on_written(await self._registry.write(self.core.record, self.core.version))
+        except UNSETTLED:
+            self.core.on_unsettled()
+        self._follow()
+
+    async def _close(self) -> None:
+        core = self.core
+        ledger_id = core.closing
+        assert ledger_id is not None
+        writer = self.draining if self.draining is not None else self.current
+        assert writer.ledger_id == ledger_id
+        # Its end is ours to see from here on, and not a failure that progress has to tell.
+        writer.set_progress_callback(None)
+        try:
+            last = await writer.close()
+        except (LedgerFenced, LedgerClosed, LedgerNotFound, AppendUnknown) as cause:
+            core.on_lost(LostLeadership(core.metadata.name, None, str(cause)))
+            return
+        assert last == writer.last_add_pushed, "a drained ledger ends with what was sent to it"
+        core.on_closed(self._appends.counts_of(ledger_id))
+
+    def _follow(self) -> None:
+        """Bring the writers in line with the core, in one step with what changed it."""
+        core = self.core
+        if core.current != self.current.ledger_id:
+            assert self._spare is not None
+            assert self._spare.ledger_id == core.current
+            self.draining, self.current, self._spare = self.current, self._spare, None
+            logger.info(
+                "log=%s epoch=%d goes on in ledger=%d after ledger=%d",
+                core.metadata.name,
+                core.epoch,
+                self.current.ledger_id,
+                self.draining.ledger_id,
+            )
+            self._appends.on_ledger(self.current)
+        if self.draining is not None and core.draining is None:
+            self.draining = None
+
+    def _pause(self, need: LeadershipNeed, cause: LedgerLogError) -> None:
+        if self._refused is None:
+            logger.warning(
+                "log=%s epoch=%d cannot %s now: %s",
+                self.core.metadata.name,
+                self.core.epoch,
+                need.value,
+                cause,
+            )
+        self._refused = need
+        self._delay_s = min(RECONNECT_DELAY_MAX_S, max(RECONNECT_DELAY_MIN_S, 2 * self._delay_s))
+        self._retry_at = trio.current_time() + self._delay_s
+
+    # --- beside it ----------------------------------------------------------------------------
+
+    async def watch(self, store: MetadataStore) -> None:
+        """Have the record reread whenever it may have changed, so that a leader that has nothing to append
+        learns of its successor as well."""
+        path = log_record_path(self.core.metadata.incarnation)
+        while True:
+            try:
+                async with store.watch(path) as watch:
+                    while True:
+                        await watch.wait()
+                        self._reread = True
+                        self.look()
+            except MetadataUnavailable as cause:
+                logger.warning("log=%s is not watched now: %s", self.core.metadata.name, cause)
+                await trio.sleep(RECONNECT_DELAY_MAX_S)
+
+    async def give_up_ledgers(self) -> list[int]:
+        """End the ledger writers that are left, without closing their ledgers; the spare if nobody can have
+        listed it, to be deleted."""
+        unused = self.core.take_spare()
+        for writer in (self.draining, self.current, self._spare):
+            if writer is not None:
+                await writer.aclose()
+        return [] if unused is None else [unused]

@@ -1,0 +1,155 @@
+"""Log records in the store: the typed face of the metadata capability for logs.
+
+A log is two nodes. ``logs/NAME`` holds the number of the log's incarnation, ``log/NUMBER`` its record. They
+are made and removed in one transaction each. Whoever works with a log remembers the incarnation, so
+that one that was deleted and made again under its name is never mistaken for it.
+
+Making a log makes no ledger, and removing one removes the list before its ledgers: a crash in between
+leaves ledgers that no list names, and each of them carries the incarnation it was made for
+(``ledger_labels``), which is how a sweep knows them.
+"""
+
+from __future__ import annotations
+
+from ledgerlog.client.environment import Environment
+from ledgerlog.errors import LogExists, LogNotFound, MetadataOutcomeUnknown
+from ledgerlog.meta.store import (
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NodeMissing,
+    VersionConflict,
+)
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ids import check_log_name
+from ledgerlog.model.layout import LOG_COUNTER, LOG_NAMES, log_name_of, log_name_path, log_record_path
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy
+from ledgerlog.model.quorum import Replication
+
+_FORMAT = 1
+
+INCARNATION_LABEL = "log-incarnation"
+NAME_LABEL = "log-name"
+
+
+def ledger_labels(metadata: LogMetadata) -> dict[str, bytes]:
+    """What a ledger's own metadata says of the log that it was made for."""
+    return {
+        NAME_LABEL: metadata.name.encode(),
+        INCARNATION_LABEL: str(metadata.incarnation).encode(),
+    }
+
+
+class LogRegistry:
+    """All logs' records. Every method may raise MetadataUnavailable."""
+
+    def __init__(self, store: MetadataStore, environment: Environment) -> None:
+        self._store = store
+        self._environment = environment
+
+    async def find(self, name: str) -> int | None:
+        """The incarnation of the log of that name, None where there is none."""
+        path = log_name_path(check_log_name(name))
+        node = await self._store.get(path)
+        if node is None:
+            # A read may be older than what another client has just made.
+            await self._store.sync()
+            node = await self._store.get(path)
+        return None if node is None else _decode_name(node.value, name)
+
+    async def read(self, incarnation: int, *, fresh: bool = True) -> tuple[LogMetadata | None, int]:
+        """A log's record and version; None where it is gone. Unless ``fresh`` is waived, at least as new as
+        every write that ended before the call. MetadataCorrupt."""
+        if fresh:
+            await self._store.sync()
+        node = await self._store.get(log_record_path(incarnation))
+        if node is None:
+            return None, -1
+        return LogMetadata.decode_untrusted(node.value, incarnation), node.version
+
+    async def write(self, metadata: LogMetadata, version: int) -> int:
+        """Replace the record if it is at ``version``; the new version. VersionConflict, NodeMissing,
+        MetadataOutcomeUnknown: see ``core.log_chain`` for how to go on."""
+        return await self._store.set(
+            log_record_path(metadata.incarnation), metadata.encode(), version=version
+        )
+
+    async def create(
+        self,
+        name: str,
+        *,
+        replication: Replication,
+        roll: RollPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> LogMetadata:
+        """A new, empty log. LogExists; InvalidArgument."""
+        path = log_name_path(check_log_name(name))
+        metadata = LogMetadata.create(
+            name=name,
+            incarnation=await self._store.next_id(LOG_COUNTER),
+            created_ms=self._environment.now_ms(),
+            token=self._environment.new_token(),
+            replication=replication,
+            roll=roll,
+            retention=retention,
+            properties=properties,
+        )
+        nodes = [
+            Create(path, _encode_name(name, metadata.incarnation)),
+            Create(log_record_path(metadata.incarnation), metadata.encode()),
+        ]
+        while True:
+            try:
+                await self._store.transaction(nodes)
+            except NodeExists:
+                # The answer of an earlier attempt of this loop may have been lost.
+                if await self.find(name) != metadata.incarnation:
+                    raise LogExists(name) from None
+            except MetadataOutcomeUnknown:
+                found = await self.find(name)
+                if found is None:
+                    continue
+                if found != metadata.incarnation:
+                    raise LogExists(name) from None
+            return metadata
+
+    async def delete(self, name: str, incarnation: int) -> LogMetadata:
+        """Remove a log's two nodes; its last record, whose ledgers are to be deleted now. LogNotFound where
+        the log is not, or no longer, of that incarnation."""
+        path, record_path = log_name_path(name), log_record_path(incarnation)
+        last: LogMetadata | None = None
+        while True:
+            await self._store.sync()
+            name_node = await self._store.get(path)
+            metadata, version = await self.read(incarnation, fresh=False)
+            if metadata is None and last is not None:
+                return last  # An attempt whose answer was lost.
+            if metadata is None or name_node is None or _decode_name(name_node.value, name) != incarnation:
+                raise LogNotFound(name)
+            last = metadata
+            try:
+                await self._store.transaction([Delete(record_path, version), Delete(path, name_node.version)])
+            except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
+                continue
+            return metadata
+
+    async def list(self, prefix: str) -> list[str]:
+        """The names of all logs that start with ``prefix``, sorted; complete, or an error."""
+        names = (log_name_of(component) for component in await self._store.children(LOG_NAMES))
+        return sorted(name for name in names if name.startswith(prefix))
+
+
+def _encode_name(name: str, incarnation: int) -> bytes:
+    return encode_record({"v": _FORMAT, "name": name, "incarnation": incarnation})
+
+
+def _decode_name(data: bytes, name: str) -> int:
+    fields = decode_record_untrusted(data, f"name of log {name}", MetadataCorrupt)
+    if fields.integer("v") != _FORMAT:
+        fields.fail(f"this version reads format {_FORMAT}")
+    if fields.get("name", str) != name:
+        fields.fail("it names another log")
+    return fields.integer("incarnation")

@@ -1,0 +1,126 @@
+"""Taking a log over, and ending it: the shell around ``core.log_chain.Takeover``.
+
+One task, one step at a time; the core says which. Whatever goes wrong, a ledger that was made here and
+that surely no list names is deleted again, and one that may be listed is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.ledgers import Ledgers
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.core.log_chain import Contents, Takeover, TakeoverNeed
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, MetadataOutcomeUnknown
+from ledgerlog.limits import METADATA_TIMEOUT_S
+from ledgerlog.log.registry import LogRegistry, ledger_labels
+from ledgerlog.meta.store import NodeMissing, VersionConflict
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.wire.records import decode_header
+
+logger = logging.getLogger(__name__)
+
+UNSETTLED = (VersionConflict, NodeMissing, MetadataOutcomeUnknown)
+"""What a write of the list may raise without the chain being in doubt: the core settles it."""
+
+
+async def take_over(
+    client: LedgerClient, registry: LogRegistry, name: str, incarnation: int
+) -> tuple[LogMetadata, int, LedgerWriter]:
+    """Become the leader: the log's record and version with the new epoch, and the writer of its new ledger.
+
+    Raises LogNotFound, LogSealed; RecoveryFailed and NotEnoughBookies (retryable) where too few bookies
+    answer to end the ledgers of the leader before; MetadataUnavailable; EntryCorrupt. Cancelling leaves
+    at most a ledger behind that nobody lists."""
+    core = Takeover(name, new_token=client.environment.new_token)
+    writer = await _run(client, registry, core, incarnation)
+    assert core.record is not None
+    assert writer is not None
+    return core.record, core.version, writer
+
+
+async def seal(client: LedgerClient, registry: LogRegistry, name: str, incarnation: int) -> LogMetadata:
+    """End the log: fence and close its ledgers, then write that it is sealed. Errors as for ``take_over``."""
+    core = Takeover(name, new_token=client.environment.new_token, seal=True)
+    await _run(client, registry, core, incarnation)
+    assert core.record is not None
+    return core.record
+
+
+async def _run(
+    client: LedgerClient, registry: LogRegistry, core: Takeover, incarnation: int
+) -> LedgerWriter | None:
+    writer: LedgerWriter | None = None
+    try:
+        while True:
+            match core.need:
+                case TakeoverNeed.READ | TakeoverNeed.SETTLE:
+                    core.on_record(*await registry.read(incarnation))
+                    if core.ledger_id is None and writer is not None:
+                        await writer.aclose()
+                        writer = None
+                        await delete_ledgers(client.ledgers, core.take_garbage())
+                case TakeoverNeed.RECOVER:
+                    core.on_recovered(await recover_contents(client.ledgers, core.recovering))
+                case TakeoverNeed.CREATE:
+                    assert core.base is not None
+                    writer = await client.ledgers.create(
+                        replication=core.base.replication, metadata=ledger_labels(core.base)
+                    )
+                    core.on_created(writer.ledger_id)
+                case TakeoverNeed.WRITE:
+                    assert core.record is not None
+                    try:
+                        core.on_written(await registry.write(core.record, core.version))
+                    except UNSETTLED:
+                        core.on_unsettled()
+                case TakeoverNeed.DONE:
+                    return writer
+                case TakeoverNeed.FAILED:
+                    assert core.failure is not None
+                    raise core.failure
+    except BaseException:
+        core.abandon()
+        with trio.move_on_after(METADATA_TIMEOUT_S, shield=True):
+            if writer is not None:
+                await writer.aclose()
+            await delete_ledgers(client.ledgers, core.take_garbage())
+        raise
+
+
+async def recover_contents(ledgers: Ledgers, ledger_id: int) -> Contents | None:
+    """Bring a ledger to its end and look at its first and last entry; None where it is empty."""
+    metadata = await ledgers.recover(ledger_id)
+    last = metadata.last_entry
+    assert last is not None, "a recovered ledger is closed"
+    if last == NO_ENTRY:
+        return None
+    reader = await ledgers.open(ledger_id)
+    (payload,) = await reader.read(last, last)
+    bottom = top = decode_header(payload, ledger_id=ledger_id, entry_id=last)
+    if last > 0:
+        (payload,) = await reader.read(0, 0)
+        bottom = decode_header(payload, ledger_id=ledger_id, entry_id=0)
+    return Contents(
+        first_offset=bottom.first_offset,
+        end_offset=top.end_offset,
+        bytes_before=bottom.bytes_before,
+        bytes_after=top.bytes_after,
+        first_ms=bottom.timestamp_ms,
+        last_ms=top.timestamp_ms,
+    )
+
+
+async def delete_ledgers(ledgers: Ledgers, ledger_ids: list[int]) -> None:
+    """Delete ledgers that no list names. One that cannot be deleted now is left to a sweep."""
+    for ledger_id in ledger_ids:
+        try:
+            await ledgers.delete(ledger_id)
+        except LedgerNotFound:
+            pass
+        except LedgerLogError as cause:
+            logger.warning("ledger=%d belongs to no log and was not deleted: %s", ledger_id, cause)
