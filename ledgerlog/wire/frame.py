@@ -32,6 +32,9 @@ that all ADDs up to that number are durable, except those refused before by a me
 ``REFUSED``, which names one ADD by its number and carries a status. An ADD with no entries tells the
 LAC and is counted and acknowledged like any other.
 
+**Replies** repeat the request's number and ledger id. A client breaks with a bookie that answers a
+request it never made, or with another kind or ledger than it asked about.
+
 **READ** asks for the entries first, first + stride, ... up to ``last`` within ``argument`` payload
 bytes. The reply holds what was found and says in ``argument`` through which entry it is complete: an
 asked entry up to there that is not in the reply does not exist on this bookie (status OK or
@@ -198,7 +201,7 @@ _LENGTH = struct.Struct("<I")
 def decode_frame_untrusted(raw: memoryview) -> Frame:
     """The frame that ``raw`` holds exactly. WireError if any of it is out of range or the checksum fails.
 
-    Payload bytes are not looked at: their digests are checked by ``Entries.verify``."""
+    Payload bytes are not looked at: their digests are checked by ``Entries.first_damaged``."""
     if len(raw) < HEADER_BYTES:
         raise WireError(f"a frame of {len(raw)} bytes; the header alone has {HEADER_BYTES}")
     header = Header._make(HEADER.unpack_from(raw))
@@ -222,7 +225,7 @@ def decode_frame_untrusted(raw: memoryview) -> Frame:
         raise WireError(f"ledger id {header.ledger_id} is out of range")
     if not (-1 <= header.first <= ENTRY_ID_MAX and -1 <= header.last <= ENTRY_ID_MAX):
         raise WireError(f"entry ids {header.first}..{header.last} are out of range")
-    if header.lac < NO_ENTRY or header.lafr < NO_ENTRY:
+    if not (NO_ENTRY <= header.lac <= ENTRY_ID_MAX and NO_ENTRY <= header.lafr <= ENTRY_ID_MAX):
         raise WireError(f"LAC {header.lac}, LAFR {header.lafr}: out of range")
     return Frame(header, raw)
 
