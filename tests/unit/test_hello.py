@@ -1,0 +1,124 @@
+"""HELLO: who the two ends of a connection are."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerlog.errors import WireError
+from ledgerlog.model.codec import encode_record
+from ledgerlog.wire.frame import REPLY, Kind, Status, decode_frame_untrusted, encode_head
+from ledgerlog.wire.hello import (
+    HELLO_BODY_BYTES_MAX,
+    Hello,
+    decode_hello_untrusted,
+    encode_hello,
+    encode_hello_reply,
+)
+
+GOOD: dict[str, Any] = {"protocol": 1, "bookie": "b1", "instance": "i1", "cluster": "c1"}
+BOOKIE = Hello(bookie_id="b1", instance="i1", cluster="c1")
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}", fullmatch=True)
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
+
+
+def decode(raw: bytes) -> Hello:
+    return decode_hello_untrusted(decode_frame_untrusted(memoryview(raw)))
+
+
+@given(bookie=names, instance=st.none() | texts, cluster=st.none() | texts, protocol=st.integers(1, 65535))
+def test_a_hello_comes_back(bookie: str, instance: str | None, cluster: str | None, protocol: int) -> None:
+    hello = Hello(bookie_id=bookie, instance=instance, cluster=cluster, protocol=protocol)
+    assert decode(encode_hello(hello)) == hello
+    if instance is not None:
+        assert decode(encode_hello_reply(Status.WRONG_BOOKIE, hello)) == hello
+
+
+def test_the_longest_identities_fit() -> None:
+    hello = Hello(bookie_id="b" * 128, instance="\N{GREEK SMALL LETTER MU}" * 128, cluster="c" * 128)
+    assert decode(encode_hello_reply(Status.OK, hello)) == hello
+
+
+def test_unknown_keys_are_for_later_versions() -> None:
+    raw = encode_head(Kind.HELLO, index=encode_record({**GOOD, "later": 1}))
+    assert decode(raw) == BOOKIE
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"protocol": None}, "'protocol' is NoneType"),
+        ({"protocol": True}, "'protocol' is bool"),
+        ({"protocol": 0}, "'protocol' is 0"),
+        ({"protocol": 65536}, "'protocol' is 65536"),
+        ({"protocol": "1"}, "'protocol' is str"),
+        ({"bookie": None}, "'bookie' is NoneType"),
+        ({"bookie": ""}, "not a bookie id"),
+        ({"bookie": "a b"}, "not a bookie id"),
+        ({"bookie": "b" * 129}, "not a bookie id"),
+        ({"bookie": b"b1"}, "'bookie' is bytes"),
+        ({"instance": 5}, "'instance' is int"),
+        ({"instance": ""}, "'instance' has 0 characters"),
+        ({"instance": "i" * 129}, "'instance' has 129 characters"),
+        ({"cluster": b"c"}, "'cluster' is bytes"),
+        ({"cluster": "c" * 129}, "'cluster' has 129 characters"),
+        ({"more": "x" * HELLO_BODY_BYTES_MAX}, "over the limit"),
+    ],
+    ids=itertools.count(),
+)
+def test_a_malformed_hello_names_the_field(change: dict[str, Any], why: str) -> None:
+    body = encode_record({**GOOD, **change})
+    for kind in (Kind.HELLO, Kind.HELLO | REPLY):
+        with pytest.raises(WireError, match=why):
+            decode(encode_head(kind, index=body))
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    for name in ("protocol", "bookie"):
+        body = {key: value for key, value in GOOD.items() if key != name}
+        with pytest.raises(WireError, match=f"the field '{name}' is missing"):
+            decode(encode_head(Kind.HELLO, index=encode_record(body)))
+
+
+def test_a_bookie_always_knows_its_instance() -> None:
+    body = encode_record({"protocol": 1, "bookie": "b1", "instance": None})
+    assert decode(encode_head(Kind.HELLO, index=body)).instance is None
+    with pytest.raises(WireError, match="'instance'"):
+        decode(encode_head(Kind.HELLO | REPLY, index=body))
+    with pytest.raises(AssertionError):
+        encode_hello_reply(Status.OK, Hello(bookie_id="b1", instance=None))
+
+
+def test_another_message_is_no_hello() -> None:
+    with pytest.raises(WireError, match="where a HELLO was due"):
+        decode(encode_head(Kind.INFO, index=encode_record(GOOD)))
+    for body in (b"", b"\xff", b"\x80", encode_record(GOOD) + b"\0"):
+        with pytest.raises(WireError):
+            decode(encode_head(Kind.HELLO, index=body))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        (Hello(bookie_id="b1", instance="i1", cluster="c1"), Status.OK),
+        (Hello(bookie_id="b1", instance=None), Status.OK),
+        (Hello(bookie_id="b1", instance="i1", cluster=None), Status.OK),
+        (Hello(bookie_id="b2", instance="i1"), Status.WRONG_BOOKIE),
+        (Hello(bookie_id="b1", instance="i2"), Status.WRONG_BOOKIE),
+        (Hello(bookie_id="b1", instance="i1", cluster="c2"), Status.WRONG_BOOKIE),
+        (Hello(bookie_id="b2", instance="i1", protocol=2), Status.BAD_REQUEST),
+    ],
+    ids=itertools.count(),
+)
+def test_a_bookie_serves_only_who_means_it(wanted: Hello, status: Status) -> None:
+    assert wanted.accepts(BOOKIE) is status
+
+
+def test_a_bookie_that_does_not_say_its_cluster_serves_any() -> None:
+    assert Hello("b1", "i1", "c9").accepts(attrs.evolve(BOOKIE, cluster=None)) is Status.OK
