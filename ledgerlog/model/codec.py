@@ -2,9 +2,9 @@
 
 A record is one CBOR map with text keys. Encoding is canonical, so equal records are equal bytes.
 Decoding refuses what cbor2 accepts by default and a metadata record never needs: tags (they build
-regular expressions, decimals, shared references), indefinite lengths, duplicate keys, trailing bytes,
-deep nesting. ``Fields`` then reads the map field by field with exact types, and every complaint
-names the record and the field.
+regular expressions, decimals, shared references), simple values but false, true and null, indefinite
+lengths, duplicate keys, trailing bytes, deep nesting. ``Fields`` then reads the map field by field with
+exact types, and every complaint names the record and the field.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 _DEPTH_MAX = 8
 _TAG_MAJOR = 6
+_SIMPLE_MAJOR = 7
+_PLAIN_SIMPLE = frozenset((20, 21, 22, 25, 26, 27))
+"""false, true, null and the three sizes of floats."""
 
 
 def encode_record(fields: dict[str, Any]) -> bytes:
@@ -28,8 +31,8 @@ def encode_record(fields: dict[str, Any]) -> bytes:
     return cbor2.dumps(fields, canonical=True)
 
 
-def _refuse_tags(data: bytes, fail: Callable[[str], NoReturn]) -> None:
-    """Walk the item heads and refuse tags and indefinite lengths before anything is built.
+def _refuse_special(data: bytes, fail: Callable[[str], NoReturn]) -> None:
+    """Walk the item heads and refuse what is not plain before anything is built.
 
     cbor2's hooks do not switch its built-in tags off, hence the scan. Every head consumes at least one
     byte and strings are skipped by length, so the walk is linear in the input."""
@@ -43,6 +46,8 @@ def _refuse_tags(data: bytes, fail: Callable[[str], NoReturn]) -> None:
             fail("a tagged item")
         if info >= 28:
             fail("an indefinite or reserved length")
+        if major == _SIMPLE_MAJOR and info not in _PLAIN_SIMPLE:
+            fail("a simple value other than false, true and null")
         argument = info
         if info >= 24:
             width = 1 << (info - 24)
@@ -63,7 +68,7 @@ def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], Ledge
 
     if len(data) > METADATA_BYTES_MAX:
         fail(f"{len(data)} bytes, over the limit of {METADATA_BYTES_MAX}")
-    _refuse_tags(data, fail)
+    _refuse_special(data, fail)
     try:
         value = cbor2.loads(data, max_depth=_DEPTH_MAX, allow_indefinite=False, allow_duplicate_keys=False)
     except (cbor2.CBORDecodeError, ValueError, TypeError, RecursionError, OverflowError) as cause:
