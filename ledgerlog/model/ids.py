@@ -19,6 +19,7 @@ BookieId = str
 """A bookie's identity: 1 to 128 of letters, digits, and ``. _ : -``; stable for ever."""
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}\Z")
+_POSITION = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):([0-9]{1,19})\Z")
 _LOG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-/]{0,254}\Z")
 
 
@@ -64,7 +65,7 @@ class Position:
     @classmethod
     def parse(cls, text: str) -> Position:
         """The inverse of ``str()``. InvalidArgument if the text is not ``ledger:entry:slot``."""
-        parts = text.split(":")
-        if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        match = _POSITION.match(text)
+        if match is None:
             raise InvalidArgument(f"{text!r} is not a position (ledger:entry:slot)")
-        return cls(*(int(part) for part in parts))
+        return cls(*map(int, match.groups()))

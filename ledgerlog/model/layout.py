@@ -15,6 +15,7 @@ another node: a stale writer's compare-and-set meets NodeMissing, never an equal
 
 from __future__ import annotations
 
+from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.model.ids import BookieId
 
 CLUSTER = "cluster"
@@ -36,9 +37,12 @@ def ledger_path(ledger_id: int) -> str:
 
 def ledger_id_of(*components: str) -> int:
     """The ledger id that the three components below ``ledgers`` spell; ValueError if they do not."""
-    if [len(component) for component in components] != [8, 4, 4]:
-        raise ValueError(f"{'/'.join(components)!r} is not the path of a ledger")
-    return int("".join(components), 16)
+    path = "/".join((LEDGERS, *components))
+    ledger_id = int("".join(components), 16) if len(components) == 3 else -1
+    # int() alone also takes signs, underscores and capitals.
+    if not 0 <= ledger_id <= LEDGER_ID_MAX or ledger_path(ledger_id) != path:
+        raise ValueError(f"{path!r} is not the path of a ledger")
+    return ledger_id
 
 
 def writable_path(bookie_id: BookieId) -> str:
