@@ -10,7 +10,8 @@ and asserts the rules that must hold before any metadata write:
     any -> same state      repair replaces a bookie in a fragment that is not the last of an open ledger
 
 ``first_entry`` strictly grows along the fragments (R-B4); an entry belongs to the last fragment that
-starts at or before it. ``last_entry`` is set exactly when the ledger is CLOSED and never changes.
+starts at or before it. ``last_entry`` is set exactly when the ledger is CLOSED and never changes. Every
+entry below the last fragment is committed, so a ledger never ends below the last one of those.
 
 ``token`` is a random value of whoever wrote this version: a writer whose reply was lost reads again
 and knows its own write by it (rule 14). ``key`` is the ledger's secret for bookies.
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import NO_ENTRY, BookieId, check_bookie_id, check_ledger_id
@@ -76,6 +77,10 @@ class LedgerMetadata:
             _require(not has_duplicates(fragment.ensemble), "an ensemble names each bookie once")
         closed = self.state is LedgerState.CLOSED
         _require((self.last_entry is not None) == closed, "last_entry is set exactly when CLOSED")
+        _require(
+            self.last_entry is None or self.last_entry >= previous - 1,
+            "a ledger never ends before its last fragment: what lies there is committed (R-B3)",
+        )
         _require(len(self.key) == LEDGER_KEY_BYTES, f"the key has {LEDGER_KEY_BYTES} bytes")
 
     @classmethod
@@ -172,6 +177,7 @@ class LedgerMetadata:
             "the last fragment of an open ledger belongs to its writer (rule 20)"
         )
         fragment = self.fragments[fragment_index]
+        assert old in fragment.ensemble, f"{old} is not in the fragment that it is replaced in"
         ensemble = tuple(new if bookie == old else bookie for bookie in fragment.ensemble)
         fragments = list(self.fragments)
         fragments[fragment_index] = attrs.evolve(fragment, ensemble=ensemble)
@@ -219,7 +225,7 @@ class LedgerMetadata:
                     ack_quorum=fields.integer("ack_quorum"),
                     guaranteed=fields.get("guaranteed", bool),
                 ),
-                state=LedgerState(fields.get("state", str)),
+                state=_decode_state(fields),
                 fragments=_decode_fragments(fields),
                 last_entry=(
                     None
@@ -254,14 +260,25 @@ def change_fragments(
     return (*fragments, changed)
 
 
+def _decode_state(fields: Fields) -> LedgerState:
+    text = fields.get("state", str)
+    try:
+        return LedgerState(text)
+    except ValueError:
+        fields.fail(f"the field 'state' is {text[:32]!r}")
+
+
 def _decode_fragments(fields: Fields) -> tuple[Fragment, ...]:
     starts = fields.sequence("first_entries", int)
     ensembles = fields.sequence("ensembles", list)
     if len(starts) != len(ensembles) or not starts:
         fields.fail("as many ensembles as fragment starts are needed, at least one")
-    if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
-        fields.fail("the fragment starts must grow from 0")
-    return tuple(
-        Fragment(start, tuple(check_bookie_id(bookie) for bookie in ensemble))
-        for start, ensemble in zip(starts, ensembles, strict=True)
-    )
+    if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)) or starts[-1] > ENTRY_ID_MAX:
+        fields.fail(f"the fragment starts must grow from 0, up to {ENTRY_ID_MAX}")
+    try:
+        return tuple(
+            Fragment(start, tuple(check_bookie_id(bookie) for bookie in ensemble))
+            for start, ensemble in zip(starts, ensembles, strict=True)
+        )
+    except InvalidArgument as cause:
+        fields.fail(f"the field 'ensembles': {cause}")
