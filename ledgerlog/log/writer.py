@@ -51,6 +51,7 @@ from ledgerlog.limits import (
     RECORD_BYTES_MAX,
     WRITER_FRAMES_OUTSTANDING,
 )
+from ledgerlog.log.beside import beside
 from ledgerlog.log.keeper import Keeper
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.takeover import delete_ledgers, take_over
@@ -666,37 +667,20 @@ async def lead(
         registry=registry,
         window=LOG_WINDOW_RECORDS if window is None else window,
     )
-    error: BaseException | None = None
     outstanding = 0
     try:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(writer._run, name=f"log writer {name}")
-                try:
-                    yield writer
-                except BaseException as caught:
-                    error = caught
+        async with beside(writer._run, name=f"log writer {name}"):
+            try:
+                yield writer
+            finally:
                 outstanding = writer._queue.records_outstanding
                 if trio.current_effective_deadline() > -math.inf:
                     with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
                         await writer._leave()
-                nursery.cancel_scope.cancel()
-        finally:
-            await writer._abandon()
-    except BaseException as ended:
-        # The nursery wraps what it ends with; what the body raised goes first unless there is a bug.
-        if error is None or not _is_cancellation(ended):
-            raise
-    if error is not None:
-        raise error
+    finally:
+        await writer._abandon()
     if outstanding and (writer._queue.unknown_count or writer._queue.lost_count):
         raise writer._verdict_of_the_rest()
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[1] is None
-    return isinstance(error, trio.Cancelled)
 
 
 def _as_bytes(data: object) -> bytes:

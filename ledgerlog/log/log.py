@@ -1,0 +1,265 @@
+"""A log, and the names of logs: what ``Cluster`` gives to people.
+
+A ``Log`` is a name bound to one incarnation of it; it holds no connection and no state that can go
+stale. Everything that changes the record of a log is a compare-and-set that starts from a fresh read:
+taking over and sealing through ``log.takeover``, truncation and properties here.
+
+Order of effects: a ledger leaves the list before it is deleted, and a log's record is removed before its
+ledgers are. A crash in between leaves ledgers that nobody lists and that say which log they were
+made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+
+import attrs
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed
+from ledgerlog.log.places import find_tail
+from ledgerlog.log.reader import LogReader, Start, check_start, open_reader
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.takeover import UNSETTLED, delete_ledgers, seal
+from ledgerlog.log.writer import LogWriter, lead
+from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy, Segment
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import moment
+
+__all__ = ["Log", "LogInfo", "create_log", "delete_log", "list_logs", "open_log"]
+
+
+@attrs.frozen(kw_only=True)
+class LogInfo:
+    """A log as it was at one moment."""
+
+    name: str
+    epoch: int
+    """The newest leadership; 0 where there has been none."""
+    first_offset: int
+    """The first record that is still readable."""
+    next_offset: int
+    """One more than the last record that is confirmed."""
+    sealed: bool
+    segments: tuple[Segment, ...]
+    replication: Replication
+    roll: RollPolicy
+    retention: RetentionPolicy
+    properties: dict[str, str]
+    created: datetime
+
+
+class Log:
+    """One log. Made by ``Cluster.create_log`` and ``Cluster.open_log``.
+
+    A log that is deleted and made again under its name is another log: this object then raises
+    LogNotFound. Every method may raise MetadataUnavailable."""
+
+    def __init__(self, client: LedgerClient, name: str, incarnation: int) -> None:
+        self._client = client
+        self._registry = LogRegistry(client.store, client.environment)
+        self._name = name
+        self._incarnation = incarnation
+
+    def __repr__(self) -> str:
+        return f"<Log {self._name!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this log, never given to another."""
+        return self._incarnation
+
+    def writer(self, *, window: int | None = None) -> AbstractAsyncContextManager[LogWriter]:
+        """Leadership of the log for the body of an ``async with``. Entering takes the log over: it fences
+        whoever led before, finds out where his records end, and raises the epoch.
+
+        ``window`` bounds the records that are taken and not yet durable (default
+        ``limits.LOG_WINDOW_RECORDS``; bytes are bounded by ``limits.LOG_WINDOW_BYTES``).
+
+        Entering raises LogNotFound; LogSealed; RecoveryFailed and NotEnoughBookies (retryable: too few
+        bookies answer); EntryCorrupt. Leaving sends what was taken, waits until it is durable and closes
+        the ledger, for at most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that
+        nobody waited for could not be brought to an end. Leaving by a cancellation leaves the ledger open
+        for the next leader to recover."""
+        if window is not None and (not isinstance(window, int) or window < 1):
+            raise InvalidArgument(f"the window must be at least one record, not {window!r}")
+        return lead(self._client, self._registry, self._name, self._incarnation, window=window)
+
+    def read(
+        self, start: Start = "earliest", *, until: int | None = None, follow: bool = False
+    ) -> AbstractAsyncContextManager[LogReader]:
+        """The log's records from ``start`` on, as an async iterator in the body of an ``async with``.
+
+        ``start`` is an offset, a ``Position``, a datetime (the first record written at that time or later;
+        naive means UTC), "earliest" or "latest" (behind the last record that is confirmed now). An offset
+        beyond the tail waits for it with ``follow`` and gives nothing without. ``until`` is the offset to
+        stop before. Without ``follow`` reading ends at the tail that it finds; with it, only at ``until``
+        or where the log is sealed. Never shows a record that could still be lost.
+
+        InvalidArgument at once. Entering raises Truncated(first_offset) where ``start`` is no longer there,
+        LogNotFound, and what iterating raises; see ``LogReader``."""
+        check_start(start, until)
+        return open_reader(
+            self._client,
+            self._registry,
+            self._name,
+            self._incarnation,
+            start=start,
+            until=until,
+            follow=follow,
+        )
+
+    async def info(self) -> LogInfo:
+        """The log as it is now. LogNotFound; EntryUnavailable where no bookie of an open ledger answers."""
+        metadata, _ = await self._read()
+        tail = await find_tail(self._client.ledgers, metadata)
+        return LogInfo(
+            name=metadata.name,
+            epoch=metadata.epoch,
+            first_offset=metadata.first_offset,
+            next_offset=tail.offset,
+            sealed=metadata.sealed,
+            segments=metadata.segments,
+            replication=metadata.replication,
+            roll=metadata.roll,
+            retention=metadata.retention,
+            properties=dict(metadata.properties),
+            created=moment(metadata.created_ms),
+        )
+
+    async def properties(self) -> dict[str, str]:
+        """The log's properties. LogNotFound."""
+        metadata, _ = await self._read()
+        return dict(metadata.properties)
+
+    async def set_properties(self, properties: dict[str, str]) -> None:
+        """Replace the log's properties. LogNotFound, InvalidArgument."""
+        await self._change(lambda metadata, token: metadata.with_properties(properties, token))
+
+    async def truncate(self, before_offset: int) -> None:
+        """Give up the records below ``before_offset``; those from there on keep their offsets. Ledgers that
+        held nothing else are deleted. Truncating again, or less, changes nothing.
+
+        InvalidArgument where the offset is beyond the confirmed end. LogNotFound, EntryUnavailable. If
+        cancelled, or if MetadataUnavailable is raised, it may have happened, and ledgers may be left for a
+        sweep."""
+        if not isinstance(before_offset, int) or isinstance(before_offset, bool) or before_offset < 0:
+            raise InvalidArgument(f"{before_offset!r} is not an offset")
+        metadata, _ = await self._read()
+        end = metadata.counted_end
+        if before_offset > end:
+            end = (await find_tail(self._client.ledgers, metadata)).offset
+            if before_offset > end:
+                raise InvalidArgument(
+                    f"log {self._name!r} ends at offset {end}: it cannot be truncated at {before_offset}"
+                )
+        dropped: set[int] = set()
+
+        def shorten(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
+            if before_offset <= metadata.first_offset:
+                return None
+            shortened, gone = metadata.truncated(before_offset, end, token)
+            dropped.update(gone)
+            return shortened
+
+        await self._change(shorten)
+        if dropped:
+            metadata, _ = await self._read()
+            unlisted = [ledger_id for ledger_id in dropped if metadata.index_of(ledger_id) is None]
+            await delete_ledgers(self._client.ledgers, unlisted)
+
+    async def seal(self) -> None:
+        """End the log for good: its leader, if there is one, is deposed, what he had in flight is brought to
+        an end, and nothing is appended any more. Sealing a sealed log does nothing.
+
+        LogNotFound; RecoveryFailed and NotEnoughBookies (retryable); EntryCorrupt."""
+        try:
+            await seal(self._client, self._registry, self._name, self._incarnation)
+        except LogSealed:
+            return
+
+    async def _read(self) -> tuple[LogMetadata, int]:
+        metadata, version = await self._registry.read(self._incarnation)
+        if metadata is None:
+            raise LogNotFound(self._name)
+        return metadata, version
+
+    async def _change(self, change: Callable[[LogMetadata, bytes], LogMetadata | None]) -> None:
+        """Compare-and-set until it takes effect, or ``change`` finds that there is nothing to do.
+
+        A write whose answer was lost is settled by its token. If somebody has written since, it is not
+        known whether ours took effect, and the change is made again on what is there now."""
+        while True:
+            metadata, version = await self._read()
+            changed = change(metadata, self._client.environment.new_token())
+            if changed is None:
+                return
+            try:
+                await self._registry.write(changed, version)
+            except UNSETTLED:
+                found, _ = await self._read()
+                if found.token != changed.token:
+                    continue
+            return
+
+
+async def create_log(
+    client: LedgerClient,
+    name: str,
+    *,
+    replication: Replication | None = None,
+    roll: RollPolicy | None = None,
+    retention: RetentionPolicy | None = None,
+    properties: dict[str, str] | None = None,
+    exist_ok: bool = False,
+) -> Log:
+    """A new, empty log. With ``exist_ok`` the one that exists, as it is. LogExists; InvalidArgument."""
+    registry = LogRegistry(client.store, client.environment)
+    while True:
+        incarnation = await registry.find(name) if exist_ok else None
+        if incarnation is not None:
+            return Log(client, name, incarnation)
+        try:
+            metadata = await registry.create(
+                name,
+                replication=replication or client.default_replication,
+                roll=roll,
+                retention=retention,
+                properties=properties,
+            )
+        except LogExists:
+            if not exist_ok:
+                raise
+        else:
+            return Log(client, name, metadata.incarnation)
+
+
+async def open_log(client: LedgerClient, name: str) -> Log:
+    """The log of that name. LogNotFound; InvalidArgument."""
+    incarnation = await LogRegistry(client.store, client.environment).find(name)
+    if incarnation is None:
+        raise LogNotFound(name)
+    return Log(client, name, incarnation)
+
+
+async def list_logs(client: LedgerClient, prefix: str = "") -> list[str]:
+    """The names of all logs that start with ``prefix``, sorted; complete, or MetadataUnavailable."""
+    return await LogRegistry(client.store, client.environment).list(prefix)
+
+
+async def delete_log(client: LedgerClient, name: str) -> None:
+    """Delete a log and its ledgers. A leader that is still there ends as soon as it notices; what it
+    acknowledged is gone with the rest. LogNotFound. If cancelled after the log's record was removed,
+    ledgers may be left for a sweep."""
+    registry = LogRegistry(client.store, client.environment)
+    incarnation = await registry.find(name)
+    if incarnation is None:
+        raise LogNotFound(name)
+    metadata = await registry.delete(name, incarnation)
+    await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])

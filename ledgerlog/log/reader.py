@@ -1,0 +1,342 @@
+"""Reading a log: records in order across its ledgers, ahead of the one who reads them.
+
+One task fetches: it reads ranges of entries, decodes them by the batch and puts them into a buffer of
+at most ``limits.LOG_READ_AHEAD_BYTES``; whoever iterates takes them out. It goes from ledger to ledger
+by itself. An open ledger is read up to what its writer has confirmed, so a record that could still be
+lost is never shown. Following waits for the ledger to tell more, and behind the end of a ledger for
+the log's record to name the next.
+
+**What keeps the order right.** Every entry says the offset of its first record, and that must be the
+offset that the reader expects: records are never skipped and never shown twice. The one exception is a
+ledger that was open together with the one before it and does not continue it: nothing in it was ever
+acknowledged, the next leader counts it as empty, and the reader passes over it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Literal
+
+import trio
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.watermark import fresh
+from ledgerlog.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerLogError,
+    LedgerNotFound,
+    LogNotFound,
+    Truncated,
+)
+from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
+from ledgerlog.log.beside import beside
+from ledgerlog.log.places import Place, find_moment, find_offset, find_position, find_tail
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.model.ids import Position
+from ledgerlog.model.layout import log_record_path
+from ledgerlog.model.log import LogMetadata, Segment
+from ledgerlog.model.record import Record, RecordBatch, milliseconds
+from ledgerlog.wire.records import decode_entry
+
+__all__ = ["Batches", "LogReader", "Start", "check_start", "open_reader"]
+
+Start = int | Position | datetime | Literal["earliest", "latest"]
+
+_RECORD_COST_BYTES = 48
+"""What a record costs in memory besides its bytes, so that the bound holds for tiny records too."""
+
+_NO_RECORDS: Iterator[Record] = iter(())
+
+
+def check_start(start: Start, until: int | None) -> None:
+    """InvalidArgument unless both say where to read."""
+    is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
+    if not (is_offset or isinstance(start, Position | datetime) or start in ("earliest", "latest")):
+        raise InvalidArgument(
+            f"{start!r} is not where to start: an offset, a Position, a datetime, 'earliest' or 'latest'"
+        )
+    if until is not None and (not isinstance(until, int) or isinstance(until, bool) or until < 0):
+        raise InvalidArgument(f"{until!r} is not an offset to stop at")
+
+
+class LogReader:
+    """The records of a log: an async iterator, from ``async with log.read()``. For one task at a time.
+
+    Iterating raises Truncated where records that were still to come have been truncated away;
+    EntryUnavailable (retryable), EntryCorrupt, MetadataUnavailable (retryable); LogNotFound once the log
+    was deleted. What was fetched before an error is given out first. It is a checkpoint whenever nothing
+    is fetched ahead. Cancelling is harmless: no record is lost by it."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        registry: LogRegistry,
+        metadata: LogMetadata,
+        place: Place,
+        *,
+        first_offset: int,
+        not_before_ms: int,
+        until: int | None,
+        follow: bool,
+    ) -> None:
+        self._client = client
+        self._registry = registry
+        self._metadata = metadata
+        self._place = place
+        self._first_offset = first_offset
+        self._not_before_ms = not_before_ms
+        self._until = until
+        self._follow = follow
+        self._buffer: deque[tuple[RecordBatch, int]] = deque()
+        self._buffered_bytes = 0
+        self._filled = trio.Event()
+        self._taken = trio.Event()
+        self._is_complete = False
+        self._failure: LedgerLogError | None = None
+        self._batch: RecordBatch | None = None
+        self._records = _NO_RECORDS
+        self._next_offset = max(first_offset, place.offset)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record, as far as that is known: of the one after the last that was given
+        out, or where reading starts."""
+        return self._next_offset
+
+    def __aiter__(self) -> LogReader:
+        return self
+
+    async def __anext__(self) -> Record:
+        for record in self._records:
+            self._next_offset = record.offset + 1
+            return record
+        while True:
+            batch = await self._take()
+            if batch is None:
+                raise StopAsyncIteration
+            self._batch = batch
+            self._records = iter(batch)
+            for record in self._records:
+                self._next_offset = record.offset + 1
+                return record
+
+    def batches(self) -> Batches:
+        """The same records by the batch, for replay: an async iterator of ``RecordBatch``. Both ways of
+        iterating share one place in the log."""
+        return Batches(self)
+
+    async def _next_batch(self) -> RecordBatch | None:
+        begun, self._batch, self._records = self._batch, None, _NO_RECORDS
+        if begun is not None and self._next_offset < begun.end_offset:
+            batch: RecordBatch | None = begun.between(self._next_offset)
+        else:
+            batch = await self._take()
+        if batch is not None:
+            self._next_offset = batch.end_offset
+        return batch
+
+    async def _take(self) -> RecordBatch | None:
+        """The next batch from the buffer; None at the end."""
+        while not self._buffer:
+            if self._is_complete:
+                await trio.lowlevel.checkpoint()
+                if self._failure is not None:
+                    raise fresh(self._failure)
+                return None
+            self._filled = trio.Event()
+            await self._filled.wait()
+        batch, cost = self._buffer.popleft()
+        self._buffered_bytes -= cost
+        self._taken.set()
+        return batch
+
+    # --- the task that fetches ----------------------------------------------------------------
+
+    async def _fetch(self) -> None:
+        try:
+            await self._walk()
+        except LedgerLogError as failure:
+            self._failure = failure
+        self._is_complete = True
+        self._filled.set()
+
+    async def _walk(self) -> None:
+        segment, entry_id = self._place.segment, self._place.entry_id
+        self._offset = self._place.offset
+        while not self._is_past_until():
+            if segment is not None and entry_id is not None and segment.record_count != 0:
+                try:
+                    if not await self._read_segment(segment, entry_id):
+                        return
+                except (LedgerNotFound, EntryNotFound, EntryUnavailable):
+                    await self._look_for_truncation()
+                    raise
+            segment, entry_id = await self._next_segment(segment), 0
+            if segment is None:
+                return
+
+    def _is_past_until(self) -> bool:
+        return self._until is not None and self._offset >= self._until
+
+    async def _read_segment(self, segment: Segment, entry_id: int) -> bool:
+        """Read one ledger from an entry to its end; False if reading ends with it."""
+        reader = await self._client.ledgers.open(segment.ledger_id)
+        last = await reader.last_add_confirmed()
+        while True:
+            while entry_id <= last:
+                payloads = await reader.read_batch(entry_id, last, bytes_max=READ_REPLY_BYTES_TARGET)
+                for payload in payloads:
+                    if not self._deliver(segment, entry_id, payload):
+                        return True
+                    entry_id += 1
+                if self._is_past_until():
+                    return False
+                await self._wait_taken()
+            if reader.is_closed:
+                end = reader.metadata.last_entry
+                assert end is not None
+                if entry_id > end:
+                    return True
+                last = end
+            elif self._follow:
+                last = await reader.wait_beyond(entry_id - 1)
+            else:
+                return False
+
+    def _deliver(self, segment: Segment, entry_id: int, payload: bytes) -> bool:
+        """Put one entry's records into the buffer; False if the ledger does not continue the log."""
+        header, batch = decode_entry(payload, ledger_id=segment.ledger_id, entry_id=entry_id)
+        if header.first_offset != self._offset:
+            if entry_id == 0 and not segment.is_counted and header.first_offset > self._offset:
+                return False
+            raise EntryCorrupt(
+                segment.ledger_id,
+                entry_id,
+                f"its first offset is {header.first_offset} where log {self._metadata.name!r} goes on at "
+                f"{self._offset}",
+            )
+        self._offset = header.end_offset
+        if header.timestamp_ms < self._not_before_ms:
+            return True
+        batch = batch.between(self._first_offset, self._until)
+        if len(batch):
+            cost = len(payload) + _RECORD_COST_BYTES * len(batch)
+            self._buffer.append((batch, cost))
+            self._buffered_bytes += cost
+            self._filled.set()
+        return True
+
+    async def _wait_taken(self) -> None:
+        """Wait until the buffer has room for what another request brings."""
+        while self._buffered_bytes + READ_REPLY_BYTES_TARGET > LOG_READ_AHEAD_BYTES and self._buffer:
+            self._taken = trio.Event()
+            await self._taken.wait()
+
+    # --- from ledger to ledger ----------------------------------------------------------------
+
+    async def _next_segment(self, segment: Segment | None) -> Segment | None:
+        """The segment after one that is read to its end; None at the end of the log, and at its tail
+        unless we follow."""
+        found = self._after(segment)
+        if found is not None or self._metadata.sealed:
+            return found
+        async with self._client.store.watch(log_record_path(self._metadata.incarnation)) as watch:
+            while True:
+                await self._refresh()
+                found = self._after(segment)
+                if found is not None or self._metadata.sealed or not self._follow:
+                    return found
+                await watch.wait()
+
+    def _after(self, segment: Segment | None) -> Segment | None:
+        metadata = self._metadata
+        index = -1 if segment is None else metadata.index_of(segment.ledger_id)
+        if index is None or (index == -1 and metadata.before[0] > self._offset):
+            # What we read last has left the list; so may have what comes next.
+            if metadata.first_offset > self._offset:
+                raise Truncated(metadata.name, metadata.first_offset)
+            index = -1
+            while index + 1 < len(metadata.segments):
+                end = metadata.segments[index + 1].end_offset
+                if end is None or end > self._offset:
+                    break
+                index += 1
+        return metadata.segments[index + 1] if index + 1 < len(metadata.segments) else None
+
+    async def _refresh(self) -> None:
+        metadata, _ = await self._registry.read(self._metadata.incarnation)
+        if metadata is None:
+            raise LogNotFound(self._metadata.name)
+        self._metadata = metadata
+
+    async def _look_for_truncation(self) -> None:
+        await self._refresh()
+        if self._offset < self._metadata.first_offset:
+            raise Truncated(self._metadata.name, self._metadata.first_offset)
+
+
+class Batches:
+    """Async iterator over the batches of a ``LogReader``."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        batch = await self._reader._next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+@asynccontextmanager
+async def open_reader(
+    client: LedgerClient,
+    registry: LogRegistry,
+    name: str,
+    incarnation: int,
+    *,
+    start: Start,
+    until: int | None,
+    follow: bool,
+) -> AsyncIterator[LogReader]:
+    """A reader for the body of the ``async with``; see ``Log.read``."""
+    metadata, _ = await registry.read(incarnation)
+    if metadata is None:
+        raise LogNotFound(name)
+    ledgers = client.ledgers
+    first_offset, not_before_ms = metadata.first_offset, 0
+    if isinstance(start, Position):
+        place, first_offset = await find_position(ledgers, metadata, start)
+    elif isinstance(start, datetime):
+        not_before_ms = max(0, milliseconds(start))
+        place = await find_moment(ledgers, metadata, not_before_ms)
+    elif start == "latest":
+        place = await find_tail(ledgers, metadata)
+        first_offset = place.offset
+    else:
+        if isinstance(start, int):
+            if start < first_offset:
+                raise Truncated(name, first_offset)
+            first_offset = start
+        place = await find_offset(ledgers, metadata, first_offset)
+    reader = LogReader(
+        client,
+        registry,
+        metadata,
+        place,
+        first_offset=first_offset,
+        not_before_ms=not_before_ms,
+        until=until,
+        follow=follow,
+    )
+    async with beside(reader._fetch, name=f"log reader {name}"):
+        yield reader
