@@ -1,0 +1,246 @@
+"""Blocks: what the journal writes with one sync, and how a torn write is told from damage.
+
+A block is a whole number of 4096-byte pages, at a multiple of 4096 in its segment:
+
+    offset  size  field
+    0       8     magic            b"LLBLOCK1"
+    8       8     segment          number of the segment that it was written to
+    16      8     sequence         of this block; grows by one from block to block, across segments
+    24      4     pages            its size in pages
+    28      4     content          bytes of records
+    32      4     records          how many they are
+    36      4     table checksum   CRC-32C of the table at the block's end
+    40      20    zero
+    60      4     header checksum  CRC-32C of the segment's nonce (16 bytes) and bytes 0 to 59
+    64            the records
+                  padding of 0xA5 up to the table
+    -8*pages      the table: for each page a u64 of
+                    bits 0..31    CRC-32C of the part of the page that lies between header and table,
+                                  started from (CRC-32C of nonce, segment, sequence) + page index
+                    bits 32..39   which of its eight sectors of 512 bytes consist of zeros, rightly
+                    bits 56..63   0x01
+
+The header comes first and has a fixed size, so that records can be copied to their final place while the
+block is still open; the table comes last because its size is known only when the block closes. A lone
+small record makes a block of one page.
+
+**Torn or rotten.** A segment is preallocated and every byte of it is written at most once, so a sector that a
+crash kept from being written reads as zeros. The padding, the header and each table entry are never
+zero, and the table says which sectors of the records are zeros by right. So a page that fails its
+checksum was *torn* if it has a sector of zeros that should not be zeros, and is *rotten* otherwise: no
+crash leaves other bytes behind. The same holds for the header (which lies within one sector) and for
+the table. What a torn block held was never acknowledged, provided that nothing was written after it:
+only one block is written at a time, so any trace of a later one proves that this one was synced.
+
+**Nonce.** Each segment has 16 random bytes in its file header, which are part of every checksum here.
+Payloads are chosen by clients, and a payload that looked like a later block could otherwise turn a torn
+write into apparent damage. A block read from the wrong place, or from a former life of the file, fails
+for the same reason.
+
+What remains undecidable: damage that turns written sectors of the very last block, and of nothing else,
+into zeros looks like a torn write. After a clean stop it does not matter, because the index then says
+where the journal ends.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from google_crc32c import extend, value
+
+from ledgerlog.limits import FRAME_BYTES_MAX
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+NONCE_BYTES = 16
+BLOCK_HEADER_BYTES = 64
+PADDING = b"\xa5"
+
+_MAGIC = b"LLBLOCK1"
+_HEADER = struct.Struct("<8sQQIIII20xI")
+_HEADER_CHECKSUM = struct.Struct("<I")
+_SEED = struct.Struct("<16sQQ")
+_TABLE_ENTRY_BYTES = 8
+_TABLE_MARK = 1 << 56
+_PAGE = struct.Struct(f"{PAGE_BYTES}s")
+_PAGE_SECTORS = PAGE_BYTES // SECTOR_BYTES
+_ZERO_SECTOR = bytes(SECTOR_BYTES)
+_MASK = 0xFFFFFFFF
+
+_PAGE_CONTENT = PAGE_BYTES - _TABLE_ENTRY_BYTES
+BLOCK_PAGES_MAX = 1 << 16
+
+assert _HEADER.size == BLOCK_HEADER_BYTES
+assert array("Q").itemsize == _TABLE_ENTRY_BYTES
+assert BLOCK_PAGES_MAX * _PAGE_CONTENT > 2 * FRAME_BYTES_MAX
+
+
+def pages_of(content_bytes: int) -> int:
+    """How many pages a block with so many bytes of records takes."""
+    return -(-(BLOCK_HEADER_BYTES + content_bytes) // _PAGE_CONTENT)
+
+
+def content_capacity(pages: int) -> int:
+    """How many bytes of records a block of so many pages holds at most; negative where it has no page."""
+    return pages * _PAGE_CONTENT - BLOCK_HEADER_BYTES
+
+
+class BlockHeader(NamedTuple):
+    segment: int
+    sequence: int
+    pages: int
+    content_bytes: int
+    records: int
+    table_checksum: int
+
+    @property
+    def block_bytes(self) -> int:
+        return self.pages * PAGE_BYTES
+
+
+class Damage(enum.Enum):
+    """Why a block is not valid."""
+
+    TORN = "torn"
+    """Sectors are zeros that should not be: the write did not complete."""
+    ROTTEN = "rotten"
+    """It holds bytes that no interrupted write leaves behind."""
+
+
+def finish_block(
+    view: memoryview, *, nonce: bytes, segment: int, sequence: int, content_bytes: int, records: int
+) -> int:
+    """Close the block at the start of ``view``, whose records are in place: write padding, table and header
+    around them. How many bytes the block has."""
+    pages = pages_of(content_bytes)
+    block_bytes = pages * PAGE_BYTES
+    content_stop = BLOCK_HEADER_BYTES + content_bytes
+    table_start = block_bytes - pages * _TABLE_ENTRY_BYTES
+    view[content_stop:table_start] = PADDING * (table_start - content_stop)
+    table = _table(view[:block_bytes], nonce=nonce, segment=segment, sequence=sequence)
+    view[table_start:block_bytes] = table
+    head = _HEADER.pack(_MAGIC, segment, sequence, pages, content_bytes, records, value(table), 0)
+    view[:BLOCK_HEADER_BYTES] = head[:-4] + _HEADER_CHECKSUM.pack(value(nonce + head[:-4]))
+    return block_bytes
+
+
+def decode_header(view: memoryview, *, nonce: bytes, segment: int) -> BlockHeader | None:
+    """The header at the start of ``view``, None where there is no valid one of this segment."""
+    if len(view) < PAGE_BYTES or view[:8] != _MAGIC:
+        return None
+    head = bytes(view[:BLOCK_HEADER_BYTES])
+    _, number, sequence, pages, content_bytes, records, table_checksum, checksum = _HEADER.unpack(head)
+    if value(nonce + head[:-4]) != checksum or number != segment:
+        return None
+    if (
+        not 1 <= pages <= BLOCK_PAGES_MAX
+        or pages_of(content_bytes) != pages
+        or pages * PAGE_BYTES > len(view)
+    ):
+        return None  # The checksum holds, so only another writer's idea of a block can end here.
+    return BlockHeader(number, sequence, pages, content_bytes, records, table_checksum)
+
+
+def header_damage(view: memoryview) -> Damage:
+    """Of a place where a block should begin and no valid header is: what happened to it."""
+    return Damage.TORN if view[:SECTOR_BYTES] == _ZERO_SECTOR else Damage.ROTTEN
+
+
+def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Damage | None:
+    """What is wrong with the block at the start of ``view``, whose header is valid; None: nothing."""
+    block = view[: header.block_bytes]
+    table_start = header.block_bytes - header.pages * _TABLE_ENTRY_BYTES
+    table = bytes(block[table_start:])
+    actual = _table(block, nonce=nonce, segment=header.segment, sequence=header.sequence)
+    if actual == table and value(table) == header.table_checksum:
+        return None
+    if value(table) != header.table_checksum:
+        # No entry of a table is zero, so each of its sectors that reads as zeros was never written.
+        unwritten = _zero_sectors(block, table_start // SECTOR_BYTES * SECTOR_BYTES, header.block_bytes)
+        return Damage.ROTTEN if next(unwritten, None) is None else Damage.TORN
+    rightly_zero = _u64_array(table)
+    bad = {
+        page
+        for page, (wanted, found) in enumerate(zip(rightly_zero, _u64_array(actual), strict=True))
+        if wanted != found
+    }
+    assert bad, "tables that differ have an entry that differs"
+    torn = {
+        sector // _PAGE_SECTORS
+        for sector in _zero_sectors(block, 0, header.block_bytes)
+        if not rightly_zero[sector // _PAGE_SECTORS] >> (32 + sector % _PAGE_SECTORS) & 1
+    }
+    return Damage.TORN if bad <= torn else Damage.ROTTEN
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> bytes:
+    """The table of a whole block whose records and padding are in place. This is the one pass over the bytes
+    of a group commit, so it runs in C by the page."""
+    pages = [page for (page,) in _PAGE.iter_unpack(block)]
+    count = len(pages)
+    body_stop = len(block) - count * _TABLE_ENTRY_BYTES
+    pages[0] = pages[0][BLOCK_HEADER_BYTES:] if count > 1 else pages[0][BLOCK_HEADER_BYTES:body_stop]
+    for index in range(max(1, body_stop // PAGE_BYTES), count):
+        pages[index] = pages[index][: max(0, body_stop - index * PAGE_BYTES)]
+    seed = value(_SEED.pack(nonce, segment, sequence))
+    seeds: Iterable[int] = range(seed, seed + count)
+    if seed + count > _MASK:
+        seeds = [(seed + index) & _MASK for index in range(count)]
+    entries = [checksum | _TABLE_MARK for checksum in map(extend, seeds, pages)]
+    for sector in _zero_sectors(block, SECTOR_BYTES, body_stop):
+        entries[sector // _PAGE_SECTORS] |= 1 << (32 + sector % _PAGE_SECTORS)
+    return _u64_bytes(entries)
+
+
+def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
+    """The numbers of the sectors that lie within ``view[start:stop]`` and consist of zeros. Looks at the
+    first byte of each sector, all of them in one call, and at a whole sector only where that byte is zero."""
+    heads = bytes(view[::SECTOR_BYTES])
+    sector = heads.find(0, -(-start // SECTOR_BYTES))
+    while 0 <= sector < stop // SECTOR_BYTES:
+        if bytes(view[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]) == _ZERO_SECTOR:
+            yield sector
+        sector = heads.find(0, sector + 1)
+
+
+def _u64_array(data: bytes) -> array[int]:
+    numbers = array("Q", data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _u64_bytes(entries: list[int]) -> bytes:
+    numbers = array("Q", entries)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+# --- zeros ----------------------------------------------------------------------------------------
+
+_CHUNK_BYTES = 64 * 1024
+
+
+@functools.cache
+def _zeros(size: int) -> bytes:
+    return bytes(size)
+
+
+def first_nonzero(view: memoryview, start: int, stop: int) -> int | None:
+    """The offset of the first byte in ``view[start:stop]`` that is not zero, None if all are."""
+    zeros = _zeros(_CHUNK_BYTES)
+    for at in range(start, stop, _CHUNK_BYTES):
+        chunk = bytes(view[at : min(stop, at + _CHUNK_BYTES)])
+        if chunk != zeros and (rest := chunk.lstrip(b"\0")):
+            return at + len(chunk) - len(rest)
+    return None

@@ -1,0 +1,273 @@
+"""Group commit: which records go into which block, and what is durable.
+
+Records are copied to their final place as they arrive, behind the header of the *open* block, in the memory
+image of the current segment. Whenever the disk is free, everything gathered so far is closed into a block
+and written with one sync; what arrives meanwhile gathers behind it. There is no timer: a lone record is
+written at once, and under load the groups grow by themselves.
+
+    image   |file header| block 41 | block 42 (being written) | block 43 (open) ...
+
+    append()      copies a record; None when there is no room for it
+    take_block()  the next block to write, finished, or None
+    on_written()  that block is durable: ``durable`` moves to its sequence
+
+Invariants:
+
+* blocks are handed out one at a time, in order: block n+1 only after ``on_written`` of block n. A valid
+  block therefore proves that the one before it was synced;
+* ``durable < sequence``, the open block's; everything appended belongs to a block from ``durable + 1`` to
+  ``sequence``;
+* a block has more than ``group_bytes_max`` bytes of records only if it holds a single record;
+* the last page of every segment is kept for the CLOSE record of a clean stop.
+
+When a record does not fit into the rest of the segment, the next segment's image takes over, provided that
+``offer_segment`` has brought one; otherwise the record is refused and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, content_capacity, finish_block, pages_of
+from bookie.core.records import CLOSE, RECORD_HEAD, RECORD_HEAD_BYTES
+from bookie.core.segment import SEGMENT_HEADER_BYTES
+from ledgerlog.limits import FRAME_BYTES_MAX, MIB
+
+GROUP_BYTES_MAX = 4 * MIB
+
+_pack_head = RECORD_HEAD.pack_into
+
+
+@attrs.define(eq=False)
+class SegmentImage:
+    """A segment's number and nonce, and the memory that its file is written from, as large as the file."""
+
+    number: int
+    nonce: bytes
+    view: memoryview
+
+    @property
+    def size(self) -> int:
+        return len(self.view)
+
+
+@attrs.frozen
+class ClosedBlock:
+    """A finished block: ``view`` is what to write at ``offset`` of the segment."""
+
+    image: SegmentImage
+    offset: int
+    sequence: int
+    view: memoryview
+    content_bytes: int
+    records: int
+
+
+@attrs.define
+class _Waiting:
+    """A block that takes no more records and is not finished yet."""
+
+    image: SegmentImage
+    offset: int
+    sequence: int
+    content_bytes: int
+    records: int
+
+
+class GroupCommit:
+    """The journal's bookkeeping. ``durable`` is the sequence of the last block before the first of this
+    object."""
+
+    __slots__ = (
+        "_end",
+        "_group_bytes_max",
+        "_image",
+        "_in_flight",
+        "_limit",
+        "_next",
+        "_records",
+        "_start",
+        "_view",
+        "_waiting",
+        "durable",
+        "pending_bytes",
+        "sequence",
+    )
+
+    def __init__(self, *, durable: int, image: SegmentImage, group_bytes_max: int = GROUP_BYTES_MAX) -> None:
+        self.durable = durable
+        """The sequence of the last block that is known to be durable."""
+        self.sequence = durable + 1
+        """The sequence of the open block: what is appended now is durable once ``durable`` reaches it."""
+        self.pending_bytes = 0
+        """Bytes of records that are not durable."""
+        self._group_bytes_max = group_bytes_max
+        self._waiting: deque[_Waiting] = deque()
+        self._in_flight: ClosedBlock | None = None
+        self._next: SegmentImage | None = None
+        self._open_segment(image)
+
+    def _open_segment(self, image: SegmentImage) -> None:
+        self._image = image
+        self._view = image.view
+        self._open_block(SEGMENT_HEADER_BYTES)
+
+    def _open_block(self, start: int) -> None:
+        self._start = start
+        self._end = start + BLOCK_HEADER_BYTES
+        self._limit = self._end  # The first record opens the block in earnest, see _make_room.
+        self._records = 0
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> int:
+        """The sequence of the last block that has a record; all are durable once ``durable`` reaches it."""
+        return self.sequence if self._records else self.sequence - 1
+
+    @property
+    def image(self) -> SegmentImage:
+        """The segment that takes records now."""
+        return self._image
+
+    @property
+    def has_next(self) -> bool:
+        return self._next is not None
+
+    @property
+    def room(self) -> int:
+        """How large a record the current segment still takes, its 8 bytes of head not counted."""
+        return content_capacity(self._pages_left(self._next_start())) - RECORD_HEAD_BYTES
+
+    def _next_start(self) -> int:
+        """Where the block behind the open one begins; the open one itself while it is empty."""
+        content = self._end - self._start - BLOCK_HEADER_BYTES
+        return self._start + (pages_of(content) * PAGE_BYTES if content else 0)
+
+    def _pages_left(self, start: int) -> int:
+        return (self._image.size - PAGE_BYTES - start) // PAGE_BYTES
+
+    # --- verbs ------------------------------------------------------------------------------------
+
+    def offer_segment(self, image: SegmentImage) -> None:
+        """The image of the segment to go on in when the current one is full."""
+        assert self._next is None
+        assert image.number == self._image.number + 1
+        assert image.size > SEGMENT_HEADER_BYTES + PAGE_BYTES
+        self._next = image
+
+    def append(self, kind: int, body: bytes | memoryview) -> int | None:
+        """Copy a record to the end of the open block. The offset of its body in the segment ``image`` (look
+        at ``image`` and ``sequence`` afterwards: a full block or segment may have been left), None if there
+        is no room for it now."""
+        length = len(body)
+        if self._end + RECORD_HEAD_BYTES + length > self._limit and not self._make_room(length):
+            return None
+        at = self._end
+        _pack_head(self._view, at, kind, length)
+        at += RECORD_HEAD_BYTES
+        self._end = end = at + length
+        self._view[at:end] = body
+        self._records += 1
+        self.pending_bytes += RECORD_HEAD_BYTES + length
+        return at
+
+    def leave_segment(self) -> bool:
+        """Go on in the next segment though this one has room; False if there is no next one."""
+        if self._next is None:
+            return False
+        self._close_block(self._next_start())
+        image, self._next = self._next, None
+        self._open_segment(image)
+        return True
+
+    def append_close(self) -> int:
+        """Append the CLOSE record, for which there is always room once everything else is durable."""
+        assert self.durable == self.newest, "a clean stop closes a journal that is durable"
+        self._limit = self._start + BLOCK_HEADER_BYTES + RECORD_HEAD_BYTES
+        assert self._limit <= self._image.size
+        at = self.append(CLOSE, b"")
+        assert at is not None
+        return at
+
+    def _make_room(self, length: int) -> bool:
+        """Make the open block one that takes a record with such a body, or change nothing and return
+        False."""
+        size = RECORD_HEAD_BYTES + length
+        start = self._next_start()
+        if not self._records and self._fits(start, size):
+            return True
+        if size <= content_capacity(self._pages_left(start)):
+            self._close_block(start)
+            return self._fits(start, size)
+        if self._next is None or size > content_capacity(
+            (self._next.size - PAGE_BYTES - SEGMENT_HEADER_BYTES) // PAGE_BYTES
+        ):
+            return False
+        self.leave_segment()
+        return self._fits(SEGMENT_HEADER_BYTES, size)
+
+    def _fits(self, start: int, size: int) -> bool:
+        """Set the limit of the open, empty block at ``start`` so that it takes ``size`` bytes, if it can."""
+        capacity = content_capacity(self._pages_left(start))
+        if size > capacity:
+            return False
+        self._limit = start + BLOCK_HEADER_BYTES + min(capacity, max(size, self._group_bytes_max))
+        return True
+
+    def _close_block(self, next_start: int) -> None:
+        """Let the open block wait to be written and open the next at ``next_start``. Not if it is empty."""
+        if not self._records:
+            return
+        self._waiting.append(
+            _Waiting(
+                image=self._image,
+                offset=self._start,
+                sequence=self.sequence,
+                content_bytes=self._end - self._start - BLOCK_HEADER_BYTES,
+                records=self._records,
+            )
+        )
+        self.sequence += 1
+        self._open_block(next_start)
+
+    def take_block(self) -> ClosedBlock | None:
+        """The next block to write, None if there is nothing to write. Call ``on_written`` before the next."""
+        assert self._in_flight is None, "one block is written at a time"
+        if not self._waiting:
+            self._close_block(self._next_start())
+        if not self._waiting:
+            return None
+        waiting = self._waiting.popleft()
+        image = waiting.image
+        view = image.view[waiting.offset :]
+        size = finish_block(
+            view,
+            nonce=image.nonce,
+            segment=image.number,
+            sequence=waiting.sequence,
+            content_bytes=waiting.content_bytes,
+            records=waiting.records,
+        )
+        self._in_flight = ClosedBlock(
+            image=image,
+            offset=waiting.offset,
+            sequence=waiting.sequence,
+            view=view[:size],
+            content_bytes=waiting.content_bytes,
+            records=waiting.records,
+        )
+        return self._in_flight
+
+    def on_written(self, block: ClosedBlock) -> None:
+        """The block that ``take_block`` gave out is durable."""
+        assert block is self._in_flight
+        assert block.sequence == self.durable + 1
+        self._in_flight = None
+        self.durable = block.sequence
+        self.pending_bytes -= block.content_bytes
+
+
+assert GROUP_BYTES_MAX + FRAME_BYTES_MAX < 2**31

@@ -1,0 +1,189 @@
+"""What a bookie knows of one ledger, and its verdicts about adds, fences and reads.
+
+There is one ``LedgerState`` object per ledger, and each verdict is taken together with its effect in one step
+on it, never with a wait in between (rule 3): once a fence was decided, no ordinary add can slip past
+it, and every add decided before stands in front of the fence record in the journal.
+
+**Key** (rule 10). The first add or fence brings the ledger's key, later ones must bring the same; one that
+does not changes nothing at all.
+
+**Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, so that ordinary adds fail at once.
+``fence_sequence`` is the journal block that carries the fence record, 0 until there is one; whoever
+answers a fence or a recovery read waits for that block, second fencers included. Adds with the
+recovery flag pass.
+
+**LAC and LAFR** (rule 9) are the greatest values told, by ordinary and recovery adds alike (recovery sends
+its frozen start values, D11). They are facts about what the writer saw acknowledged elsewhere, so they
+hold whether or not the add that told them is durable here.
+
+**Ids** (rules 6, 7). No id is stored twice, which is what ``Engine.add`` sees to with the help of the bounds
+kept here:
+
+    last_entry  no higher id was ever accepted, pending adds included (it may be too high after a crash):
+                a frame that begins above it meets nothing and is simply appended
+    index_last  no higher id lies in runs that only the index knows
+    widest      the largest ``last - first`` of any run
+    straddle    how far before an entry the run that holds it may begin although another run begins in
+                between; 0 while runs never overlapped, as striping and resends alone make them do
+
+Runs that lie in segments which are still in memory are listed in ``runs``, sorted by their first id.
+
+**Eviction.** A state may leave memory when ``is_evictable``: nothing is in flight, the index has all of it,
+and no run of it is known in memory only. It is then read from the index again on the next touch, in one step
+with the verdict, so that there are never two objects for one ledger.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from hmac import compare_digest
+
+import attrs
+
+from bookie.core.records import Run
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.wire.frame import Status
+
+
+@attrs.frozen
+class StoredLedger:
+    """The part of a ledger's state that the index keeps."""
+
+    key: bytes
+    is_fenced: bool
+    lac: int
+    lafr: int
+    last_entry: int
+    widest: int
+    straddle: int
+
+
+@attrs.define(eq=False)
+class LedgerState:
+    ledger_id: int
+    key: bytes
+    is_fenced: bool = False
+    fence_sequence: int = 0
+    """The journal block with the fence record; 0 while it is not written, or it is from a former life."""
+    lac: int = NO_ENTRY
+    lafr: int = NO_ENTRY
+    last_entry: int = NO_ENTRY
+    index_last: int = NO_ENTRY
+    widest: int = 0
+    straddle: int = 0
+    runs: list[Run] = attrs.field(factory=list)
+    is_dirty: bool = False
+    """The index does not have this state."""
+    is_fence_durable: bool = False
+    """Known to be durable from before; ``fence_sequence`` does not matter then."""
+    pins: int = 0
+    """Operations that hold this object across a wait."""
+    was_used: bool = True
+    """Touched since the eviction last came by."""
+
+    @classmethod
+    def restore(cls, ledger_id: int, stored: StoredLedger) -> LedgerState:
+        """The state as the index has it."""
+        return cls(
+            ledger_id,
+            stored.key,
+            is_fenced=stored.is_fenced,
+            is_fence_durable=stored.is_fenced,
+            lac=stored.lac,
+            lafr=stored.lafr,
+            last_entry=stored.last_entry,
+            index_last=stored.last_entry,
+            widest=stored.widest,
+            straddle=stored.straddle,
+        )
+
+    def to_store(self) -> StoredLedger:
+        return StoredLedger(
+            key=self.key,
+            is_fenced=self.is_fenced,
+            lac=self.lac,
+            lafr=self.lafr,
+            last_entry=self.last_entry,
+            widest=self.widest,
+            straddle=self.straddle,
+        )
+
+    # --- verdicts ---------------------------------------------------------------------------------
+
+    def add_refusal(self, key: bytes, is_recovery: bool) -> Status | None:
+        """Why an add is refused, None if it is not. Nothing is changed."""
+        if not compare_digest(key, self.key):
+            return Status.UNAUTHORIZED
+        if self.is_fenced and not is_recovery:
+            return Status.FENCED
+        return None
+
+    def fence_refusal(self, key: bytes) -> Status | None:
+        """Why a fence or a recovery read is refused, None if it is not. Nothing is changed."""
+        return None if compare_digest(key, self.key) else Status.UNAUTHORIZED
+
+    def is_fence_settled(self, durable: int) -> bool:
+        """Whether the ledger is fenced durably, where ``durable`` is the journal's last durable block."""
+        return self.is_fenced and (self.is_fence_durable or 0 < self.fence_sequence <= durable)
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def tell(self, lac: int, lafr: int) -> bool:
+        """Keep the greater of the values known and told; whether the LAC moved."""
+        if lafr > self.lafr:
+            self.lafr = lafr
+            self.is_dirty = True
+        if lac > self.lac:
+            self.lac = lac
+            self.is_dirty = True
+            return True
+        return False
+
+    def on_run(self, run: Run) -> None:
+        """A run of this ledger, of ids that are not stored yet, was appended to the journal."""
+        if run.first > self.last_entry:
+            self.runs.append(run)
+            self.last_entry = run.last
+        else:
+            insort(self.runs, run)
+            self.last_entry = max(self.last_entry, run.last)
+            self.straddle = max(self.straddle, self.widest, run.last - run.first)
+        self.widest = max(self.widest, run.last - run.first)
+        self.is_dirty = True
+
+    def on_fence(self) -> None:
+        """The ledger is fenced from now on; the record is yet to be written."""
+        self.is_fenced = True
+        self.is_dirty = True
+
+    def forget_runs(self, segment: int) -> None:
+        """Runs of that segment are in the index and leave memory."""
+        kept = []
+        for run in self.runs:
+            if run.segment == segment:
+                self.index_last = max(self.index_last, run.last)
+            else:
+                kept.append(run)
+        self.runs = kept
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def runs_between(self, first: int, last: int) -> list[Run]:
+        """The runs known in memory that may hold an id from ``first`` to ``last``, by first id."""
+        return runs_between(self.runs, self.ledger_id, first, last, self.straddle)
+
+    def is_evictable(self, durable: int) -> bool:
+        """Whether nothing would be lost with this object (see the module's text)."""
+        if self.is_dirty or self.runs or self.pins:
+            return False
+        return not self.is_fenced or self.is_fence_settled(durable)
+
+
+def runs_between(runs: list[Run], ledger_id: int, first: int, last: int, straddle: int) -> list[Run]:
+    """Those of a ledger's sorted runs that may hold an id from ``first`` to ``last``."""
+    low = bisect_right(runs, (ledger_id, first - straddle, _ID_BEYOND)) - 1
+    high = bisect_left(runs, (ledger_id, last + 1), low + 1)
+    return [run for run in runs[max(low, 0) : high] if run.last >= first]
+
+
+_ID_BEYOND = 2**64

@@ -1,0 +1,292 @@
+"""Putting a reply together out of runs.
+
+A read asks for the entries first, first + stride, ... up to last; what a ledger has of them lies in runs that
+are sorted by their first id, do not overlap as a rule, and may interleave after striping and resends.
+``RangeReader`` takes them one at a time, only as far as it needs them, and emits entries in the order of
+their ids:
+
+    reader = RangeReader(...)
+    reader.extend(runs, horizon)            # runs known, complete through ``horizon``
+    while (run := reader.wanted()):         # not None: this run is needed next
+        reader.on_entries(run, entries)     # or on_unreadable(run, status)
+
+A run that is alone in its stretch of ids is emitted by slices, whatever its length; only where runs
+interleave are entries taken one by one. The reply ends at ``bytes_max`` payload bytes (a first entry
+always fits), at ``limits.FRAME_ENTRIES_MAX`` entries, and before an id that is 2**32 past its first,
+because a frame has 32 bits for the distance.
+
+``through`` says up to where the reply is complete: an asked entry up to there that is not in it does not
+exist. It never passes an entry that exists and could not be read (rule 8), which ends the reply.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+
+from bookie.core.records import Run
+from ledgerlog.limits import FRAME_ENTRIES_MAX
+from ledgerlog.wire.entries import Entries, compact_ids
+from ledgerlog.wire.frame import Status
+
+_SPAN_MAX = 2**32
+
+
+class _Cursor:
+    """The entries of one run that are asked for, from ``at`` on."""
+
+    __slots__ = ("at", "entries", "ids", "indices", "payload", "starts")
+
+    def __init__(self, entries: Entries, first: int, last: int, stride: int) -> None:
+        ids = entries.ids
+        self.entries = entries
+        self.indices: Sequence[int]
+        if isinstance(ids, range):
+            low = max(first, ids[0])
+            low += -(low - first) % stride
+            self.indices = range(low - ids[0], min(last, ids[-1]) - ids[0] + 1, stride)
+        else:
+            low, high = bisect_left(ids, first), bisect_right(ids, last)
+            self.indices = range(low, high)
+            if stride > 1:
+                self.indices = [index for index in self.indices if (ids[index] - first) % stride == 0]
+        self.ids = ids
+        self.at = 0
+        self.payload = memoryview(entries.payload)
+        # Where each payload begins; entries are seldom of one size and a slice of them needs both ends.
+        self.starts = array("Q", itertools.accumulate(entries.lengths, initial=0))
+
+    def __lt__(self, other: _Cursor) -> bool:
+        return self.next_id < other.next_id
+
+    @property
+    def next_id(self) -> int:
+        return self.ids[self.indices[self.at]]
+
+    @property
+    def is_done(self) -> bool:
+        return self.at >= len(self.indices)
+
+    def count_below(self, bound: int) -> int:
+        """How many of the entries left have an id below ``bound``."""
+        rest = self.indices[self.at :]
+        ids = self.ids
+        return bisect_left(rest, bound, key=lambda index: ids[index])
+
+
+class RangeReader:
+    """One read of one ledger; see the module's text."""
+
+    def __init__(self, *, ledger_id: int, first: int, last: int, stride: int, bytes_max: int) -> None:
+        assert stride >= 1
+        self.ledger_id = ledger_id
+        self.through = first - 1
+        """The reply is complete up to this id."""
+        self.status = Status.OK
+        self._first = first
+        self._last = last
+        self._stride = stride
+        self._bytes_left = bytes_max
+        self._runs: deque[Run] = deque()
+        self._horizon = first - 1
+        self._active: list[_Cursor] = []  # a heap by next id
+        self._is_over = first > last
+        self._barrier = last + 2
+        """The first asked entry that cannot be read; nothing from there on is answered."""
+        self._barrier_status = Status.OK
+        self._ids: list[int] = []
+        self._lengths: array[int] = array("I")
+        self._digests: array[int] = array("I")
+        self._payload: list[bytes] = []
+
+    @property
+    def is_over(self) -> bool:
+        """The reply is complete, or is full, or met an entry that cannot be read."""
+        return self._is_over
+
+    @property
+    def horizon(self) -> int:
+        """The id through which all runs are known; ask for runs from the next id on."""
+        return self._horizon
+
+    @property
+    def upcoming(self) -> Sequence[Run]:
+        """The runs that may be wanted next, in order; for reading ahead."""
+        return self._runs
+
+    def extend(self, runs: Sequence[Run], horizon: int) -> None:
+        """These runs, sorted, hold all entries behind the horizon so far and up to ``horizon``."""
+        assert horizon > self._horizon
+        assert not self._runs
+        self._active.clear()  # A run that reaches over the old horizon is among the new ones again.
+        self._runs.extend(runs)
+        self._horizon = horizon
+
+    def wanted(self) -> Run | None:
+        """The run to be read next; None: the reply is over, or it needs ``extend``."""
+        while not self._is_over:
+            limit = min(self._horizon, self._last, self._barrier - 1)
+            upcoming = self._runs[0].first if self._runs else limit + 1
+            emitting = self._active[0].next_id if self._active else limit + 1
+            if upcoming <= limit and upcoming <= emitting:
+                return self._runs[0]
+            if emitting <= limit:
+                self._emit(limit)
+                continue
+            self.through = max(self.through, limit)
+            if limit == self._barrier - 1:
+                self.status = self._barrier_status
+                self._is_over = True
+            self._is_over = self._is_over or limit == self._last
+            break
+        return None
+
+    def on_entries(self, run: Run, entries: Entries, damaged: Sequence[int] = ()) -> None:
+        """The entries of the run that was wanted, and which of them are damaged. Bytes are copied as far as
+        they are asked for."""
+        popped = self._runs.popleft()
+        assert popped is run
+        for entry_id in damaged:
+            if self._is_asked(entry_id):
+                self._set_barrier(entry_id, Status.CORRUPT)
+                break
+        cursor = _Cursor(entries, self._first, self._last, self._stride)
+        cursor.at = cursor.count_below(self.through + 1)  # It may have been met before the last horizon.
+        if not cursor.is_done:
+            heapq.heappush(self._active, cursor)
+
+    def on_unreadable(self, run: Run, status: Status) -> None:
+        """The run that was wanted cannot be read: the reply ends before its first id that was asked for."""
+        popped = self._runs.popleft()
+        assert popped is run
+        entry_id = max(run.first, self.through + 1)
+        entry_id += -(entry_id - self._first) % self._stride
+        if entry_id <= run.last and self._is_asked(entry_id):
+            self._set_barrier(entry_id, status)
+
+    def _is_asked(self, entry_id: int) -> bool:
+        distance = entry_id - self._first
+        return self.through < entry_id <= self._last and distance % self._stride == 0
+
+    def _set_barrier(self, entry_id: int, status: Status) -> None:
+        if entry_id < self._barrier:
+            self._barrier, self._barrier_status = entry_id, status
+
+    def _emit(self, limit: int) -> None:
+        """Emit from the run with the lowest id, as far as no other run and no limit comes in between."""
+        cursor = heapq.heappop(self._active)
+        bound = limit + 1
+        if self._runs:
+            bound = min(bound, self._runs[0].first)
+        if self._active:
+            bound = min(bound, self._active[0].next_id)
+        count = max(1, cursor.count_below(bound))
+        taken = self._take(cursor, count)
+        cursor.at += taken
+        if taken < count:
+            self._is_over = True
+        elif not cursor.is_done:
+            heapq.heappush(self._active, cursor)
+
+    def _take(self, cursor: _Cursor, count: int) -> int:
+        """Copy up to ``count`` entries into the reply; how many the limits allowed."""
+        entries, starts = cursor.entries, cursor.starts
+        indices = cursor.indices[cursor.at : cursor.at + min(count, FRAME_ENTRIES_MAX - len(self._ids))]
+        if self._ids:
+            beyond = self._ids[0] + _SPAN_MAX
+            indices = indices[: bisect_left(indices, beyond, key=lambda index: cursor.ids[index])]
+        if not indices:
+            return 0
+        step = indices.step if isinstance(indices, range) else 0
+        if step == 1:
+            lengths = entries.lengths[indices[0] : indices[-1] + 1]
+        else:
+            lengths = array("I", [entries.lengths[index] for index in indices])
+        fit = len(indices)
+        if sum(lengths) > self._bytes_left:
+            fit = bisect_right(array("Q", itertools.accumulate(lengths)), self._bytes_left)
+            if not fit and not self._ids:
+                fit = 1  # An entry that is larger than a reply is a reply of its own.
+            if not fit:
+                return 0
+            indices, lengths = indices[:fit], lengths[:fit]
+        if step == 1:
+            self._payload.append(bytes(cursor.payload[starts[indices[0]] : starts[indices[-1] + 1]]))
+            self._digests.extend(entries.digests[indices[0] : indices[-1] + 1])
+        else:
+            self._payload.extend(
+                bytes(cursor.payload[starts[index] : starts[index + 1]]) for index in indices
+            )
+            self._digests.extend(entries.digests[index] for index in indices)
+        self._ids.extend(cursor.ids[index] for index in indices)
+        self._lengths.extend(lengths)
+        self._bytes_left -= sum(lengths)
+        self.through = self._ids[-1]
+        return fit
+
+    def take_entries(self) -> Entries:
+        """What was found, in bytes of its own."""
+        payload = self._payload[0] if len(self._payload) == 1 else b"".join(self._payload)
+        return Entries(self.ledger_id, compact_ids(self._ids), self._lengths, self._digests, payload)
+
+
+def no_entries(ledger_id: int) -> Entries:
+    """A reply's entries where there are none."""
+    return Entries(ledger_id, range(0), array("I"), array("I"), b"")
+
+
+class RangeLister:
+    """Joins the ids of runs to growing ranges that are not adjacent; the same walk as ``RangeReader``, over
+    ids."""
+
+    def __init__(self, *, first: int, pairs_max: int) -> None:
+        assert pairs_max >= 1
+        self._first = first
+        self._pairs_max = pairs_max
+        self._pairs: list[tuple[int, int]] = []
+        self._open: list[tuple[int, int]] = []  # a heap of ranges not joined yet
+
+    def add(self, run: Run, ids: Sequence[int] | None) -> None:
+        """The next run, sorted by first id; ``ids`` where it is sparse."""
+        if ids is None:
+            heapq.heappush(self._open, (run.first, run.last))
+        else:
+            for low, high in _ranges(ids):
+                heapq.heappush(self._open, (low, high))
+
+    def settle(self, bound: int) -> bool:
+        """No run to come begins below ``bound``: join what lies below it. False once there are enough
+        pairs."""
+        while self._open and self._open[0][0] < bound:
+            low, high = heapq.heappop(self._open)
+            if high >= bound:
+                heapq.heappush(self._open, (bound, high))
+                high = bound - 1
+            low = max(low, self._first)
+            if low > high:
+                continue
+            if self._pairs and low <= self._pairs[-1][1] + 1:
+                self._pairs[-1] = self._pairs[-1][0], max(high, self._pairs[-1][1])
+            elif len(self._pairs) == self._pairs_max:
+                return False
+            else:
+                self._pairs.append((low, high))
+        return True
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return self._pairs
+
+
+def _ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for entry_id in ids:
+        if found and found[-1][1] == entry_id - 1:
+            found[-1] = found[-1][0], entry_id
+        else:
+            found.append((entry_id, entry_id))
+    return found

@@ -1,0 +1,158 @@
+"""Records: what the journal says, one after the other, inside a block.
+
+A record is an 8-byte head and a body; all numbers are little endian:
+
+    offset  size  field
+    0       1     kind
+    1       3     zero
+    4       4     length of the body
+    8             the body
+
+    ADD    (1)  a frame of entries exactly as the client sent it, its header included. Ledger, key, ids, LAC
+                and LAFR are the frame's own; the frame carries its own checksum and digests, so it can be
+                proved right by itself wherever it is found.
+    FENCE  (2)  ledger id (i64), key (16 bytes): from here on ordinary adds of the ledger are refused.
+    START  (3)  segment (u64), offset (u64), sequence (u64): the first record that a bookie writes when it
+                starts. The journal before it ends at that offset of that segment, with the block of that
+                sequence; whatever else stands between that place and this record is the rest of a write
+                that was torn by a crash, and was never acknowledged.
+    CLOSE  (4)  no body: the bookie was stopped cleanly, everything before this record is complete.
+
+Records have no checksum of their own: a block has one for each of its pages (``bookie.core.block``). Bytes
+that pass it and still do not parse were written by another version or by a bug, and the difference
+between the two is for a person to find: StorageCorrupt.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ledgerlog.errors import StorageCorrupt
+from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Header, Kind
+
+ADD = 1
+FENCE = 2
+START = 3
+CLOSE = 4
+
+RECORD_HEAD = struct.Struct("<B3xI")
+RECORD_HEAD_BYTES = RECORD_HEAD.size
+assert RECORD_HEAD_BYTES == 8
+
+_FENCE = struct.Struct("<q16s")
+_START = struct.Struct("<QQQ")
+
+
+class Place(NamedTuple):
+    """Where the journal ends: at ``offset`` of ``segment``, behind the block ``sequence``."""
+
+    segment: int
+    offset: int
+    sequence: int
+
+
+class Run(NamedTuple):
+    """Where a frame of entries lies: consecutive or sparse ids of one ledger, as they came.
+
+    ``offset`` and ``length`` are those of the frame (not of its record) in the segment's file. The run
+    holds ``entry_count`` entries, every id from ``first`` to ``last`` where ``entry_count == last - first +
+    1``. ``sequence`` is that of its block: the run is durable once that block is. Runs of one ledger sort
+    by their first id, which no two of them share."""
+
+    ledger_id: int
+    first: int
+    last: int
+    entry_count: int
+    segment: int
+    offset: int
+    length: int
+    sequence: int
+
+    @property
+    def is_dense(self) -> bool:
+        return self.entry_count == self.last - self.first + 1
+
+    @property
+    def head_length(self) -> int:
+        """How many of the frame's first bytes hold its header, lengths, digests and ids."""
+        return HEADER_BYTES + self.entry_count * (8 if self.is_dense else 12)
+
+
+class Fence(NamedTuple):
+    ledger_id: int
+    key: bytes
+
+
+def encode_fence(ledger_id: int, key: bytes) -> bytes:
+    """The body of a FENCE record."""
+    return _FENCE.pack(ledger_id, key)
+
+
+def encode_start(end: Place) -> bytes:
+    """The body of a START record."""
+    return _START.pack(*end)
+
+
+class Record(NamedTuple):
+    """``body`` is a view of the image that the record was found in; ``offset`` is the body's place there."""
+
+    kind: int
+    offset: int
+    body: memoryview
+
+
+def decode_records(image: memoryview, start: int, stop: int, path: str) -> Iterator[Record]:
+    """The records in ``image[start:stop]``; StorageCorrupt, naming ``path``, where they do not parse."""
+    at = start
+    while at < stop:
+        if stop - at < RECORD_HEAD_BYTES:
+            raise StorageCorrupt(
+                path, at, f"{stop - at} bytes are left of a block, less than a record's head"
+            )
+        kind, length = RECORD_HEAD.unpack_from(image, at)
+        body = at + RECORD_HEAD_BYTES
+        if length > stop - body:
+            raise StorageCorrupt(path, at, f"a record of {length} bytes passes the end of its block")
+        yield Record(kind, body, image[body : body + length])
+        at = body + length
+
+
+def decode_add(record: Record, *, segment: int, sequence: int, path: str) -> tuple[Run, Header]:
+    """Where an ADD record's frame lies, and its header."""
+    if len(record.body) < HEADER_BYTES:
+        raise StorageCorrupt(path, record.offset, f"a frame of {len(record.body)} bytes")
+    header = Header._make(HEADER.unpack_from(record.body))
+    run = Run(
+        ledger_id=header.ledger_id,
+        first=header.first,
+        last=header.last,
+        entry_count=header.entry_count,
+        segment=segment,
+        offset=record.offset,
+        length=len(record.body),
+        sequence=sequence,
+    )
+    if header.kind != Kind.ADD or header.length + 4 != run.length or run.head_length > run.length:
+        raise StorageCorrupt(path, record.offset, "an ADD record that does not hold an ADD frame")
+    if not 0 <= run.first <= run.last or run.entry_count < 1 or run.is_dense == bool(header.flags & SPARSE):
+        # A sparse frame whose ids happen to be consecutive never gets here: the engine writes it anew.
+        raise StorageCorrupt(
+            path, record.offset, f"a frame of {run.entry_count} entries says {run.first}..{run.last}"
+        )
+    return run, header
+
+
+def decode_fence(record: Record, path: str) -> Fence:
+    """What a FENCE record says."""
+    if len(record.body) != _FENCE.size:
+        raise StorageCorrupt(path, record.offset, f"a fence of {len(record.body)} bytes")
+    return Fence._make(_FENCE.unpack(record.body))
+
+
+def decode_start(record: Record, path: str) -> Place:
+    """What a START record says."""
+    if len(record.body) != _START.size:
+        raise StorageCorrupt(path, record.offset, f"a start of {len(record.body)} bytes")
+    return Place._make(_START.unpack(record.body))

@@ -1,0 +1,45 @@
+"""Answers of a bookie's storage to fences, reads and lists."""
+
+from __future__ import annotations
+
+import attrs
+
+from ledgerlog.wire.entries import Entries
+from ledgerlog.wire.frame import Status
+
+
+@attrs.frozen
+class FenceResult:
+    """``status`` OK: the ledger is fenced, durably, and ``lac`` and ``lafr`` are the greatest known here.
+    Otherwise UNAUTHORIZED (wrong key; nothing changed), DISK_FULL, CORRUPT or IO_ERROR (what is known of the
+    ledger cannot be read), NOT_READY (the bookie is being stopped)."""
+
+    status: Status
+    lac: int
+    lafr: int
+
+
+@attrs.frozen
+class ReadResult:
+    """What was found of the entries asked for.
+
+    ``entries`` are copies, ids ascending. Every asked entry up to ``through`` that is not among them does
+    not exist here. ``status``: OK; NO_SUCH_LEDGER (nothing is known of the ledger); CORRUPT or IO_ERROR: the
+    entry asked for next after ``through`` exists or may exist and cannot be read; UNAUTHORIZED or
+    DISK_FULL for a recovery read that could not fence (``through`` says nothing then)."""
+
+    status: Status
+    entries: Entries
+    through: int
+    lac: int
+    lafr: int
+
+
+@attrs.frozen
+class ListResult:
+    """``pairs``: ranges (first, last) of ids that are stored, growing and not adjacent, complete from the id
+    asked for through ``through``. ``status`` as in ``ReadResult``."""
+
+    status: Status
+    pairs: list[tuple[int, int]]
+    through: int

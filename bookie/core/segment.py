@@ -1,0 +1,197 @@
+"""Segments: the files of the journal, and what can be said about one after a crash.
+
+A segment is a file of fixed, preallocated size. Its first page is the file header, all after it are
+blocks (``bookie.core.block``) without gaps, then zeros:
+
+    offset  size  field
+    0       8     magic      b"LLJOURN1"
+    8       4     format     1
+    12      4     page size  4096
+    16      8     segment    its number; the file's name says the same
+    24      8     size       of the whole file, in bytes
+    32      16    nonce      random; part of every checksum of its blocks
+    48      64    instance   of the bookie, UTF-8, padded with zeros
+    112           padding of 0xA5
+    4092    4     checksum   CRC-32C of bytes 0 to 4091
+
+Segments are numbered from 1 without gaps, written one after the other, and never recycled. They are where
+entries stay: the index says where in which segment each run lies.
+
+**Scanning.** ``scan_segment`` reads blocks until one is not valid and decides what that means, on the
+evidence within the segment: the end (nothing but zeros follow), a torn write (see ``bookie.core.block``), or
+damage, which is StorageCorrupt with the offset. A torn block is damage all the same when anything was
+written behind it: a later block's header, or, where the torn block's own header stands and so its size is
+known, any byte that is not zero. What later segments have to say about it is for ``bookie.core.boot``.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+from bookie.core.block import (
+    NONCE_BYTES,
+    PADDING,
+    PAGE_BYTES,
+    BlockHeader,
+    Damage,
+    block_damage,
+    decode_header,
+    first_nonzero,
+    header_damage,
+)
+from ledgerlog.errors import StorageCorrupt
+from ledgerlog.wire.checksum import checksum
+
+_MAGIC = b"LLJOURN1"
+_FORMAT = 1
+_HEADER = struct.Struct("<8sIIQQ16s64s")
+_CHECKSUM = struct.Struct("<I")
+_INSTANCE_BYTES = 64
+
+SEGMENT_HEADER_BYTES = PAGE_BYTES
+SEGMENT_NUMBER_MAX = 2**48
+
+
+@attrs.frozen
+class SegmentHeader:
+    number: int
+    size: int
+    nonce: bytes
+    instance: str
+
+    def encode(self) -> bytes:
+        """The file's first page."""
+        instance = self.instance.encode()
+        assert len(instance) <= _INSTANCE_BYTES
+        assert len(self.nonce) == NONCE_BYTES
+        fields = _HEADER.pack(_MAGIC, _FORMAT, PAGE_BYTES, self.number, self.size, self.nonce, instance)
+        page = fields + PADDING * (PAGE_BYTES - len(fields) - _CHECKSUM.size)
+        return page + _CHECKSUM.pack(checksum(page))
+
+    @classmethod
+    def decode(cls, page: bytes, *, path: str, number: int, instance: str) -> SegmentHeader:
+        """The inverse of ``encode``. StorageCorrupt if it is damaged or is not that segment of that
+        bookie."""
+        if len(page) != PAGE_BYTES:
+            raise StorageCorrupt(path, 0, f"the file has {len(page)} bytes, less than a segment's header")
+        if _CHECKSUM.unpack_from(page, PAGE_BYTES - _CHECKSUM.size)[0] != checksum(page[: -_CHECKSUM.size]):
+            raise StorageCorrupt(path, 0, "the checksum of the segment's header does not match")
+        magic, version, page_bytes, found, size, nonce, raw_instance = _HEADER.unpack_from(page)
+        if magic != _MAGIC or version != _FORMAT or page_bytes != PAGE_BYTES:
+            raise StorageCorrupt(
+                path, 0, f"not a journal segment of format {_FORMAT} (magic {magic!r}, format {version})"
+            )
+        if found != number:
+            raise StorageCorrupt(path, 0, f"the file is segment {found}, not {number}")
+        owner = raw_instance.rstrip(b"\0").decode(errors="replace")
+        if owner != instance:
+            raise StorageCorrupt(path, 0, f"the segment belongs to bookie instance {owner}, not {instance}")
+        return cls(number=found, size=size, nonce=nonce, instance=owner)
+
+
+@attrs.frozen
+class FoundBlock:
+    """A valid block of a segment."""
+
+    offset: int
+    header: BlockHeader
+
+    @property
+    def stop(self) -> int:
+        return self.offset + self.header.block_bytes
+
+
+@attrs.frozen
+class SegmentScan:
+    """What a segment holds."""
+
+    number: int
+    blocks: tuple[FoundBlock, ...]
+    end: int
+    """Where the last valid block ends; where the first would be if there is none."""
+    is_torn: bool
+    """A write was begun at ``end`` and did not complete, as far as this segment tells."""
+
+    @property
+    def is_pristine(self) -> bool:
+        """Nothing was ever written behind the file's header."""
+        return not self.blocks and not self.is_torn
+
+
+def scan_segment(
+    image: memoryview, header: SegmentHeader, *, path: str, sequence: int | None, stop: int | None = None
+) -> SegmentScan:
+    """The blocks of a segment, of which ``image`` is the whole file.
+
+    ``sequence`` is that of its first block, None if it is not known. With ``stop`` it is known where its last
+    block ends (a START record or the index says so): blocks must reach exactly there, and what stands
+    behind is not looked at. Raises StorageCorrupt for damage, naming ``path`` and the offset."""
+    if len(image) != header.size:
+        raise StorageCorrupt(path, None, f"the file has {len(image)} bytes, {header.size} were preallocated")
+    blocks: list[FoundBlock] = []
+    at = SEGMENT_HEADER_BYTES
+    limit = header.size if stop is None else stop
+    while at < limit:
+        view = image[at:]
+        block = decode_header(view, nonce=header.nonce, segment=header.number)
+        if block is None:
+            damage: Damage | None = header_damage(view)
+        elif sequence is not None and block.sequence != sequence:
+            raise StorageCorrupt(path, at, f"block {block.sequence} where block {sequence} was expected")
+        else:
+            damage = block_damage(view, block, nonce=header.nonce)
+        if damage is not None:
+            return _tail(image, header, tuple(blocks), at, block, damage, path=path, stop=stop)
+        assert block is not None
+        blocks.append(FoundBlock(at, block))
+        sequence = block.sequence + 1
+        at += block.block_bytes
+    if at > limit:
+        raise StorageCorrupt(path, at, f"the last block passes the end of the journal at {limit}")
+    return SegmentScan(header.number, tuple(blocks), at, is_torn=False)
+
+
+def first_block(image: memoryview, header: SegmentHeader) -> FoundBlock | None:
+    """The segment's first block, None where it is not valid."""
+    view = image[SEGMENT_HEADER_BYTES:]
+    block = decode_header(view, nonce=header.nonce, segment=header.number)
+    if block is None or block_damage(view, block, nonce=header.nonce) is not None:
+        return None
+    return FoundBlock(SEGMENT_HEADER_BYTES, block)
+
+
+def _tail(
+    image: memoryview,
+    header: SegmentHeader,
+    blocks: tuple[FoundBlock, ...],
+    at: int,
+    block: BlockHeader | None,
+    damage: Damage,
+    *,
+    path: str,
+    stop: int | None,
+) -> SegmentScan:
+    """Decides about the place ``at``, where a valid block was looked for and not found."""
+    if stop is not None:
+        raise StorageCorrupt(path, at, f"a damaged block, though the journal goes on to {stop}")
+    if damage is Damage.ROTTEN:
+        raise StorageCorrupt(path, at, "a damaged block: no interrupted write leaves such bytes behind")
+    if block is None and first_nonzero(image, at, header.size) is None:
+        return SegmentScan(header.number, blocks, at, is_torn=False)
+    behind = at + (PAGE_BYTES if block is None else block.block_bytes)
+    written = None if block is None else first_nonzero(image, behind, header.size)
+    if written is None:
+        written = _later_block(image, header, behind)
+    if written is not None:
+        raise StorageCorrupt(path, at, f"a damaged block, though byte {written} was written after it")
+    return SegmentScan(header.number, blocks, at, is_torn=True)
+
+
+def _later_block(image: memoryview, header: SegmentHeader, start: int) -> int | None:
+    """The offset of the first page from ``start`` on that begins with a block's valid header."""
+    for at in range(start, header.size, PAGE_BYTES):
+        if decode_header(image[at:], nonce=header.nonce, segment=header.number) is not None:
+            return at
+    return None

@@ -1,0 +1,118 @@
+"""The index as the storage sees it: ledgers, runs, segments and the mark, instead of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bookie.core import rows
+from bookie.core.boot import Mark
+from bookie.core.ledger import StoredLedger
+from bookie.core.records import Run
+from bookie.core.rows import Row, SegmentRow
+from bookie.storage.index import Index
+from ledgerlog.errors import StorageCorrupt
+
+_SCAN_ROWS = 256
+_SEGMENTS_PER_SCAN = 4096
+
+
+class Catalogue:
+    def __init__(self, index: Index) -> None:
+        self.index = index
+
+    @property
+    def path(self) -> str:
+        return self.index.path
+
+    # --- single values ----------------------------------------------------------------------------
+
+    def instance_now(self) -> str:
+        """The instance of the bookie whose index this is. StorageCorrupt if it does not say."""
+        value = self.index.get_now(rows.INSTANCE_KEY)
+        if value is None:
+            raise StorageCorrupt(self.path, None, "the index does not say whose it is")
+        return rows.decode_instance(value, self.path)
+
+    def mark_now(self) -> Mark:
+        """Where replay begins. StorageCorrupt if the index does not say."""
+        value = self.index.get_now(rows.MARK_KEY)
+        if value is None:
+            raise StorageCorrupt(self.path, None, "the index has no mark")
+        return rows.decode_mark(value, self.path)
+
+    def ledger_now(self, ledger_id: int) -> StoredLedger | None:
+        """What is known of a ledger, None if nothing is."""
+        key = rows.ledger_key(ledger_id)
+        value = self.index.get_now(key)
+        return None if value is None else rows.decode_ledger(key, value, self.path)
+
+    # --- ranges -----------------------------------------------------------------------------------
+
+    async def segments(self) -> list[SegmentRow]:
+        """Every segment that the index knows."""
+        found: list[SegmentRow] = []
+        start, stop = rows.segment_key(0), rows.segment_key(2**64 - 1)
+        while True:
+            part = await self.index.scan(start, stop, floor=start, limit=_SEGMENTS_PER_SCAN)
+            found += [rows.decode_segment(key, value, self.path) for key, value in part]
+            if len(part) < _SEGMENTS_PER_SCAN:
+                return found
+            start = rows.segment_key(found[-1].number + 1)
+
+    async def runs(self, ledger_id: int, *, first: int, last: int, straddle: int) -> tuple[list[Run], int]:
+        """Runs of a ledger that may hold ids from ``first`` on, sorted, and the id up to which these are all
+        that the index has (at most ``last``, at least ``first``)."""
+        search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
+        while not search.is_done:
+            search.take(
+                await self.index.scan(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS)
+            )
+        return search.runs, search.horizon
+
+    def runs_now(self, ledger_id: int, *, first: int, last: int, straddle: int) -> list[Run]:
+        """All runs of a ledger that may hold ids from ``first`` to ``last``."""
+        found: list[Run] = []
+        horizon = first - 1
+        while horizon < last:
+            search = _RunSearch(self.path, ledger_id, first=horizon + 1, last=last, straddle=straddle)
+            while not search.is_done:
+                search.take(
+                    self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS)
+                )
+            found += [run for run in search.runs if not found or run.first > found[-1].first]
+            horizon = search.horizon
+        return found
+
+    async def write(self, batch: Sequence[Row]) -> None:
+        await self.index.write(batch)
+
+
+class _RunSearch:
+    """Finds the runs around a range of ids: from the last one that begins at or before it (or ``straddle``
+    before that) to the end of the range or of a few scans."""
+
+    def __init__(self, path: str, ledger_id: int, *, first: int, last: int, straddle: int) -> None:
+        assert 0 <= first <= last
+        self._path = path
+        self._ledger_id = ledger_id
+        self._first = first
+        # One past it, so that the run that begins exactly there is found as the one below ``start``.
+        begin = max(0, first - straddle) + 1
+        self.floor = rows.run_key(ledger_id, 0)
+        self.start = rows.run_key(ledger_id, begin)
+        self.stop = rows.run_key(ledger_id, last + 1)
+        self.horizon = last
+        self.runs: list[Run] = []
+        self.is_done = False
+
+    def take(self, part: list[Row]) -> None:
+        runs = [rows.decode_run(key, value, self._path) for key, value in part]
+        self.runs += [run for run in runs if run.last >= self._first]
+        if len(part) < _SCAN_ROWS:
+            self.is_done = True
+        elif runs[-1].first >= self._first:
+            # There may be more runs behind; none of them begins at or before this one.
+            self.horizon = runs[-1].first
+            self.is_done = True
+        else:
+            self.start = self.floor = rows.run_key(self._ledger_id, runs[-1].first + 1)

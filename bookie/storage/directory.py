@@ -1,0 +1,155 @@
+"""A bookie's directory: who may use it, and whose it is.
+
+    PATH/lock        held with flock by the process that uses the directory; its pid
+    PATH/cookie      the identity of the data, see below
+    PATH/journal/    segments, named by their number: %016x.journal
+    PATH/index/      the index, a LevelDB directory
+
+The cookie file is 8 bytes of magic, a length (u32), the cookie's own bytes (``model.bookie.Cookie``), and a
+CRC-32C of all that. A bookie compares it with the metadata store's before it serves; here it is only kept.
+
+**Formatting** makes the index, empty but for the bookie's instance and a mark, and gives the cookie its name
+last. While it goes on, the cookie stands under the name ``cookie.new``; a directory that has only that is
+one whose formatting was interrupted, holds nothing, and is formatted again from the start. So a directory
+with a cookie always has an index, and one whose index or journal is gone has lost data, which
+``open_engine`` refuses to overlook.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bookie.core import rows
+from bookie.core.boot import Mark
+from bookie.core.records import Place
+from bookie.storage.disk import Disk, FileMissing
+from bookie.storage.index import Indexes
+from bookie.storage.leveldb import LevelDb
+from bookie.storage.real_disk import RealDisk
+from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.limits import METADATA_BYTES_MAX
+from ledgerlog.model.bookie import Cookie
+from ledgerlog.model.codec import decode_record_untrusted
+from ledgerlog.wire.checksum import checksum
+
+_MAGIC = b"LLCOOKI1"
+_HEAD = struct.Struct("<8sI")
+_CHECKSUM = struct.Struct("<I")
+_BYTES_MAX = _HEAD.size + METADATA_BYTES_MAX + _CHECKSUM.size
+
+NOTHING_YET = Place(0, 0, 0)
+"""Where a journal ends that has not begun."""
+
+
+class StorageDirectory:
+    """A directory that this process has locked."""
+
+    def __init__(self, path: str, disk: Disk, indexes: Indexes) -> None:
+        self.path = path
+        self.disk = disk
+        self.indexes = indexes
+
+    @property
+    def journal_path(self) -> str:
+        return f"{self.path}/journal"
+
+    @property
+    def index_path(self) -> str:
+        return f"{self.path}/index"
+
+    @property
+    def _cookie_path(self) -> str:
+        return f"{self.path}/cookie"
+
+    async def read_cookie(self) -> bytes | None:
+        """The cookie's bytes, None if the directory was not formatted. StorageCorrupt if it is damaged."""
+        path = self._cookie_path
+        try:
+            data = await self.disk.read_file(path, _BYTES_MAX + 1)
+        except FileMissing:
+            return None
+        if len(data) < _HEAD.size + _CHECKSUM.size:
+            raise StorageCorrupt(path, 0, f"a cookie file of {len(data)} bytes")
+        magic, length = _HEAD.unpack_from(data)
+        stop = _HEAD.size + length
+        if magic != _MAGIC or len(data) != stop + _CHECKSUM.size:
+            raise StorageCorrupt(path, 0, "not a cookie file")
+        if _CHECKSUM.unpack_from(data, stop)[0] != checksum(data[:stop]):
+            raise StorageCorrupt(path, 0, "the checksum of the cookie does not match")
+        return data[_HEAD.size : stop]
+
+    async def read_instance(self) -> str:
+        """The instance that the cookie names. StorageError if there is no cookie."""
+        data = await self.read_cookie()
+        if data is None:
+            raise StorageError(f"{self.path} is not formatted: it has no cookie")
+
+        def corrupt(why: str) -> StorageCorrupt:
+            return StorageCorrupt(self._cookie_path, None, why)
+
+        return decode_record_untrusted(data, "cookie", corrupt).get("instance", str)
+
+    async def has_data(self) -> bool:
+        """Whether a journal or an index was begun here, other than by a formatting that was interrupted."""
+        names = await self.disk.list_directory(self.path)
+        if "cookie.new" in names and "cookie" not in names:
+            return False
+        return "journal" in names or "index" in names
+
+    async def format(self, cookie: Cookie) -> None:
+        """Make this the directory of the bookie that the cookie names: an empty index and the cookie,
+        durably.
+
+        Raises StorageError if it is one already or has data. After a failure or a crash it may be called
+        again."""
+        if await self.read_cookie() is not None:
+            raise StorageError(f"{self.path} is formatted already")
+        if await self.has_data():
+            raise StorageError(f"{self.path} has data but no cookie; it is not formatted over")
+        disk = self.disk
+        unfinished = f"{self._cookie_path}.new"
+        body = _HEAD.pack(_MAGIC, len(encoded := cookie.encode())) + encoded
+        await disk.write_file(unfinished, body + _CHECKSUM.pack(checksum(body)))
+        await disk.sync_directory(self.path)
+        await self.indexes.remove(self.index_path)
+        await disk.make_directory(self.journal_path)
+        index = await self.indexes.create(self.index_path)
+        try:
+            mark = Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
+            await index.write([rows.encode_instance(cookie.instance), rows.encode_mark(mark)])
+        finally:
+            await index.aclose()
+        await disk.sync_directory(self.path)
+        await disk.rename(unfinished, self._cookie_path)
+        await disk.sync_directory(self.path)
+        await disk.sync_directory(_parent(self.path))
+
+
+def _parent(path: str) -> str:
+    before, slash, _ = path.rstrip("/").rpartition("/")
+    return before or slash or "."
+
+
+@asynccontextmanager
+async def open_directory(
+    path: str, *, disk: Disk | None = None, indexes: Indexes | None = None
+) -> AsyncIterator[StorageDirectory]:
+    """Make the directory if need be and lock it: no other process uses it inside the context.
+
+    Without ``disk`` and ``indexes`` it is a real one with a LevelDB index. Raises StorageLocked, naming the
+    holder's pid, and StorageError."""
+    own_disk = RealDisk() if disk is None else None
+    used = own_disk or disk
+    assert used is not None
+    try:
+        await used.make_directory(path)
+        lock = await used.lock_directory(path)
+        try:
+            yield StorageDirectory(path, used, indexes or LevelDb(used))
+        finally:
+            lock.release()
+    finally:
+        if own_disk is not None:
+            await own_disk.aclose()

@@ -1,0 +1,527 @@
+"""The storage of one bookie: verdicts, journal, index and reads, behind one object.
+
+    add ----> verdict on the ledger's state -> record into the journal's arena -> position
+                                               (one sync for all that gathered) -> durable_position
+    fence --> fenced in memory -> FENCE record -> its sync -> answer
+    read ---> runs in memory, runs in the index -> arena or segment file -> entries
+
+``open_engine`` replays what the directory's journal holds beyond its index, goes on in a fresh segment, runs
+the tasks (journal writer, supply of segments, checkpoints), and stops cleanly when its body ends without
+an exception. A clean stop leaves everything in the index and says in it where the journal ends, so that the
+next start reads no journal, and any damage is found by whoever reads the damaged entry.
+
+**Positions.** ``add`` returns the sequence of the journal block that its record went into. Blocks become
+durable in order, so a position is durable once ``durable_position`` has reached it.
+
+**Failure.** A sync or index write that fails ends the engine: ``open_engine`` cancels its body and raises the
+StorageError. Adds made meanwhile are refused; nothing that was not synced is ever acknowledged.
+
+**One step.** ``add`` and the beginning of ``fence`` never wait, so the verdict and the place in the journal
+are one step on one object per ledger (rule 3). An add that brings ids up to the last known one is the
+exception in cost, not in kind: it compares digests with what is stored, which may read the disk right there
+when those entries are no longer in memory.
+
+Memory and disk use are stated in ``bookie.storage.config``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from bookie.core.block import NONCE_BYTES
+from bookie.core.boot import Mark
+from bookie.core.journal import GroupCommit
+from bookie.core.ledger import LedgerState
+from bookie.core.reading import no_entries
+from bookie.core.records import ADD, FENCE, START, Run, encode_fence, encode_start
+from bookie.core.results import FenceResult, ListResult, ReadResult
+from bookie.core.rows import encode_mark
+from bookie.storage.arenas import Arenas
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.config import StorageConfig
+from bookie.storage.directory import StorageDirectory
+from bookie.storage.disk import FileMissing
+from bookie.storage.journal import Journal
+from bookie.storage.ledgers import Ledgers
+from bookie.storage.leveldb import REMEDY
+from bookie.storage.reader import Reader
+from bookie.storage.replay import Replayed, replay
+from bookie.storage.segments import Segment, SegmentFiles
+from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.wire.entries import Entries, compact_ids, encode_add
+from ledgerlog.wire.frame import RECOVERY, SPARSE, Frame, Header, Status
+
+__all__ = ["Engine", "FenceResult", "ListResult", "ReadResult", "open_engine"]
+
+
+class Engine:
+    """All ledgers of one bookie. Made by ``open_engine``; methods are for the trio thread that opened it."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        ledgers: Ledgers,
+        reader: Reader,
+        checkpointer: Checkpointer,
+        arenas: Arenas,
+        config: StorageConfig,
+    ) -> None:
+        self.is_read_only = False
+        """Whoever watches the disk sets it: ordinary adds are refused then, recovery adds and fences are
+        not."""
+        self._journal = journal
+        self._commit = journal.commit
+        self._ledgers = ledgers
+        self._loaded = ledgers.loaded
+        self._reader = reader
+        self._checkpointer = checkpointer
+        self._arenas = arenas
+        self._config = config
+        self._stopped: Status | None = None
+        self._lac_waiters: dict[int, list[tuple[int, trio.Event]]] = {}
+        self._entries = 0
+        self._frames = 0
+        self._bytes = 0
+        self._fences = 0
+        self._reads = 0
+
+    # --- adds -------------------------------------------------------------------------------------
+
+    def add(self, frame: Frame, entries: Entries) -> int | Status:
+        """Take an ADD frame, whose checksum and digests the caller has verified.
+
+        Returns a journal position: the add is durable once ``durable_position`` has reached it. Or a
+        ``Status`` that refuses it, and then nothing of it is stored: UNAUTHORIZED (wrong key), FENCED (the
+        ledger is fenced and this is not a recovery add), CONFLICT (an id is stored with another digest),
+        READ_ONLY, DISK_FULL, TOO_MANY_REQUESTS (no memory is free: see ``wait_room``), BAD_REQUEST (larger
+        than ``frame_bytes_max``), CORRUPT or IO_ERROR (stored entries or the index, which it had to be
+        compared with, cannot be read), IO_ERROR too once the engine has failed, NOT_READY once it is being
+        closed.
+
+        The frame's bytes are copied. An add without entries tells LAC and LAFR, needs no sync and returns the
+        current durable position; for a ledger that is unknown here nothing is remembered."""
+        header = frame.header
+        state = self._loaded.get(header.ledger_id)
+        if state is None:
+            try:
+                state = self._ledgers.get(header.ledger_id)
+            except StorageError as error:
+                return _status_of(error)
+        is_recovery = header.flags & RECOVERY
+        if state is not None:
+            refusal = state.add_refusal(header.key, bool(is_recovery))
+            if refusal is not None:
+                return refusal
+            state.was_used = True
+        if self._stopped is not None:
+            return self._stopped
+        if not header.entry_count:
+            if state is not None:
+                self._tell(state, header)
+            return self._commit.durable
+        if not is_recovery:
+            if self.is_read_only:
+                return Status.READ_ONLY
+            if self._journal.is_disk_full:
+                return Status.DISK_FULL
+        is_known = state is not None
+        if state is None:
+            state = LedgerState(header.ledger_id, header.key)
+        is_misnamed = header.flags & SPARSE and header.entry_count == header.last - header.first + 1
+        if header.first > state.last_entry and not is_misnamed:
+            refusal = self._append(state, header, frame.raw)
+        else:
+            refusal = self._add_some(state, header, frame.raw, entries)
+        if refusal is not None:
+            return refusal
+        if not is_known:
+            self._ledgers.add(state)
+            self._sweep()
+        self._tell(state, header)
+        return self._commit.newest
+
+    def _append(self, state: LedgerState, header: Header, raw: bytes | memoryview) -> Status | None:
+        """Append a frame of ids that are not stored yet; why it cannot be."""
+        journal = self._journal
+        offset = journal.append(ADD, raw)
+        if offset is None:
+            return self._refusal_for_room(len(raw))
+        segment = journal.active
+        run = Run(
+            header.ledger_id,
+            header.first,
+            header.last,
+            header.entry_count,
+            segment.image.number,
+            offset,
+            len(raw),
+            self._commit.sequence,
+        )
+        segment.runs.append(run)
+        state.on_run(run)
+        self._frames += 1
+        self._entries += header.entry_count
+        self._bytes += len(raw)
+        return None
+
+    def _refusal_for_room(self, frame_bytes: int) -> Status:
+        if frame_bytes > self._config.frame_bytes_max:
+            return Status.BAD_REQUEST
+        return Status.DISK_FULL if self._journal.is_disk_full else Status.TOO_MANY_REQUESTS
+
+    def _add_some(
+        self, state: LedgerState, header: Header, raw: memoryview, entries: Entries
+    ) -> Status | None:
+        """An add that may bring ids which are stored: compare those, store the others (rules 6 and 7)."""
+        try:
+            stored = self._reader.digests_now(state, header.first, header.last)
+        except StorageError as error:
+            return _status_of(error)
+        fresh = []
+        for index, (entry_id, digest) in enumerate(zip(entries.ids, entries.digests, strict=True)):
+            known = stored.get(entry_id)
+            if known is None:
+                fresh.append(index)
+            elif known != digest:
+                return Status.CONFLICT
+        if not fresh:
+            return None  # All of it is here; what is pending is durable with the newest block.
+        ids = compact_ids([entries.ids[index] for index in fresh])
+        if len(fresh) == len(entries) and isinstance(ids, range) != bool(header.flags & SPARSE):
+            return self._append(state, header, raw)
+        buffers = encode_add(
+            entries.select(fresh),
+            lac=header.lac,
+            lafr=header.lafr,
+            key=header.key,
+            recovery=bool(header.flags & RECOVERY),
+        )
+        smaller = header._replace(first=ids[0], last=ids[-1], entry_count=len(ids))
+        return self._append(state, smaller, b"".join(buffers))
+
+    def _tell(self, state: LedgerState, header: Header) -> None:
+        if state.tell(header.lac, header.lafr) and state.ledger_id in self._lac_waiters:
+            for entry_id, event in self._lac_waiters[state.ledger_id]:
+                if state.lac >= entry_id:
+                    event.set()
+
+    def _sweep(self) -> None:
+        self._ledgers.sweep(self._commit.durable)
+        if self._ledgers.is_crowded:
+            self._journal.progress.unpark_all()
+
+    @property
+    def durable_position(self) -> int:
+        """All adds with a position up to this one are durable. At least 1, never decreasing."""
+        return self._commit.durable
+
+    def on_durable(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` whenever ``durable_position`` has moved. It must not raise."""
+        self._journal.on_durable(callback)
+
+    def remove_on_durable(self, callback: Callable[[], None]) -> None:
+        """Undo ``on_durable``."""
+        self._journal.remove_on_durable(callback)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes received and not durable yet."""
+        return self._commit.pending_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch of adds should be brought now."""
+        return self._journal.has_room
+
+    async def wait_room(self) -> None:
+        """Returns while there is room for another batch of adds: fewer than ``limits.BOOKIE_INFLIGHT_BYTES``
+        are pending, and the journal's memory has space. When the disk is full it returns as well, and adds
+        are refused."""
+        journal = self._journal
+        while not journal.has_room and not journal.is_disk_full and self._stopped is None:
+            await journal.progress.park()
+
+    # --- fences -----------------------------------------------------------------------------------
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceResult:
+        """Refuse ordinary adds of the ledger from now on, durably when this returns; also of a ledger that
+        was unknown. A wrong key changes nothing. Cancelled, it may have happened."""
+        try:
+            state = self._ledgers.get(ledger_id)
+        except StorageError as error:
+            return FenceResult(_status_of(error), NO_ENTRY, NO_ENTRY)
+        if state is None:
+            state = LedgerState(ledger_id, key)
+            self._ledgers.add(state)
+            self._sweep()
+        refusal = state.fence_refusal(key)
+        if refusal is None and self._stopped is not None:
+            refusal = self._stopped
+        if refusal is not None:
+            await trio.lowlevel.checkpoint()
+            return FenceResult(refusal, NO_ENTRY, NO_ENTRY)
+        self._fences += 1
+        state.pins += 1
+        try:
+            refusal = await self._fence(state)
+        finally:
+            state.pins -= 1
+        return FenceResult(refusal or Status.OK, state.lac, state.lafr)
+
+    async def _fence(self, state: LedgerState) -> Status | None:
+        """Returns once the fence is durable, or why it cannot be."""
+        if state.is_fence_settled(self._commit.durable):
+            await trio.lowlevel.checkpoint()
+            return None
+        if not state.is_fenced:
+            state.on_fence()
+        while not state.fence_sequence:
+            if self._journal.append(FENCE, encode_fence(state.ledger_id, state.key)) is not None:
+                state.fence_sequence = self._commit.sequence
+            elif self._journal.is_disk_full:
+                await trio.lowlevel.checkpoint()
+                return Status.DISK_FULL
+            else:
+                await self._journal.progress.park()
+        # Also whoever finds the ledger fenced already waits for the first fencer's sync (rule 2).
+        await self._journal.wait_durable(state.fence_sequence)
+        return None
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    async def read(self, ledger_id: int, *, first: int, last: int, stride: int, bytes_max: int) -> ReadResult:
+        """The entries first, first + stride, ... up to ``last`` (``first`` >= 0, ``stride`` >= 1) within
+        about ``bytes_max`` payload bytes; one entry always fits. Never raises for what is on the disk: see
+        ``ReadResult``. Entries that are not durable yet do not exist yet."""
+        try:
+            state = self._ledgers.get(ledger_id)
+        except StorageError as error:
+            return ReadResult(_status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
+        self._reads += 1
+        if state is None:
+            await trio.lowlevel.checkpoint()
+            return ReadResult(Status.NO_SUCH_LEDGER, no_entries(ledger_id), last, NO_ENTRY, NO_ENTRY)
+        state.pins += 1
+        try:
+            return await self._reader.read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
+        finally:
+            state.pins -= 1
+
+    async def recovery_read(
+        self, ledger_id: int, key: bytes, *, first: int, last: int, stride: int, bytes_max: int
+    ) -> ReadResult:
+        """As ``read``, after the ledger was fenced durably: whatever it says does not exist was not accepted
+        before the fence, and never will be but by recovery (R-B1). UNAUTHORIZED or DISK_FULL if it could not
+        fence."""
+        fenced = await self.fence(ledger_id, key)
+        if fenced.status is not Status.OK:
+            return ReadResult(fenced.status, no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
+        return await self.read(ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max)
+
+    async def list_entries(self, ledger_id: int, *, first: int, pairs_max: int) -> ListResult:
+        """Which entries of the ledger are stored, from ``first`` on, as up to ``pairs_max`` ranges."""
+        try:
+            state = self._ledgers.get(ledger_id)
+        except StorageError as error:
+            return ListResult(_status_of(error), [], first - 1)
+        if state is None:
+            await trio.lowlevel.checkpoint()
+            return ListResult(Status.NO_SUCH_LEDGER, [], first - 1)
+        state.pins += 1
+        try:
+            return await self._reader.list_entries(state, first=first, pairs_max=pairs_max)
+        finally:
+            state.pins -= 1
+
+    def lac(self, ledger_id: int) -> tuple[int, int]:
+        """The greatest LAC and LAFR that were told here, -1 where none was. Raises StorageError if the index
+        cannot say."""
+        state = self._ledgers.get(ledger_id)
+        return (NO_ENTRY, NO_ENTRY) if state is None else (state.lac, state.lafr)
+
+    async def wait_lac(self, ledger_id: int, entry_id: int) -> None:
+        """Returns once the ledger's LAC, as told here, has reached ``entry_id``. Raises StorageError as
+        ``lac``."""
+        if self.lac(ledger_id)[0] >= entry_id:
+            await trio.lowlevel.checkpoint()
+            return
+        waiter = (entry_id, trio.Event())
+        self._lac_waiters.setdefault(ledger_id, []).append(waiter)
+        try:
+            await waiter[1].wait()
+        finally:
+            waiters = self._lac_waiters[ledger_id]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._lac_waiters[ledger_id]
+
+    # --- the whole --------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Returns once everything added so far is durable and in the index."""
+        await self._checkpointer.flush()
+
+    def statistics(self) -> dict[str, int]:
+        """Counts since the start, and sizes as they are now."""
+        journal = self._journal
+        return {
+            "entries": self._entries,
+            "bytes": self._bytes,
+            "frames": self._frames,
+            "syncs": journal.syncs,
+            "journal_bytes_written": journal.bytes_written,
+            "fences": self._fences,
+            "reads": self._reads,
+            "runs_read_from_memory": self._reader.runs_from_memory,
+            "runs_read_from_disk": self._reader.runs_from_disk,
+            "checkpoints": self._checkpointer.checkpoints,
+            "ledgers_in_memory": len(self._loaded),
+            "runs_in_memory": sum(len(segment.runs) for segment in journal.residents.values()),
+            "cache_bytes": self._arenas.bytes_held,
+            "pending_bytes": self.pending_bytes,
+            "segment": journal.active.number,
+            "is_disk_full": int(journal.is_disk_full),
+        }
+
+    def stop(self, status: Status) -> None:
+        """Refuse everything from now on, with this status."""
+        self._stopped = status
+        self._journal.progress.unpark_all()
+
+    async def close(self) -> None:
+        """The clean stop."""
+        self.stop(Status.NOT_READY)
+        await self._checkpointer.close()
+
+
+def _status_of(error: StorageError) -> Status:
+    """How a failure to read what is stored is told to the client."""
+    return Status.CORRUPT if isinstance(error, StorageCorrupt) else Status.IO_ERROR
+
+
+def random_nonce() -> bytes:
+    """A segment's nonce: must not be known to clients."""
+    return os.urandom(NONCE_BYTES)
+
+
+@asynccontextmanager
+async def open_engine(
+    directory: StorageDirectory,
+    config: StorageConfig | None = None,
+    *,
+    new_nonce: Callable[[], bytes] = random_nonce,
+) -> AsyncIterator[Engine]:
+    """The storage in a formatted directory that this process has locked (``open_directory``).
+
+    Replays what the last stop left in the journal; raises StorageCorrupt, naming file and offset, for damage
+    or a file that is missing, and StorageError if the directory is not formatted. Leaving the body normally
+    is a clean stop; leaving it by an exception or cancellation loses nothing that was durable. If the disk
+    or the index fails meanwhile, the body is cancelled and StorageError raised here."""
+    config = config or StorageConfig()
+    disk = directory.disk
+    instance = await directory.read_instance()
+    files = SegmentFiles(disk, directory.journal_path, instance)
+    try:
+        index = await directory.indexes.open(directory.index_path)
+    except FileMissing as cause:
+        raise StorageCorrupt(directory.index_path, None, f"the index is missing; {REMEDY}") from cause
+    try:
+        catalogue = Catalogue(index)
+        if catalogue.instance_now() != instance:
+            raise StorageCorrupt(index.path, None, f"the index is not that of bookie instance {instance}")
+        replayed = await replay(directory, files, catalogue)
+        arenas = Arenas(disk, count=config.arenas, size=config.segment_bytes)
+        active = await _next_segment(files, arenas, replayed, new_nonce)
+        try:
+            commit = GroupCommit(
+                durable=replayed.end.sequence, image=active.image, group_bytes_max=config.group_bytes_max
+            )
+            journal = Journal(
+                disk=disk,
+                files=files,
+                arenas=arenas,
+                config=config,
+                active=active,
+                commit=commit,
+                new_nonce=new_nonce,
+            )
+        except BaseException:
+            disk.close(active.file)
+            raise
+        try:
+            # First a durable START block, then the mark that says that this segment counts, then clients.
+            journal.append(START, encode_start(replayed.end))
+            await journal.write_block()
+            mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
+            await catalogue.write([encode_mark(mark)])
+            ledgers = Ledgers(catalogue, maximum=config.ledgers_max)
+            engine = Engine(
+                journal=journal,
+                ledgers=ledgers,
+                reader=Reader(journal=journal, files=files, catalogue=catalogue),
+                checkpointer=Checkpointer(journal=journal, ledgers=ledgers, catalogue=catalogue),
+                arenas=arenas,
+                config=config,
+            )
+            async with _running(engine, journal, ledgers):
+                yield engine
+        finally:
+            journal.close_files()
+            files.close()
+    finally:
+        with trio.CancelScope(shield=True):
+            await index.aclose()
+
+
+async def _next_segment(
+    files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes]
+) -> Segment:
+    """The segment to go on in: one that was prepared and never written to, or a new one."""
+    number = replayed.next_segment
+    if not replayed.pristine:
+        return await files.create(number, await arenas.take(), new_nonce())
+    header, *more = replayed.pristine
+    assert header.number == number
+    for surplus in more:
+        await files.remove(surplus.number)
+    return await files.reopen(header, await arenas.take(header.size))
+
+
+@asynccontextmanager
+async def _running(engine: Engine, journal: Journal, ledgers: Ledgers) -> AsyncIterator[None]:
+    """Runs the tasks of an engine around the body."""
+    failure: StorageError | None = None
+    body_error: Exception | None = None
+
+    async with trio.open_nursery() as nursery:
+
+        async def guard(task: Callable[[], object]) -> None:
+            nonlocal failure
+            try:
+                await task()  # type: ignore[misc]
+            except StorageError as error:
+                failure = failure or error
+                engine.stop(Status.IO_ERROR)
+                nursery.cancel_scope.cancel()
+
+        nursery.start_soon(guard, journal.run_writer)
+        nursery.start_soon(guard, lambda: journal.run_supply(ledgers.forget))
+        nursery.start_soon(guard, engine._checkpointer.run)
+        try:
+            yield
+            await engine.close()
+        except Exception as error:
+            body_error = error
+        engine.stop(Status.NOT_READY)
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if body_error is not None:
+        raise body_error

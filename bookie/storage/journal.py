@@ -1,0 +1,231 @@
+"""The journal: group commit against the disk, and the supply of segments.
+
+``append`` copies a record into the current segment's arena and wakes the writer. Two tasks:
+
+* ``run_writer`` takes whatever has gathered as one block, writes it with one sync, and tells everybody who
+  waits (callbacks for the many, ``wait_durable`` for the few). It never waits for anything else, so
+  the disk is idle only when there is nothing to write.
+* ``run_supply`` keeps the next segment ready: a file, allocated and named durably, and an arena. An arena
+  comes free when the oldest segment in memory is indexed; then its runs are forgotten by the ledgers,
+  which find them in the index from there on, and its arena is the next segment's.
+
+A write that fails is not tried again: the error leaves ``run_writer`` and with it the engine ends; nothing
+that the write held is ever acknowledged.
+
+**Room.** A record that does not fit into the current segment while no next one is ready is refused. So
+that this does not happen to adds in ordinary operation, ``has_room`` turns false well before: it asks for
+a next segment, or for space for two of the largest frames in this one. When the disk has no room for
+another segment, ``is_disk_full`` is set and the supply asks again from time to time; ordinary adds are
+refused from then on, and what is left of the segments that exist is the reserve for fences and
+recovery.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from bookie.core.block import PAGE_BYTES
+from bookie.core.journal import GroupCommit
+from bookie.storage.arenas import Arenas
+from bookie.storage.config import StorageConfig
+from bookie.storage.disk import Disk
+from bookie.storage.segments import Segment, SegmentFiles
+from ledgerlog.errors import DiskFull
+from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES
+
+Forget = Callable[[Segment], Awaitable[None]]
+
+
+class Journal:
+    """The journal of a running bookie. ``active`` is its current segment, in which the START block is
+    durable."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        files: SegmentFiles,
+        arenas: Arenas,
+        config: StorageConfig,
+        active: Segment,
+        commit: GroupCommit,
+        new_nonce: Callable[[], bytes],
+    ) -> None:
+        self.commit = commit
+        self.active = active
+        """The segment that takes records."""
+        self.residents: dict[int, Segment] = {active.number: active}
+        """The segments in memory, oldest first."""
+        self.sealed: deque[Segment] = deque()
+        """Segments that are full and not indexed yet, oldest first."""
+        self.is_disk_full = False
+        self.given_up = 0
+        """How many segments have left memory."""
+        self.syncs = 0
+        self.bytes_written = 0
+        self.progress = trio.lowlevel.ParkingLot()
+        """Woken whenever there may be more room, and when a segment is sealed or indexed."""
+        self._disk = disk
+        self._files = files
+        self._arenas = arenas
+        self._config = config
+        self._new_nonce = new_nonce
+        self._next: Segment | None = None
+        self._wake = trio.Event()
+        self._is_awake = True
+        self._callbacks: list[Callable[[], None]] = []
+        self._waiters: list[tuple[int, trio.Event]] = []
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(self, kind: int, body: bytes | memoryview) -> int | None:
+        """Copy a record into the journal: the offset of its body in ``active``, None if there is no room now.
+        It is durable once ``commit.durable`` reaches ``commit.sequence`` as it is right after this."""
+        commit = self.commit
+        if self.active.records >= self._config.segment_records_max and not commit.leave_segment():
+            return None
+        offset = commit.append(kind, body)
+        if commit.image is not self.active.image:
+            self._roll()
+        if offset is None:
+            return None
+        self.active.records += 1
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake.set()
+        return offset
+
+    def append_close(self) -> None:
+        """Append the CLOSE record of a clean stop. Everything must be durable, and nothing may follow."""
+        self.commit.append_close()
+        self._is_awake = True
+        self._wake.set()
+
+    def _roll(self) -> None:
+        following, self._next = self._next, None
+        assert following is not None
+        assert following.image is self.commit.image
+        self.active.final_sequence = self.commit.sequence - 1
+        self.sealed.append(self.active)
+        self.active = following
+        self.residents[following.number] = following
+        self.progress.unpark_all()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch of adds should be brought."""
+        commit = self.commit
+        if commit.pending_bytes >= BOOKIE_INFLIGHT_BYTES:
+            return False
+        return self._next is not None or (
+            commit.room >= 2 * self._config.frame_bytes_max
+            and self.active.records < self._config.segment_records_max
+        )
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def on_durable(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def remove_on_durable(self, callback: Callable[[], None]) -> None:
+        self._callbacks.remove(callback)
+
+    async def wait_durable(self, sequence: int) -> None:
+        """Returns once the block ``sequence`` is durable."""
+        if self.commit.durable >= sequence:
+            return
+        event = trio.Event()
+        waiter = (sequence, event)
+        self._waiters.append(waiter)
+        try:
+            await event.wait()
+        finally:
+            if not event.is_set():
+                self._waiters.remove(waiter)
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def run_writer(self) -> None:
+        """Write what is appended, for ever. StorageError if the disk fails a write."""
+        while True:
+            if not await self.write_block():
+                self._is_awake = False
+                self._wake = trio.Event()
+                await self._wake.wait()
+
+    async def write_block(self) -> bool:
+        """Write the next block, if there is one, and tell everybody. Whether there was one."""
+        block = self.commit.take_block()
+        if block is None:
+            return False
+        segment = self.residents[block.image.number]
+        await self._disk.write_sync(segment.file, block.offset, block.view)
+        self.commit.on_written(block)
+        segment.end = block.offset + len(block.view)
+        segment.last_sequence = block.sequence
+        self.syncs += 1
+        self.bytes_written += len(block.view)
+        for callback in tuple(self._callbacks):
+            callback()
+        if self._waiters:
+            self._wake_waiters()
+        if self.progress:
+            self.progress.unpark_all()
+        return True
+
+    def _wake_waiters(self) -> None:
+        durable = self.commit.durable
+        ready = [waiter for waiter in self._waiters if waiter[0] <= durable]
+        self._waiters = [waiter for waiter in self._waiters if waiter[0] > durable]
+        for _, event in ready:
+            event.set()
+
+    async def run_supply(self, forget: Forget) -> None:
+        """Keep the next segment ready, for ever. ``forget`` makes ledgers forget the runs of a segment.
+        StorageError if the disk fails; a full disk is waited for."""
+        while True:
+            if self._next is None:
+                view = await self._free_arena(forget)
+                segment = await self._new_segment(self.active.number + 1, view)
+                self._next = segment
+                self.commit.offer_segment(segment.image)
+                self.progress.unpark_all()
+            else:
+                await self.progress.park()
+
+    async def _free_arena(self, forget: Forget) -> memoryview:
+        while not self._arenas.has_free:
+            oldest = next(iter(self.residents.values()))
+            if not oldest.is_indexed:
+                await self.progress.park()
+                continue
+            await forget(oldest)
+            del self.residents[oldest.number]
+            self.given_up += 1
+            self._disk.close(oldest.file)
+            self._arenas.give_back(oldest.image.view)
+        return await self._arenas.take()
+
+    async def _new_segment(self, number: int, view: memoryview) -> Segment:
+        while True:
+            try:
+                segment = await self._files.create(number, view, self._new_nonce())
+            except DiskFull:
+                self.is_disk_full = True
+                self.progress.unpark_all()
+                await trio.sleep(self._config.disk_full_retry_s)
+            else:
+                self.is_disk_full = False
+                return segment
+
+    def close_files(self) -> None:
+        """Close the files of all segments in memory."""
+        for segment in (*self.residents.values(), self._next):
+            if segment is not None:
+                self._disk.close(segment.file)
+
+
+assert PAGE_BYTES == 4096, "the disk capability promises this alignment"

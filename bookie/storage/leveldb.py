@@ -1,0 +1,171 @@
+"""The index capability on LevelDB, through plyvel.
+
+Every call that may touch the disk runs in a thread, one batch a hop; plyvel releases the interpreter's lock
+inside LevelDB. Every batch is written with ``sync``: of several unsynced ones only an ordered prefix
+survives a power cut, and not even that where LevelDB changed its log file in between.
+
+**Damage.** Reads verify block checksums (``verify_checksums``) and ``paranoid_checks`` makes opening fail on
+a damaged log or manifest; plyvel raises for a damaged block in the middle of a range too. One kind of
+damage LevelDB takes for the normal end of a file: a record whose *length* is damaged, near the end of its
+log or manifest, looks like one that was being written when the power went, and it and all after it is
+dropped without a word. In the log that loses the newest batches, which amounts to an older mark, and the
+journal is replayed from there. In the manifest it can lose a whole table out of the middle of history.
+Hence the *tally*: batches are numbered, and each carries the row (0x00, "tally", number) of its own. On
+opening, the numbers found must run from 1 to the newest without a gap; a table that went missing takes
+the tally rows of its batches with it.
+
+plyvel's exceptions are translated here, and nowhere else, to StorageCorrupt and StorageError. The message
+names the remedy, because the index can always be made again from the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import plyvel
+import trio
+
+from bookie.core.rows import Row
+from bookie.storage.disk import Disk, FileMissing
+from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.wire.checksum import checksum
+
+T = TypeVar("T")
+
+_TALLY = struct.Struct(">6sQ")
+_TALLY_PREFIX = b"\0tally"
+_TALLY_VALUE = struct.Struct("<I")
+_BLOOM_BITS = 10
+REMEDY = "the index can be made again from the journal with `bookie rebuild-index`"
+
+
+class LevelDbIndex:
+    """``Index`` in a directory of LevelDB's. Made by ``LevelDb``."""
+
+    def __init__(self, path: str, database: plyvel.DB, tally: int) -> None:
+        self.path = path
+        self._database = database
+        self._tally = tally
+        self._limiter = trio.CapacityLimiter(4)
+        self._writer = trio.CapacityLimiter(1)
+
+    def get_now(self, key: bytes) -> bytes | None:
+        return _translated(self.path, lambda: self._get(key))
+
+    def _get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._database.get(key, verify_checksums=True)
+        return value
+
+    def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+        return _translated(self.path, lambda: self._scan(start, stop, floor, limit))
+
+    def _scan(self, start: bytes, stop: bytes, floor: bytes, limit: int) -> list[Row]:
+        rows: list[Row] = []
+        # Without a lower end: plyvel 1.5.1 misses rows when a reverse iterator has both.
+        with self._database.iterator(stop=start, reverse=True, verify_checksums=True) as below:
+            row = next(below, None)
+            if row is not None and row[0] >= floor:
+                rows.append(row)
+        with self._database.iterator(start=start, stop=stop, verify_checksums=True) as rest:
+            for row in rest:
+                if not limit:
+                    break
+                limit -= 1
+                rows.append(row)
+        return rows
+
+    async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+        return await trio.to_thread.run_sync(
+            lambda: self.scan_now(start, stop, floor=floor, limit=limit), limiter=self._limiter
+        )
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        def put() -> None:
+            number = self._tally + 1
+            with self._database.write_batch(sync=True) as batch:
+                for key, value in rows:
+                    batch.put(key, value)
+                batch.put(*_tally_row(number, len(rows)))
+            self._tally = number
+
+        await trio.to_thread.run_sync(lambda: _translated(self.path, put), limiter=self._writer)
+
+    async def aclose(self) -> None:
+        await trio.to_thread.run_sync(self._database.close, limiter=self._writer)
+
+
+class LevelDb:
+    """``Indexes`` that are LevelDB directories."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def create(self, path: str) -> LevelDbIndex:
+        def create() -> LevelDbIndex:
+            database = _translated(path, lambda: _open(path, is_new=True))
+            os.chmod(path, 0o700)
+            return LevelDbIndex(path, database, 0)
+
+        return await trio.to_thread.run_sync(create)
+
+    async def open(self, path: str) -> LevelDbIndex:
+        def open_it() -> LevelDbIndex:
+            if not os.path.isfile(os.path.join(path, "CURRENT")):
+                raise FileMissing(f"there is no index at {path}; {REMEDY}")
+            database = _translated(path, lambda: _open(path, is_new=False))
+            try:
+                return LevelDbIndex(path, database, _translated(path, lambda: _check_tally(path, database)))
+            except BaseException:
+                database.close()
+                raise
+
+        return await trio.to_thread.run_sync(open_it)
+
+    async def remove(self, path: str) -> None:
+        await self._disk.remove_directory(path)
+
+    async def replace(self, source: str, target: str) -> None:
+        """A crash in between leaves no index at ``target``, which is noticed, and no other harm."""
+        await self._disk.remove_directory(target)
+        await self._disk.rename(source, target)
+        await self._disk.sync_directory(os.path.dirname(target))
+
+
+def _open(path: str, *, is_new: bool) -> plyvel.DB:
+    return plyvel.DB(
+        path,
+        create_if_missing=is_new,
+        error_if_exists=is_new,
+        paranoid_checks=True,
+        bloom_filter_bits=_BLOOM_BITS,
+    )
+
+
+def _tally_row(number: int, rows: int) -> Row:
+    key = _TALLY.pack(_TALLY_PREFIX, number)
+    return key, _TALLY_VALUE.pack(checksum(key + rows.to_bytes(4, "little"))) + rows.to_bytes(4, "little")
+
+
+def _check_tally(path: str, database: plyvel.DB) -> int:
+    """The number of the newest batch; StorageCorrupt if one before it is missing."""
+    expected = 0
+    with database.iterator(prefix=_TALLY_PREFIX, verify_checksums=True, fill_cache=False) as rows:
+        for key, value in rows:
+            expected += 1
+            if (key, value) != _tally_row(expected, int.from_bytes(value[4:], "little")):
+                raise StorageCorrupt(path, None, f"batch {expected} of the index is missing; {REMEDY}")
+    return expected
+
+
+def _translated(path: str, function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except plyvel.CorruptionError as cause:
+        raise StorageCorrupt(path, None, f"the index is damaged ({cause}); {REMEDY}") from cause
+    except plyvel.Error as cause:
+        raise StorageError(f"{path}: the index failed: {cause}") from cause
+    except OSError as cause:
+        raise StorageError(f"{path}: the index failed: {cause.strerror}") from cause

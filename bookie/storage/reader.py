@@ -1,0 +1,239 @@
+"""Reading entries: from arenas where they are recent, from segment files otherwise.
+
+A ledger's runs are known in two places: those in segments that are in memory in its ``LedgerState``, all
+older ones in the index. A run's address (segment, offset, length) is good for ever, so a plan made of runs
+never goes stale; only finding them must not miss a run that moves from the one place to the other
+meanwhile. Hence the index is asked first, then memory, and both again if a segment left memory in
+between.
+
+Bytes from an arena were verified when they came and are copied out at once. Bytes from a file are verified
+here: the frame's checksum, which covers ids, lengths and digests, and each entry's digest. What fails is
+CORRUPT, what cannot be read is IO_ERROR, and neither is ever taken for an absence (rule 8). An entry that is
+not durable yet does not exist yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import trio
+
+from bookie.core.ledger import LedgerState
+from bookie.core.reading import RangeLister, RangeReader
+from bookie.core.records import Run
+from bookie.core.results import ListResult, ReadResult
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.journal import Journal
+from bookie.storage.segments import SegmentFiles
+from ledgerlog.errors import StorageCorrupt, StorageError, WireError
+from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
+from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted
+from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind, Status
+
+_RUNS_PER_FETCH = 64
+
+
+class Reader:
+    def __init__(self, *, journal: Journal, files: SegmentFiles, catalogue: Catalogue) -> None:
+        self.runs_from_memory = 0
+        self.runs_from_disk = 0
+        self._journal = journal
+        self._files = files
+        self._catalogue = catalogue
+
+    # --- finding runs -----------------------------------------------------------------------------
+
+    async def _find(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
+        """The durable runs that may hold ids from ``first`` on, and the id up to which these are all."""
+        journal = self._journal
+        while first <= state.index_last:
+            given_up = journal.given_up
+            indexed, horizon = await self._catalogue.runs(
+                state.ledger_id, first=first, last=last, straddle=state.straddle
+            )
+            if given_up == journal.given_up:
+                found = {run.first: run for run in indexed}
+                found.update((run.first, run) for run in self._resident(state, first, horizon))
+                return [found[key] for key in sorted(found)], horizon
+        return self._resident(state, first, last), last
+
+    def _resident(self, state: LedgerState, first: int, last: int) -> list[Run]:
+        durable = self._journal.commit.durable
+        return [run for run in state.runs_between(first, last) if run.sequence <= durable]
+
+    # --- reading entries --------------------------------------------------------------------------
+
+    async def read(
+        self, state: LedgerState, *, first: int, last: int, stride: int, bytes_max: int
+    ) -> ReadResult:
+        """See ``Engine.read``."""
+        last = min(last, ENTRY_ID_MAX)
+        reader = RangeReader(
+            ledger_id=state.ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max
+        )
+        fetched: dict[Run, bytes | Status] = {}
+        try:
+            while True:
+                run = reader.wanted()
+                if run is None:
+                    if reader.is_over:
+                        break
+                    runs, horizon = await self._find(state, reader.horizon + 1, last)
+                    reader.extend(runs, horizon)
+                    continue
+                if run not in fetched:
+                    fetched = await self._fetch(list(reader.upcoming), bytes_max)
+                self._give(reader, run, fetched.pop(run))
+        except StorageCorrupt:
+            status = Status.CORRUPT
+        except StorageError:
+            status = Status.IO_ERROR
+        else:
+            status = reader.status
+        return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
+
+    async def _fetch(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, bytes | Status]:
+        """The frames of the first few runs: as many as lie together in memory, or together in one file, and
+        as may be needed for ``bytes_max`` payload bytes."""
+        number = runs[0].segment
+        batch: list[Run] = []
+        size = 0
+        for run in takewhile(lambda run: run.segment == number, runs[:_RUNS_PER_FETCH]):
+            if batch and size + run.length > bytes_max:
+                break
+            batch.append(run)
+            size += run.length
+        segment = self._journal.residents.get(number)
+        if segment is not None:
+            self.runs_from_memory += len(batch)
+            view = segment.image.view
+            return {run: bytes(view[run.offset : run.offset + run.length]) for run in batch}
+        self.runs_from_disk += len(batch)
+        try:
+            frames = await self._files.read(number, [(run.offset, run.length) for run in batch])
+        except StorageError:
+            return dict.fromkeys(batch, Status.IO_ERROR)
+        return dict(zip(batch, frames, strict=True))
+
+    def _give(self, reader: RangeReader, run: Run, frame: bytes | Status) -> None:
+        """Hand the run that the reader wants to it."""
+        if isinstance(frame, Status):
+            reader.on_unreadable(run, frame)
+            return
+        try:
+            entries = decode_run(run, frame)
+        except WireError:
+            reader.on_unreadable(run, Status.CORRUPT)
+            return
+        if run.segment in self._journal.residents:
+            reader.on_entries(run, entries)
+        else:
+            reader.on_entries(run, entries, damaged_entries(entries))
+
+    # --- listing ----------------------------------------------------------------------------------
+
+    async def list_entries(self, state: LedgerState, *, first: int, pairs_max: int) -> ListResult:
+        """See ``Engine.list_entries``."""
+        lister = RangeLister(first=first, pairs_max=pairs_max)
+        horizon = first - 1
+        try:
+            while horizon < ENTRY_ID_MAX:
+                runs, horizon = await self._find(state, horizon + 1, ENTRY_ID_MAX)
+                for run in runs:
+                    if not lister.settle(run.first):
+                        return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
+                    lister.add(run, None if run.is_dense else await self._ids(run))
+                if not lister.settle(horizon + 1):
+                    return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
+        except StorageCorrupt:
+            status = Status.CORRUPT
+        except StorageError:
+            status = Status.IO_ERROR
+        else:
+            return ListResult(Status.OK, lister.pairs, ENTRY_ID_MAX)
+        through = lister.pairs[-1][1] if lister.pairs else first - 1
+        return ListResult(status, lister.pairs, through)
+
+    async def _ids(self, run: Run) -> Sequence[int]:
+        segment = self._journal.residents.get(run.segment)
+        if segment is not None:
+            await trio.lowlevel.checkpoint()
+            head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
+        else:
+            (head,) = await self._files.read(run.segment, [(run.offset, run.head_length)])
+        return self._decode_head(run, head)[0]
+
+    # --- for adds ---------------------------------------------------------------------------------
+
+    def digests_now(self, state: LedgerState, first: int, last: int) -> dict[int, int]:
+        """The digests of all entries from ``first`` to ``last``, durable or pending, by id.
+
+        Does not let other tasks run, because an add's verdict depends on it (rule 3); it reads the disk where
+        those entries left memory, which takes a re-sent or repaired entry of an older time. StorageCorrupt or
+        StorageError if they cannot be read."""
+        runs = {run.first: run for run in state.runs_between(first, last)}
+        if first <= state.index_last:
+            for run in self._catalogue.runs_now(
+                state.ledger_id, first=first, last=last, straddle=state.straddle
+            ):
+                runs.setdefault(run.first, run)
+        found: dict[int, int] = {}
+        for run in runs.values():
+            segment = self._journal.residents.get(run.segment)
+            if segment is not None:
+                head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
+            else:
+                head = self._files.read_now(run.segment, run.offset, run.head_length)
+            ids, digests = self._decode_head(run, head)
+            found.update((e, d) for e, d in zip(ids, digests, strict=True) if first <= e <= last)
+        return found
+
+    def _decode_head(self, run: Run, head: bytes) -> tuple[Sequence[int], Sequence[int]]:
+        """Ids and digests of a run, from the first ``run.head_length`` bytes of its frame."""
+        count, path = run.entry_count, self._files.path(run.segment)
+        if len(head) != run.head_length:
+            raise StorageCorrupt(path, run.offset, "the file ends inside a frame")
+        header = Header._make(HEADER.unpack_from(head))
+        if checksum(head[8:]) != header.checksum or not _is_frame_of(run, header):
+            raise StorageCorrupt(path, run.offset, f"not the frame of entries {run.first}..{run.last}")
+        digests = u32_array(head[HEADER_BYTES + 4 * count : HEADER_BYTES + 8 * count])
+        if run.is_dense:
+            return range(run.first, run.last + 1), digests
+        offsets = u32_array(head[HEADER_BYTES + 8 * count :])
+        return [run.first + offset for offset in offsets], digests
+
+
+def _is_frame_of(run: Run, header: Header) -> bool:
+    return (
+        header.kind == Kind.ADD
+        and header.length + 4 == run.length
+        and header.ledger_id == run.ledger_id
+        and header.first == run.first
+        and header.last == run.last
+        and header.entry_count == run.entry_count
+        and bool(header.flags & SPARSE) != run.is_dense
+    )
+
+
+def decode_run(run: Run, raw: bytes) -> Entries:
+    """The entries of a run's frame. WireError if the bytes are not that frame; digests are not looked at."""
+    if len(raw) != run.length or run.head_length > run.length:
+        raise WireError(f"{len(raw)} bytes of a frame of {run.length}")
+    header = Header._make(HEADER.unpack_from(raw))
+    if not _is_frame_of(run, header):
+        raise WireError(f"not the frame of entries {run.first}..{run.last} of ledger {run.ledger_id}")
+    if checksum(raw[8 : run.head_length]) != header.checksum:
+        raise WireError("the frame's checksum does not match")
+    entries = decode_entries_untrusted(Frame(header, memoryview(raw)))
+    entries.ids = compact_ids(list(entries.ids)) if not run.is_dense else entries.ids
+    return entries
+
+
+def damaged_entries(entries: Entries) -> list[int]:
+    """The ids of entries that do not match their digests."""
+    actual = entry_digests(entries.ledger_id, entries.ids, entries.payloads())
+    if actual == entries.digests:
+        return []
+    return [e for e, a, d in zip(entries.ids, actual, entries.digests, strict=True) if a != d]

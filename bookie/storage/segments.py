@@ -1,0 +1,178 @@
+"""Segments as files: their names, making one, and reading from those that are not in memory.
+
+A new segment is made under a name that no boot looks at, gets its size and its header, and only then,
+durably, its real name: a segment that exists has its full size and a valid header, whatever happened.
+
+Files that are read from stay open, the least recently used is closed when there are more than
+``_OPEN_FILES_MAX``; one that a read is using is never closed under it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from bookie.core.journal import SegmentImage
+from bookie.core.records import Run
+from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from bookie.storage.disk import Disk, File
+from ledgerlog.errors import StorageCorrupt
+
+_NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
+_UNFINISHED = ".new"
+_OPEN_FILES_MAX = 64
+
+
+@attrs.define(eq=False)
+class Segment:
+    """A segment that is in memory: being written, or recently written."""
+
+    image: SegmentImage
+    file: File
+    runs: list[Run] = attrs.field(factory=list)
+    """In the order in which they were appended."""
+    records: int = 0
+    indexed: int = 0
+    """How many of ``runs`` the index has."""
+    end: int = SEGMENT_HEADER_BYTES
+    """Where the last durable block ends."""
+    last_sequence: int = 0
+    """Of the last durable block."""
+    final_sequence: int | None = None
+    """Of the last block that it will ever have; None while it takes records."""
+    is_indexed: bool = False
+    """The mark has passed it: all that it holds is in the index."""
+
+    @property
+    def number(self) -> int:
+        return self.image.number
+
+
+@attrs.define(eq=False)
+class _OpenFile:
+    file: File
+    users: int = 0
+
+
+class SegmentFiles:
+    """The journal directory."""
+
+    def __init__(self, disk: Disk, directory: str, instance: str) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.instance = instance
+        self._open: dict[int, _OpenFile] = {}  # the most recently used last
+
+    def path(self, number: int) -> str:
+        return f"{self.directory}/{number:016x}.journal"
+
+    async def numbers(self) -> list[int]:
+        """The numbers of all segments, sorted. Files of other names are not ours and are left alone."""
+        names = await self.disk.list_directory(self.directory)
+        return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
+
+    async def remove_unfinished(self) -> None:
+        """Remove what an interrupted ``create`` left."""
+        for name in await self.disk.list_directory(self.directory):
+            if name.endswith(_UNFINISHED) and _NAME.match(name.removesuffix(_UNFINISHED)):
+                await self.disk.unlink(f"{self.directory}/{name}")
+
+    async def create(self, number: int, view: memoryview, nonce: bytes) -> Segment:
+        """Make the file of a new segment that will be written from ``view``. DiskFull if there is no room."""
+        path = self.path(number)
+        unfinished = path + _UNFINISHED
+        header = SegmentHeader(number=number, size=len(view), nonce=nonce, instance=self.instance)
+        view[:SEGMENT_HEADER_BYTES] = header.encode()
+        file = await self.disk.create(unfinished, len(view))
+        try:
+            await self.disk.write_sync(file, 0, view[:SEGMENT_HEADER_BYTES])
+        finally:
+            self.disk.close(file)
+        await self.disk.rename(unfinished, path)
+        await self.disk.sync_directory(self.directory)
+        file = await self.disk.open(path, for_writing=True)
+        return Segment(SegmentImage(number, nonce, view), file)
+
+    async def reopen(self, header: SegmentHeader, view: memoryview) -> Segment:
+        """The segment with this header, to which nothing was written yet, to be written from ``view``."""
+        assert len(view) == header.size
+        view[:SEGMENT_HEADER_BYTES] = header.encode()
+        file = await self.disk.open(self.path(header.number), for_writing=True)
+        return Segment(SegmentImage(header.number, header.nonce, view), file)
+
+    async def remove(self, number: int) -> None:
+        """Remove a segment's file, durably."""
+        await self.disk.unlink(self.path(number))
+        await self.disk.sync_directory(self.directory)
+
+    async def read_header(self, number: int) -> SegmentHeader:
+        """StorageCorrupt if it is damaged or the file's size is not the one it declares."""
+        path = self.path(number)
+        file = await self.disk.open(path)
+        try:
+            (page,) = await self.disk.read(file, [(0, SEGMENT_HEADER_BYTES)])
+            size = await self.disk.size(file)
+        finally:
+            self.disk.close(file)
+        header = SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
+        if size != header.size:
+            raise StorageCorrupt(path, size, f"the file has {size} bytes, {header.size} were allocated")
+        return header
+
+    async def read_image(self, number: int) -> bytes:
+        """The whole file."""
+        file = await self.disk.open(self.path(number))
+        try:
+            size = await self.disk.size(file)
+            (image,) = await self.disk.read(file, [(0, size)])
+            return image
+        finally:
+            self.disk.close(file)
+
+    # --- reading runs -----------------------------------------------------------------------------
+
+    async def read(self, number: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes at each (offset, length); fewer where the file is too short. StorageError, also where
+        there is no such segment."""
+        opened = self._open.pop(number, None)
+        if opened is None:
+            file = await self.disk.open(self.path(number))
+            other = self._open.pop(number, None)
+            if other is None:
+                opened = _OpenFile(file)
+            else:
+                self.disk.close(file)  # Another read opened it at the same time.
+                opened = other
+        self._open[number] = opened
+        opened.users += 1
+        try:
+            return await self.disk.read(opened.file, ranges)
+        finally:
+            opened.users -= 1
+            self._close_idle()
+
+    def read_now(self, number: int, offset: int, length: int) -> bytes:
+        """As ``read``, of one range, without letting other tasks run."""
+        opened = self._open.get(number)
+        if opened is not None:
+            return self.disk.read_now(opened.file, offset, length)
+        file = self.disk.open_now(self.path(number))
+        try:
+            return self.disk.read_now(file, offset, length)
+        finally:
+            self.disk.close(file)
+
+    def _close_idle(self) -> None:
+        surplus = len(self._open) - _OPEN_FILES_MAX
+        for number in [number for number, opened in self._open.items() if not opened.users][
+            : max(0, surplus)
+        ]:
+            self.disk.close(self._open.pop(number).file)
+
+    def close(self) -> None:
+        """Close what is open for reading. No read may be going on."""
+        for opened in self._open.values():
+            self.disk.close(opened.file)
+        self._open.clear()
