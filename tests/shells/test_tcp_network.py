@@ -1,0 +1,195 @@
+"""What is TCP's own: addresses, names, options, and running out of descriptors."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import resource
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.net.tcp import TcpNetwork, parse_address
+from ledgerlog.net.transport import ConnectionLost
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("host:1", "host", 1),
+        ("bookie-1.example.org:65535", "bookie-1.example.org", 65535),
+        ("127.0.0.1:0", "127.0.0.1", 0),
+        ("[::1]:3181", "::1", 3181),
+        ("[::ffff:10.0.0.1]:80", "::ffff:10.0.0.1", 80),
+        ("[fe80::1%eth0]:80", "fe80::1%eth0", 80),
+    ],
+)
+def test_addresses(address: str, host: str, port: int) -> None:
+    assert parse_address(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "host",
+        "host:",
+        ":1",
+        "host:65536",
+        "host:-1",
+        "host:1 ",
+        "host:x",
+        "::1:80",
+        "[::1]",
+        "[]:1",
+        "[host]:1",
+        "http://host:1",
+        "host:123456",
+        "a b:1",
+        "host:\u0661",
+    ],
+    ids=itertools.count(),
+)
+async def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not an address"):
+        await TcpNetwork().connect(address)
+    with pytest.raises(InvalidArgument, match="is not an address"):
+        await TcpNetwork().listen(address)
+
+
+async def test_port_0_is_for_listening_only() -> None:
+    with pytest.raises(InvalidArgument, match="port 0"):
+        await TcpNetwork().connect("127.0.0.1:0")
+
+
+async def test_a_name_that_cannot_be_one_is_an_invalid_argument() -> None:
+    network = TcpNetwork()
+    for address in ("x" * 70 + ".example:1", "a..b:1"):
+        with pytest.raises((InvalidArgument, ConnectionLost)):
+            await network.connect(address)
+        with pytest.raises((InvalidArgument, ConnectionLost)):
+            await network.listen(address)
+
+
+async def test_names_are_resolved_and_the_real_address_is_told() -> None:
+    network = TcpNetwork()
+    listener = await network.listen("localhost:0")
+    host, port = parse_address(listener.address)
+    assert host in ("127.0.0.1", "::1")
+    client = await network.connect(f"localhost:{port}")
+    server = await listener.accept()
+    await client.send_all([b"x"])
+    assert await server.receive_into(memoryview(bytearray(1))) == 1
+    for each in (client, server, listener):
+        each.close()
+
+
+async def test_streams_send_at_once_and_notice_dead_machines() -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1:0")
+    client = await network.connect(listener.address)
+    server = await listener.accept()
+    for stream in (client, server):
+        sock: socket.socket = stream._sock  # type: ignore[attr-defined]
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 0
+        assert not sock.get_inheritable()
+    for each in (client, server, listener):
+        each.close()
+
+
+async def test_a_reset_is_a_lost_connection_for_both_directions() -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1:0")
+    client = await network.connect(listener.address)
+    server = await listener.accept()
+    sock: socket.socket = client._sock  # type: ignore[attr-defined]
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    client.close()
+    with pytest.raises(ConnectionLost, match="reset"):
+        await server.receive_into(memoryview(bytearray(1)))
+    with pytest.raises(ConnectionLost):
+        await server.send_all([b"x"])
+    for each in (server, listener):
+        each.close()
+
+
+async def test_a_socket_that_was_connected_to_itself_is_nobody_listening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel does it when it happens to pick the port that was asked for; here we have it do so."""
+
+    async def connect_to_itself(host: str, port: int) -> trio.SocketStream:
+        sock = trio.socket.socket()
+        await sock.bind((host, port))
+        await sock.connect((host, port))
+        return trio.SocketStream(sock)
+
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1:0")
+    listener.close()
+    monkeypatch.setattr(trio, "open_tcp_stream", connect_to_itself)
+    with pytest.raises(ConnectionLost, match="nobody listens"):
+        await network.connect(listener.address)
+
+
+async def test_running_out_of_descriptors_delays_connections_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1:0")
+    clients = [await network.connect(listener.address) for _ in range(2)]
+    accepted = []
+
+    async def accept_both() -> None:
+        for _ in clients:
+            accepted.append(await listener.accept())
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    with caplog.at_level(logging.WARNING, logger="ledgerlog.net.tcp"):
+        async with trio.open_nursery() as nursery:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            try:
+                nursery.start_soon(accept_both)
+                with trio.fail_after(5):
+                    while not caplog.records:
+                        await trio.lowlevel.checkpoint()
+                await trio.sleep(0.15)  # It tries again meanwhile, quietly and without spinning.
+                assert not accepted
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(accepted) == 2
+    assert len(caplog.records) == 1
+    assert "cannot accept connections" in caplog.records[0].getMessage()
+    for each in (*clients, *accepted, listener):
+        each.close()
+
+
+async def test_closing_a_listener_ends_its_wait_for_descriptors_too() -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1:0")
+    client = await network.connect(listener.address)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+
+    async def expect_lost() -> None:
+        with pytest.raises(ConnectionLost, match="closed"):
+            await listener.accept()
+
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect_lost)
+            await trio.testing.wait_all_tasks_blocked()
+            listener.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    client.close()
