@@ -1,0 +1,66 @@
+"""What to try: a next step for each fault that a person at a terminal can meet.
+
+The exception says what happened; this table says what to do about it, in half a line. The first class
+that fits wins, so subclasses stand before their bases. docs/OPERATIONS.md says more about each.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ledgerlog import errors
+from ledgerlog.cli.processes import ChildFailed
+
+__all__ = ["complaint"]
+
+_NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
+    (errors.RecordTooLarge, "split the record, or store it elsewhere and append where it is"),
+    (errors.InvalidArgument, "see the command's --help"),
+    (
+        errors.MetadataOutcomeUnknown,
+        "look whether it was done ('log show', 'ledger show') before trying again",
+    ),
+    (errors.MetadataUnavailable, "check that the cluster URI is right and the metadata store serves"),
+    (errors.SessionExpired, "try again"),
+    (errors.LedgerNotFound, "'ledgerlog ledger list' shows those that exist"),
+    (errors.LedgerFenced, "another writer owns it now; read from it, or write to a ledger of your own"),
+    (
+        errors.WriteQuorumUnavailable,
+        "bring the missing bookies back ('ledgerlog bookie list'), then recover it",
+    ),
+    (errors.NotEnoughBookies, "'ledgerlog bookie list' shows who serves; start more bookies, then try again"),
+    (errors.EntryNotFound, "'ledgerlog ledger show ID' tells the last entry"),
+    (errors.EntryUnavailable, "bring the bookies that hold it back ('ledgerlog ledger show ID' names them)"),
+    (errors.EntryCorrupt, "'ledgerlog ledger verify ID' looks for intact copies"),
+    (errors.RecoveryFailed, "bring more of its bookies back ('ledgerlog bookie list'), then try again"),
+    (
+        errors.LogNotFound,
+        "'ledgerlog log list' shows those that exist, 'ledgerlog log create NAME' makes one",
+    ),
+    (errors.LogExists, "append to it, or choose another name"),
+    (errors.LogSealed, "it is complete; append to another log"),
+    (
+        errors.LostLeadership,
+        "another writer took over; run it again only if this one is to take over from it",
+    ),
+    (errors.AppendUnknown, "read the end of the log to see whether the record is there"),
+    (errors.Truncated, "start reading at the first offset that is left, or at 'earliest'"),
+    (errors.CursorConflict, "read the cursor again"),
+    (errors.BookieUnavailable, "'ledgerlog bookie list' shows who serves"),
+    (errors.BookieReadOnly, "free space on its disk, or wait until it is writable again"),
+    (errors.Unauthorized, "it is not this client's ledger"),
+    (errors.StorageLocked, "stop that process, or use a cluster that processes share (sqlite:PATH)"),
+    (errors.CookieMismatch, "see 'bookie cookie --help' before anything is deleted"),
+    (errors.StorageCorrupt, "keep the files; move the directory away and let its ledgers be repaired"),
+    (errors.DiskFull, "free space on the disk"),
+    (ChildFailed, "its log says more where one was kept"),
+)
+
+
+def complaint(error: BaseException) -> str:
+    """One line: what happened and what to try."""
+    what = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+    for kind, next_step in _NEXT_STEPS:
+        if isinstance(error, kind):
+            return f"{what} ({next_step})"
+    return what

@@ -1,0 +1,199 @@
+"""A contender of the demo: a process that leads the log when it is told to, and appends what it is given.
+
+    python -m ledgerlog.cli.demo_contender URI LOG
+
+Standard input carries frames, standard output one JSON object a line.
+
+    frame     kind (u8), batch number (u64), count (u32), all little endian; for RECORDS then ``count``
+              lengths (u32) and the records' bytes, one after the other
+    LEAD      take the log over -> {"event": "leading", "epoch", "next_offset", "takeover_ms"}
+    RECORDS   append -> {"event": "appended", "batch", "first_offset", "count", "digest"}, once all of
+              them are durable, or {"event": "refused", "batch", "error", "message", "epoch"}
+    end       of the input: give the lead up and end
+
+``digest`` is of the bytes that this process appended, so that whoever sent them knows that they arrived
+whole. A refusal says what the log layer said, and nothing is tried again here: what became of a batch
+that was on its way when the lead was lost is for the reader of the log to find out.
+
+Whatever has arrived while an append was under way goes into the next one, as a service would do it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import attrs
+import trio
+
+import ledgerlog
+from ledgerlog.errors import LedgerLogError, LostLeadership
+from ledgerlog.log.writer import LogWriter
+
+__all__ = ["LEAD", "RECORDS", "Frame", "digest_of", "encode_frame", "read_frames"]
+
+LEAD = 1
+RECORDS = 2
+
+_HEAD = struct.Struct("<BQI")
+_BATCHES_AHEAD = 64
+"""Frames read ahead of an append; the sender bounds what is under way more tightly."""
+
+
+@attrs.frozen
+class Frame:
+    kind: int
+    batch: int
+    records: Sequence[bytes]
+
+
+def encode_frame(kind: int, batch: int = 0, records: Sequence[bytes] = ()) -> bytes:
+    lengths = array("I", map(len, records))
+    return b"".join([_HEAD.pack(kind, batch, len(records)), lengths.tobytes(), *records])
+
+
+def digest_of(records: Sequence[bytes]) -> str:
+    """A digest of some records' bytes and of where each ends."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(array("I", map(len, records)).tobytes())
+    digest.update(b"".join(records))
+    return digest.hexdigest()
+
+
+async def read_frames(stream: trio.abc.ReceiveStream, send: trio.MemorySendChannel[Frame]) -> None:
+    """Decode the frames of a stream into ``send``, until it ends."""
+    buffer = bytearray()
+
+    async def fill(count: int) -> bool:
+        while len(buffer) < count:
+            data = await stream.receive_some(256 * 1024)
+            if not data:
+                return False
+            buffer.extend(data)
+        return True
+
+    def take(count: int) -> bytes:
+        data = bytes(buffer[:count])
+        del buffer[:count]
+        return data
+
+    async with send:
+        while await fill(_HEAD.size):
+            kind, batch, count = _HEAD.unpack(take(_HEAD.size))
+            if not await fill(4 * count):
+                return
+            lengths = array("I", take(4 * count))
+            total = sum(lengths)
+            if not await fill(total):
+                return
+            joined = take(total)
+            records, at = [], 0
+            for length in lengths:
+                records.append(joined[at : at + length])
+                at += length
+            await send.send(Frame(kind, batch, records))
+
+
+class Contender:
+    def __init__(self, log: ledgerlog.Log, say: trio.lowlevel.FdStream) -> None:
+        self._log = log
+        self._say_to = say
+        self._writer: LogWriter | None = None
+
+    async def say(self, *events: dict[str, Any]) -> None:
+        await self._say_to.send_all("".join(json.dumps(event) + "\n" for event in events).encode())
+
+    async def serve(self, receive: trio.MemoryReceiveChannel[Frame]) -> None:
+        """Do what the frames say until they end. Ends the lead then."""
+        async with AsyncExitStack() as stack:
+            async for frame in receive:
+                frames = [frame]
+                while True:
+                    try:
+                        frames.append(receive.receive_nowait())
+                    except (trio.WouldBlock, trio.EndOfChannel):
+                        break
+                while frames:
+                    if frames[0].kind == LEAD:
+                        await self._lead(stack)
+                        frames.pop(0)
+                        continue
+                    batches = [f for f in frames if f.kind == RECORDS]
+                    frames = [f for f in frames if f.kind != RECORDS]
+                    await self._append(batches)
+
+    async def _lead(self, stack: AsyncExitStack) -> None:
+        began = trio.current_time()
+        try:
+            self._writer = await stack.enter_async_context(self._log.writer())
+        except LedgerLogError as error:
+            await self.say({"event": "refused", "batch": None, **_words(error)})
+            return
+        took_ms = (trio.current_time() - began) * 1000
+        writer = self._writer
+        await self.say(
+            {
+                "event": "leading",
+                "epoch": writer.epoch,
+                "next_offset": writer.next_offset,
+                "takeover_ms": took_ms,
+            }
+        )
+
+    async def _append(self, batches: list[Frame]) -> None:
+        assert self._writer is not None, "records follow LEAD"
+        try:
+            acks = await self._writer.append_many([record for batch in batches for record in batch.records])
+        except LedgerLogError as error:
+            await self.say(*({"event": "refused", "batch": b.batch, **_words(error)} for b in batches))
+            return
+        events = []
+        at = 0
+        for batch in batches:
+            count = len(batch.records)
+            first, last = acks[at], acks[at + count - 1]
+            assert last.offset - first.offset == count - 1, "nobody else appends through this writer"
+            events.append(
+                {
+                    "event": "appended",
+                    "batch": batch.batch,
+                    "first_offset": first.offset,
+                    "count": count,
+                    "digest": digest_of(batch.records),
+                }
+            )
+            at += count
+        await self.say(*events)
+
+
+def _words(error: LedgerLogError) -> dict[str, Any]:
+    cause = error if isinstance(error, LostLeadership) else error.__cause__
+    epoch = cause.epoch if isinstance(cause, LostLeadership) else None
+    return {"error": type(error).__name__, "message": str(error), "epoch": epoch}
+
+
+async def contend(uri: str, name: str) -> None:
+    async with ledgerlog.connect(uri) as cluster, trio.open_nursery() as nursery:
+        log = await cluster.open_log(name)
+        contender = Contender(log, trio.lowlevel.FdStream(os.dup(sys.stdout.fileno())))
+        send, receive = trio.open_memory_channel[Frame](_BATCHES_AHEAD)
+        nursery.start_soon(read_frames, trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())), send)
+        await contender.say({"event": "ready", "pid": os.getpid()})
+        await contender.serve(receive)
+        nursery.cancel_scope.cancel()
+
+
+def main() -> None:
+    uri, name = sys.argv[1:]
+    trio.run(contend, uri, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""The demo's plot: records through a log while a bookie dies and a leader is deposed.
+
+    contender A leads; records go to it in batches, a bounded number of them unanswered
+    a third acknowledged       a bookie that holds the current ledger: SIGKILL
+    two thirds acknowledged    A: SIGSTOP, with batches on their way. B takes the log over
+                               what A had on its way is settled by reading the log; what is not
+                               there is given to B, from the first such record on
+    B acknowledged             A: SIGCONT. It finds the batches that it never got to, and one made
+                               for it alone, and appends them as the leader that it thinks it is
+
+What A answers then is held against what is known: that it is refused, or that it vouches for exactly what
+was settled. An acknowledgement of anything else is a ``Contradiction``, or is found by the audit.
+
+**Where exactness comes from.** A batch whose leader was lost is of unknown outcome. To send it again
+blindly could double it, to leave it out could lose it; so the log is read first, from the offset after
+the last acknowledgement to the offset at which B begins. That part can no longer change: B fenced it.
+
+One task decides (``Driver.run``). Each contender has a task that writes what is queued for it, which is
+stuck while it is stopped, and one that reads what it says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import trio
+
+import ledgerlog
+from ledgerlog.cli.demo_account import Account, Audit, Batch
+from ledgerlog.cli.demo_contender import LEAD, RECORDS, digest_of, encode_frame
+from ledgerlog.cli.demo_text import record_of
+from ledgerlog.cli.local_cluster import LocalCluster
+from ledgerlog.cli.output import Bar
+from ledgerlog.cli.processes import Child
+from ledgerlog.errors import LedgerLogError
+
+__all__ = ["DemoFailed", "Driver", "Outcome"]
+
+_BATCHES_UNANSWERED = 16
+_BATCH_RECORDS_MAX = 500
+_BATCH_BYTES = 256 * 1024
+_SILENCE_S = 60.0
+"""Longer than every deadline of a log's writer: whoever is silent for so long is stuck."""
+
+
+class DemoFailed(LedgerLogError):
+    """The demo could not be played to its end."""
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What the demo measured. Times are of this machine's monotonic clock."""
+
+    records: int
+    acknowledged: int
+    lost: int
+    duplicated: int
+    out_of_order: int
+    foreign: int
+    """Records in the log that nobody was to append."""
+    bookies_killed: int
+    leaders_killed: int
+    takeover_ms: float
+    """The new leader's takeover: from its decision to lead until it can append."""
+    failover_ms: float
+    """From the stop of the old leader until a record of the new one was acknowledged."""
+    settled_by_reading: int
+    """Records that the lost leader had on its way and that were found in the log."""
+    refused_batches: int
+    """Batches of the deposed leader that were refused once it was woken."""
+    refusal: str
+    """What it was told."""
+    records_per_s: float
+    """Acknowledged, from the first batch handed out to the last acknowledgement, the faults included."""
+
+    @property
+    def is_clean(self) -> bool:
+        return (
+            not (self.lost or self.duplicated or self.out_of_order or self.foreign)
+            and self.acknowledged == self.records
+        )
+
+
+@attrs.define(eq=False)
+class _Contender:
+    name: str
+    child: Child
+    queue: trio.MemorySendChannel[bytes]
+    unanswered: dict[int, Batch] = attrs.field(factory=dict)
+
+    def send(self, kind: int, batch: Batch | None = None) -> None:
+        """Queue a frame; what is queued is bounded by the batches unanswered."""
+        if batch is None:
+            self.queue.send_nowait(encode_frame(kind))
+        else:
+            self.unanswered[batch.number] = batch
+            self.queue.send_nowait(encode_frame(kind, batch.number, batch.records))
+
+
+class Driver:
+    """Plays the demo on a cluster that has at least one bookie more than the log's ensemble."""
+
+    def __init__(self, local: LocalCluster, log: ledgerlog.Log, bar: Bar, *, records: int) -> None:
+        self._local = local
+        self._log = log
+        self._bar = bar
+        self._total = records
+        self._batch_records = max(1, min(_BATCH_RECORDS_MAX, records // 64))
+        self._account = Account()
+        self._numbers = itertools.count()
+        self._again: deque[Batch] = deque()
+        self._end_offset = 0
+        """The offset after the last record that is known to be in the log."""
+        self._bookies_killed = 0
+        self._takeover_ms = 0.0
+        self._failover_ms = 0.0
+        self._settled = 0
+        self._refused = 0
+        self._refusal = ""
+        self._stopped_at = 0.0
+        self._challenge: int | None = None
+        """The batch that only the deposed leader got; None before, and again once it was answered."""
+
+    async def run(self, records: Iterator[bytes]) -> Outcome:
+        """Deliver ``records``, play the faults, read everything back."""
+        async with trio.open_nursery() as nursery:
+            send_event, events = trio.open_memory_channel[tuple[_Contender, dict[str, Any]]](1000)
+            first = await self._start("contender-1", nursery, send_event)
+            second = await self._start("contender-2", nursery, send_event)
+            self._events = events
+            for contender in (first, second):
+                await self._expect(contender, "ready")
+            first.send(LEAD)
+            leading = await self._expect(first, "leading")
+            self._bar.say(f"{first.name} leads, at epoch {leading['epoch']}")
+            began = trio.current_time()
+            await self._deliver(records, first, second)
+            took_s = trio.current_time() - began
+            for contender in (first, second):
+                contender.queue.close()
+            self._bar.describe("reading back")
+            audit = await self._read_back()
+            for contender in (first, second):
+                await contender.child.wait()
+            nursery.cancel_scope.cancel()
+        return Outcome(
+            records=self._total,
+            acknowledged=self._account.acknowledged,
+            lost=audit.lost,
+            duplicated=audit.duplicated,
+            out_of_order=audit.out_of_order,
+            foreign=audit.foreign,
+            bookies_killed=self._bookies_killed,
+            leaders_killed=1,
+            takeover_ms=self._takeover_ms,
+            failover_ms=self._failover_ms,
+            settled_by_reading=self._settled,
+            refused_batches=self._refused,
+            refusal=self._refusal,
+            records_per_s=self._account.acknowledged / took_s,
+        )
+
+    # --- the contenders -----------------------------------------------------------------------
+
+    async def _start(
+        self,
+        name: str,
+        nursery: trio.Nursery,
+        events: trio.MemorySendChannel[tuple[_Contender, dict[str, Any]]],
+    ) -> _Contender:
+        child = await self._local.children.start(
+            name,
+            [sys.executable, "-m", "ledgerlog.cli.demo_contender", self._local.uri, self._log.name],
+            pipe_in=True,
+            pipe_out=True,
+            log_path=self._local.path / f"{name}.log",
+        )
+        send, receive = trio.open_memory_channel[bytes](10 * _BATCHES_UNANSWERED)
+        contender = _Contender(name, child, send)
+        nursery.start_soon(_write, contender, receive)
+        nursery.start_soon(_listen, contender, events)
+        return contender
+
+    async def _next_event(self) -> tuple[_Contender, dict[str, Any]]:
+        with trio.move_on_after(_SILENCE_S):
+            contender, event = await self._events.receive()
+            if event["event"] == "ended":
+                await contender.child.wait()
+                raise DemoFailed(contender.child.how_it_ended())
+            return contender, event
+        raise DemoFailed(f"no contender said anything for {_SILENCE_S:g} s")
+
+    async def _expect(self, contender: _Contender, kind: str) -> dict[str, Any]:
+        """The next event of a contender, of a kind; what the other one acknowledges is taken on the way."""
+        while True:
+            who, event = await self._next_event()
+            if who is contender:
+                if event["event"] != kind:
+                    raise DemoFailed(f"{who.name} was refused: {event.get('message', event)}")
+                return event
+            if event["event"] == "appended":
+                self._on_appended(who, event)
+
+    # --- delivery -----------------------------------------------------------------------------
+
+    async def _deliver(self, records: Iterator[bytes], first: _Contender, second: _Contender) -> None:
+        leader = first
+        total = self._total
+        # The first leader is not given the last record, so that there is one for the second, however few
+        # there are, and the faults happen when what came before them is acknowledged.
+        kill_at, stop_at = total // 3, min(2 * total // 3, total - 1)
+        while self._account.acknowledged < total or self._challenge is not None:
+            self._feed(leader, records, total if leader is second else total - 1)
+            if not self._bookies_killed and self._account.acknowledged >= kill_at:
+                await self._kill_bookie()
+            if leader is first and self._account.acknowledged >= stop_at:
+                await self._fail_over(first, second)
+                leader = second
+                continue
+            who, event = await self._next_event()
+            if event["event"] == "appended":
+                self._on_appended(who, event)
+                if who is second and not self._failover_ms:
+                    self._failover_ms = (trio.current_time() - self._stopped_at) * 1000
+                    self._wake(first)
+            elif who is leader:
+                raise DemoFailed(f"{who.name} leads and was refused: {event['message']}")
+            else:
+                self._on_refused(who, event)
+
+    def _feed(self, leader: _Contender, records: Iterator[bytes], until: int) -> None:
+        while len(leader.unanswered) < _BATCHES_UNANSWERED:
+            batch = self._again.popleft() if self._again else self._cut(records, until)
+            if batch is None:
+                return
+            leader.send(RECORDS, batch)
+
+    def _cut(self, records: Iterator[bytes], until: int) -> Batch | None:
+        taken: list[bytes] = []
+        size = 0
+        for record in itertools.islice(records, min(self._batch_records, until - len(self._account))):
+            taken.append(record)
+            size += len(record)
+            if size >= _BATCH_BYTES:
+                break
+        return self._batch(self._account.take(taken), taken) if taken else None
+
+    def _batch(self, first: int, records: list[bytes]) -> Batch:
+        return Batch(next(self._numbers), first, records, digest_of(records))
+
+    def _on_appended(self, who: _Contender, event: dict[str, Any]) -> None:
+        batch = who.unanswered.pop(event["batch"])
+        if batch.number == self._challenge:
+            raise DemoFailed(
+                f"{who.name} was deposed and could append all the same, at {event['first_offset']}"
+            )
+        if event["digest"] != batch.digest or event["count"] != len(batch.records):
+            raise DemoFailed(f"{who.name} acknowledged other bytes than those of batch {batch.number}")
+        self._acknowledge(batch.first, len(batch.records), event["first_offset"])
+
+    def _acknowledge(self, first: int, count: int, first_offset: int) -> None:
+        self._account.acknowledge(first, count, first_offset)
+        self._end_offset = max(self._end_offset, first_offset + count)
+        self._bar.move_to(self._account.acknowledged)
+
+    # --- the faults ---------------------------------------------------------------------------
+
+    async def _kill_bookie(self) -> None:
+        """SIGKILL for one of the bookies that hold what is written now."""
+        info = await self._log.info()
+        metadata = await self._local.cluster.ledgers.metadata(info.segments[-1].ledger_id)
+        bookie_id = metadata.last_fragment.ensemble[0]
+        self._local.bookies[bookie_id].kill()
+        self._bookies_killed += 1
+        self._bar.say(
+            f"{bookie_id} killed (SIGKILL) after {self._account.acknowledged:,} acknowledged records"
+        )
+
+    async def _fail_over(self, old: _Contender, new: _Contender) -> None:
+        old.child.send_signal(signal.SIGSTOP)
+        self._stopped_at = trio.current_time()
+        self._bar.say(
+            f"{old.name} stopped (SIGSTOP) after {self._account.acknowledged:,} acknowledged records, "
+            f"{sum(len(b.records) for b in old.unanswered.values()):,} on their way"
+        )
+        new.send(LEAD)
+        leading = await self._expect(new, "leading")
+        self._takeover_ms = leading["takeover_ms"]
+        self._bar.say(
+            f"{new.name} leads, at epoch {leading['epoch']} and offset {leading['next_offset']}; "
+            f"takeover in {self._takeover_ms:.0f} ms"
+        )
+        await self._settle(leading["next_offset"])
+        for batch in old.unanswered.values():
+            left = [
+                (batch.first + i, record)
+                for i, record in enumerate(batch.records)
+                if not self._account.is_acknowledged(batch.first + i)
+            ]
+            if left:
+                self._again.append(self._batch(left[0][0], [record for _, record in left]))
+
+    async def _settle(self, end_offset: int) -> None:
+        """Find out what the lost leader had on its way by reading the part of the log that is now fixed."""
+        audit = Audit(self._account)
+        if self._end_offset < end_offset:
+            async with self._log.read(self._end_offset, until=end_offset) as records:
+                async for batch in records.batches():
+                    for number, offset in audit.feed(batch.first_offset, batch.payloads):
+                        self._acknowledge(number, 1, offset)
+                        self._settled += 1
+        self._bar.say(f"{self._settled:,} of those on their way are in the log; the others are sent again")
+
+    def _wake(self, old: _Contender) -> None:
+        """Let the deposed leader go on, with something to do that nobody else has."""
+        old.child.send_signal(signal.SIGCONT)
+        line = record_of(self._total, b"a record of a leader that was deposed")
+        batch = Batch(next(self._numbers), self._total, [line], digest_of([line]))
+        self._challenge = batch.number
+        old.send(RECORDS, batch)
+        self._bar.say(f"{old.name} woken (SIGCONT); it goes on appending")
+
+    def _on_refused(self, who: _Contender, event: dict[str, Any]) -> None:
+        batch = who.unanswered.pop(event["batch"])
+        self._refused += 1
+        if batch.number == self._challenge:
+            self._challenge = None
+            self._refusal = f"{event['error']}: {event['message']}"
+            self._bar.say(f"{who.name} was refused: {self._refusal}")
+
+    # --- the proof ----------------------------------------------------------------------------
+
+    async def _read_back(self) -> Audit:
+        audit = Audit(self._account)
+        async with self._log.read(0) as records:
+            async for batch in records.batches():
+                audit.feed(batch.first_offset, batch.payloads)
+        return audit
+
+
+async def _write(contender: _Contender, queue: trio.MemoryReceiveChannel[bytes]) -> None:
+    stdin = contender.child.stdin
+    assert stdin is not None
+    try:
+        async with stdin:
+            async for frame in queue:
+                await stdin.send_all(frame)
+    except trio.BrokenResourceError:
+        pass  # It has ended, which its listener tells.
+
+
+async def _listen(
+    contender: _Contender, events: trio.MemorySendChannel[tuple[_Contender, dict[str, Any]]]
+) -> None:
+    stdout = contender.child.stdout
+    assert stdout is not None
+    rest = b""
+    async for data in stdout:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            await events.send((contender, json.loads(line)))
+    await events.send((contender, {"event": "ended"}))

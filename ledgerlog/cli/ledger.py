@@ -1,0 +1,225 @@
+"""``ledgerlog ledger``: the ledgers below the logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ledgerlog.cli.lines import open_sink
+from ledgerlog.cli.options import OFFSET, connect, json_option, ledger_id_argument, uri_option
+from ledgerlog.cli.output import (
+    bytes_fields,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+    raw_output,
+    to_json,
+)
+from ledgerlog.cli.running import run
+from ledgerlog.client.verify import LedgerVerification
+from ledgerlog.errors import EntryNotFound, LedgerLogError
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.record import moment
+
+__all__ = ["ledger", "ledger_fields"]
+
+
+def ledger_fields(metadata: LedgerMetadata) -> dict[str, Any]:
+    """A ledger as a JSON object."""
+    replication = metadata.replication
+    return {
+        "id": metadata.ledger_id,
+        "state": metadata.state.value,
+        "last_entry": metadata.last_entry,
+        "ensemble_size": replication.ensemble,
+        "write_quorum": replication.write_quorum,
+        "ack_quorum": replication.ack_quorum,
+        "guaranteed": replication.guaranteed,
+        "fragments": [
+            {"first_entry": fragment.first_entry, "bookies": list(fragment.ensemble)}
+            for fragment in metadata.fragments
+        ],
+        "created": moment(metadata.created_ms).isoformat(timespec="milliseconds"),
+    }
+
+
+@click.group()
+def ledger() -> None:
+    """Look at ledgers, recover and verify them."""
+
+
+@ledger.command("list")
+@uri_option
+@json_option
+def ledger_list(uri: str, as_json: bool) -> None:
+    """Print the ids of all ledgers."""
+
+    async def body() -> list[int]:
+        async with connect(uri) as cluster:
+            return await cluster.ledgers.list()
+
+    for ledger_id in run(body):
+        if as_json:
+            print_json({"id": ledger_id})
+        else:
+            print_line(str(ledger_id))
+
+
+@ledger.command("show")
+@ledger_id_argument
+@uri_option
+@json_option
+def ledger_show(ledger_id: int, uri: str, as_json: bool) -> None:
+    """Print the metadata of the ledger ID."""
+
+    async def body() -> LedgerMetadata:
+        async with connect(uri) as cluster:
+            return await cluster.ledgers.metadata(ledger_id)
+
+    _print_ledger(run(body), as_json)
+
+
+def _print_ledger(metadata: LedgerMetadata, as_json: bool) -> None:
+    fields = ledger_fields(metadata)
+    if as_json:
+        print_json({**fields, "custom": {key: bytes_fields(v) for key, v in metadata.custom.items()}})
+        return
+    last = metadata.last_entry
+    end = (
+        "its end is not known yet" if last is None else "empty" if last == NO_ENTRY else f"last entry {last}"
+    )
+    print_line(f"ledger {metadata.ledger_id}: {fields['state']}, {end}, {metadata.replication}")
+    print_line(f"created {fields['created']}")
+    for key, value in sorted(metadata.custom.items()):
+        print_line(f"{key}: {printable(value)}")
+    rows = [(fragment.first_entry, " ".join(fragment.ensemble)) for fragment in metadata.fragments]
+    print_table(("from entry", "bookies"), rows, numbers=("from entry",))
+
+
+@ledger.command("read")
+@ledger_id_argument
+@click.option("--first", type=OFFSET, default=0, show_default=True, help="The first entry to print.")
+@click.option("--last", type=OFFSET, help="The last entry to print.  [default: the last that may be read]")
+@click.option("--raw", is_flag=True, help="Print the entries' bytes and nothing else, none in between.")
+@uri_option
+@json_option
+def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: str, as_json: bool) -> None:
+    """Print entries of the ledger ID. Nobody is disturbed: its writer, if it has one, goes on.
+
+    The entries of a log's ledger hold a header and packed records; 'log read' prints records."""
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
+
+    async def body() -> None:
+        async with connect(uri) as cluster, open_sink(raw_output()) as sink:
+            reader = await cluster.ledgers.open(ledger_id)
+            end = await reader.last_add_confirmed()
+            stop = end if last is None else last
+            if stop > end:
+                raise EntryNotFound(ledger_id, stop, f"the last entry that may be read is {end}")
+            at = first
+            while at <= stop:
+                payloads = await reader.read_batch(at, stop)
+                if raw:
+                    await sink.put(b"".join(payloads))
+                else:
+                    lines = [_entry_line(at + i, payload, as_json) for i, payload in enumerate(payloads)]
+                    await sink.put("".join(lines).encode("utf-8", "surrogateescape"))
+                at += len(payloads)
+
+    run(body)
+
+
+def _entry_line(entry_id: int, payload: bytes, as_json: bool) -> str:
+    if as_json:
+        return to_json({"entry": entry_id, "bytes": len(payload), **bytes_fields(payload)}) + "\n"
+    return f"{entry_id:>10}  {printable(payload)}\n"
+
+
+@ledger.command("recover")
+@ledger_id_argument
+@uri_option
+@json_option
+def ledger_recover(ledger_id: int, uri: str, as_json: bool) -> None:
+    """Fence the ledger ID, find its end and close it. Its writer, if it has one, can write no more."""
+
+    async def body() -> LedgerMetadata:
+        async with connect(uri) as cluster:
+            return await cluster.ledgers.recover(ledger_id)
+
+    _print_ledger(run(body), as_json)
+
+
+@ledger.command("verify")
+@ledger_id_argument
+@uri_option
+@json_option
+@click.option("--strict", is_flag=True, help="Fail where an entry has fewer copies than its write quorum.")
+def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None:
+    """Look for every copy of every entry of the ledger ID."""
+
+    async def body() -> LedgerVerification:
+        async with connect(uri) as cluster:
+            return await cluster.ledgers.verify(ledger_id)
+
+    found = run(body)
+    if as_json:
+        print_json(
+            {
+                "ledger": found.ledger_id,
+                "entries": found.entries,
+                "under_replicated": found.under_replicated,
+                "unreadable": found.unreadable,
+                "unreachable_bookies": found.unreachable,
+            }
+        )
+    else:
+        print_line(f"ledger {found.ledger_id}: {found.entries} entries")
+        print_line(f"with fewer copies than the write quorum: {_ranges(found.under_replicated)}")
+        print_line(f"without any copy: {_ranges(found.unreadable)}")
+        if found.unreachable:
+            print_line(f"bookies that did not answer: {' '.join(found.unreachable)}")
+    if strict and found.under_replicated:
+        raise UnderReplicated(
+            f"ledger {ledger_id}: {len(found.under_replicated)} entries have too few copies that answer, "
+            f"{len(found.unreadable)} of them none"
+        )
+
+
+class UnderReplicated(LedgerLogError):
+    """A verification found entries with fewer copies than their write quorum."""
+
+
+def _ranges(entry_ids: list[int]) -> str:
+    """Growing numbers as ranges: "none", or "0-5, 7 (7 in all)"."""
+    ranges: list[tuple[int, int]] = []
+    for entry_id in entry_ids:
+        if ranges and ranges[-1][1] == entry_id - 1:
+            ranges[-1] = (ranges[-1][0], entry_id)
+        else:
+            ranges.append((entry_id, entry_id))
+    if not ranges:
+        return "none"
+    listed = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+    return f"{listed} ({len(entry_ids)} in all)"
+
+
+@ledger.command("delete")
+@ledger_id_argument
+@uri_option
+@json_option
+def ledger_delete(ledger_id: int, uri: str, as_json: bool) -> None:
+    """Delete the ledger ID, for good. A log that has it in its list can no longer read that part."""
+
+    async def body() -> None:
+        async with connect(uri) as cluster:
+            await cluster.ledgers.delete(ledger_id)
+
+    run(body)
+    if as_json:
+        print_json({"id": ledger_id, "deleted": True})
+    else:
+        print_line(f"ledger {ledger_id}: deleted")

@@ -1,0 +1,200 @@
+"""Text files as records and back, byte for byte.
+
+A record is a line without its newline. Appending a file and printing it with ``log read --raw`` gives the
+same bytes; empty lines, lines that are no text and lines of megabytes included. What a list of lines cannot
+carry is whether the last one had a newline, so an append whose input ends without one remembers
+the offset of its last record in the log's property ``UNTERMINATED``; when that record is the last one
+printed, its newline is left out. When more was appended since, the newline separates two records and is
+printed as any other's.
+
+``LineCutter`` holds one unfinished line and no more, and refuses it as soon as it is longer than a record
+may be. ``Source`` and ``Sink`` do the blocking reads and writes of standard input and output in a thread, so
+that a slow or stuck pipe stops neither the loop nor a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import BinaryIO
+
+import trio
+
+from ledgerlog.errors import RecordTooLarge
+from ledgerlog.limits import MIB, RECORD_BYTES_MAX
+
+__all__ = ["UNTERMINATED", "LineCutter", "LineJoiner", "Sink", "Source", "open_sink"]
+
+UNTERMINATED = "text.unterminated-offset"
+"""The property with the offset of the last record that came from a file without a final newline."""
+
+CHUNK_BYTES = MIB
+SINK_BYTES = 4 * MIB
+"""What a ``Sink`` holds for a reader that is slower than the log; ``put`` waits beyond it."""
+
+
+class LineCutter:
+    """Cuts chunks of bytes into lines."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._lines = 0
+        self.failure: RecordTooLarge | None = None
+        """Set at a line that is longer than a record may be; it names the line. Nothing is cut after it."""
+
+    @property
+    def holds_a_line(self) -> bool:
+        """Whether the bytes so far end in the middle of a line."""
+        return bool(self._pieces)
+
+    def cut(self, chunk: bytes) -> list[bytes]:
+        """The lines that ``chunk`` completes; those before the one that is too long where there is one."""
+        assert self.failure is None, "nothing follows a line that is too long"
+        *lines, rest = chunk.split(b"\n")
+        if lines and self._pieces:
+            lines[0] = b"".join([*self._pieces, lines[0]])
+            self._pieces, self._held = [], 0
+        if rest:
+            self._pieces.append(rest)
+            self._held += len(rest)
+        if lines and max(map(len, lines)) > RECORD_BYTES_MAX:
+            at = next(i for i, line in enumerate(lines) if len(line) > RECORD_BYTES_MAX)
+            self._fail(at, len(lines[at]))
+            lines = lines[:at]
+        elif self._held > RECORD_BYTES_MAX:
+            self._fail(len(lines), self._held)
+        self._lines += len(lines)
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """The unfinished line, where there is one."""
+        lines = [b"".join(self._pieces)] if self._pieces and self.failure is None else []
+        self._pieces, self._held = [], 0
+        return lines
+
+    def _fail(self, index: int, size: int) -> None:
+        self._pieces, self._held = [], 0
+        self.failure = RecordTooLarge(size, RECORD_BYTES_MAX, f"record (line {self._lines + index + 1})")
+
+
+class LineJoiner:
+    """Joins records to lines. ``unterminated`` is the offset of the record whose newline is held back until
+    another record follows."""
+
+    def __init__(self, unterminated: int | None) -> None:
+        self._unterminated = unterminated
+        self._owes_newline = False
+
+    def join(self, first_offset: int, records: list[bytes]) -> bytes:
+        """The text of some consecutive records, at least one."""
+        parts = [b"", *records] if self._owes_newline else [*records]
+        self._owes_newline = first_offset + len(records) - 1 == self._unterminated
+        if not self._owes_newline:
+            parts.append(b"")
+        return b"\n".join(parts)
+
+
+class Source:
+    """Standard input or a file, read in chunks."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._fd = _descriptor(file)
+
+    @property
+    def size(self) -> int | None:
+        """How many bytes there are, where it is a regular file."""
+        if self._fd is None:
+            return None
+        status = os.fstat(self._fd)
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    async def read(self) -> bytes:
+        """The next bytes, as soon as there are any; b"" at the end. Cancelling may leave a thread behind that
+        waits for the bytes and drops them."""
+        fd = self._fd
+        if fd is None:
+            await trio.lowlevel.checkpoint()
+            return self._file.read(CHUNK_BYTES)
+        # Not through the file object: its lock would be held by the thread when the program ends.
+        return await trio.to_thread.run_sync(os.read, fd, CHUNK_BYTES, abandon_on_cancel=True)
+
+
+class Sink:
+    """Standard output, written by a task that takes what has gathered since its last write."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._fd = _descriptor(file)
+        self._gathered: list[bytes] = []
+        self._bytes = 0
+        self._is_writing = False
+        self._is_ending = False
+        self._more = trio.Event()
+        self._taken = trio.Event()
+
+    async def put(self, data: bytes) -> None:
+        """Have ``data`` written, soon and in order. Waits while much is unwritten."""
+        while self._bytes >= SINK_BYTES:
+            await self._taken.wait()
+        self._gathered.append(data)
+        self._bytes += len(data)
+        self._more.set()
+
+    def _end(self) -> None:
+        self._is_ending = True
+        self._more.set()
+
+    async def _run(self) -> None:
+        self._file.flush()  # What was printed otherwise stands before it.
+        while not self._is_ending or self._gathered:
+            await self._more.wait()
+            self._more = trio.Event()
+            if self._is_ending:
+                self._more.set()
+            gathered, self._gathered = self._gathered, []
+            if gathered:
+                await self._write(b"".join(gathered))
+                self._bytes -= sum(map(len, gathered))
+                self._taken.set()
+                self._taken = trio.Event()
+
+    async def _write(self, data: bytes) -> None:
+        fd = self._fd
+        if fd is None:
+            self._file.write(data)
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
+
+
+@asynccontextmanager
+async def open_sink(file: BinaryIO) -> AsyncIterator[Sink]:
+    """A ``Sink`` for the body; leaving it normally writes what is left. BrokenPipeError if nobody reads."""
+    async with trio.open_nursery() as nursery:
+        sink = Sink(file)
+        nursery.start_soon(sink._run)
+        yield sink
+        sink._end()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            select.select([], [fd], [])  # Somebody we share it with made it non-blocking.
+
+
+def _descriptor(file: BinaryIO) -> int | None:
+    """The file's descriptor; None where it is no real file."""
+    fileno: Callable[[], int] | None = getattr(file, "fileno", None)
+    try:
+        return None if fileno is None else fileno()
+    except (OSError, ValueError):
+        return None

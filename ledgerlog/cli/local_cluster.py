@@ -1,0 +1,207 @@
+"""A cluster of real bookie processes on this machine, below one directory.
+
+    PATH/lock                 held by the process that runs the cluster; its pid is inside
+    PATH/metadata.sqlite      the metadata
+    PATH/bookie-N/            the directory of bookie ``bookie-N``, N from 1
+    PATH/bookie-N.log         what it says on its standard error
+
+``local_cluster`` starts the bookies and is done when all serve: each has answered a request over its own
+connection. A registration in the metadata is not enough, because after a crash one of the process before may
+still be there.
+
+**Starting over what was killed.** The bookies of a runner that was killed are killed with it, but may hold
+their directories for a moment longer. A bookie that ends before it served is therefore started again, with
+growing pauses. That gives up after ``START_ATTEMPTS`` starts in a row that came to nothing, which
+covers what never gets better (a damaged or foreign directory) without knowing what it was.
+
+**Supervision** (``supervise``) starts a bookie again that ended after it had served. Without it, who kills a
+bookie means it: the demo and tests do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+import ledgerlog
+from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, Children, open_children
+from ledgerlog.cli.running import ungrouped
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import BookieUnavailable, StorageLocked
+from ledgerlog.meta.uri import FileUri, SqliteUri
+from ledgerlog.model.ids import BookieId
+from ledgerlog.wire.frame import Kind, Status
+
+__all__ = ["START_ATTEMPTS", "LocalCluster", "existing_bookies", "local_cluster"]
+
+START_ATTEMPTS = 7
+_DELAY_MIN_S = 0.1
+_DELAY_MAX_S = 3.2
+"""0.1 + 0.2 + ... + 3.2 s, the pauses between seven starts, give a dying process some six seconds."""
+
+_ANSWER_S = 2.0
+_LOOK_S = 0.2
+
+Report = Callable[[str], None]
+
+
+@attrs.define(eq=False)
+class LocalCluster:
+    """Made by ``local_cluster``."""
+
+    path: Path
+    uri: str
+    cluster: Cluster
+    """A connection to it, open as long as it runs."""
+    children: Children
+    """More processes may be started here; they end before the bookies' files do."""
+    bookies: dict[BookieId, Child] = attrs.field(factory=dict)
+    """The process of each bookie that was started last."""
+
+    @property
+    def bookie_ids(self) -> list[BookieId]:
+        return list(self.bookies)
+
+    def data_path(self, bookie_id: BookieId) -> Path:
+        return self.path / bookie_id
+
+    def log_path(self, bookie_id: BookieId) -> Path:
+        """Where its process says what it does."""
+        return self.path / f"{bookie_id}.log"
+
+    async def start_bookie(self, bookie_id: BookieId) -> Child:
+        """Start its process once; it does not serve yet."""
+        command = [
+            *(sys.executable, "-m", "bookie", "run", str(self.data_path(bookie_id))),
+            *("--metadata", self.uri, "--listen", "127.0.0.1:0", "--id", bookie_id),
+        ]
+        child = await self.children.start(bookie_id, command, log_path=self.log_path(bookie_id))
+        self.bookies[bookie_id] = child
+        return child
+
+    async def start_serving(self, bookie_id: BookieId) -> Child:
+        """Start its process, as often as it takes, until it serves. ChildFailed after START_ATTEMPTS."""
+        delay_s = _DELAY_MIN_S
+        for attempt in range(1, START_ATTEMPTS + 1):
+            child = await self.start_bookie(bookie_id)
+            if await self._serves(child):
+                return child
+            if attempt < START_ATTEMPTS:
+                await trio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _DELAY_MAX_S)
+        raise ChildFailed(f"{child.how_it_ended()}; given up after {START_ATTEMPTS} starts")
+
+    async def _serves(self, child: Child) -> bool:
+        """Wait until a bookie has answered or its process has ended; whether it has answered."""
+        answered = False
+        async with trio.open_nursery() as nursery:
+
+            async def watch_end() -> None:
+                await child.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch_end)
+            answered = await self._wait_answer(child.name)
+            nursery.cancel_scope.cancel()
+        return answered and child.is_running
+
+    async def _wait_answer(self, bookie_id: BookieId) -> bool:
+        connection = self.cluster.client.pool.connection(bookie_id)
+        while True:
+            try:
+                reply = await connection.request(Kind.INFO, timeout_s=_ANSWER_S)
+                if reply.header.status == Status.OK:
+                    return True
+            except BookieUnavailable:
+                pass  # Not yet; its process is watched beside this.
+            with trio.move_on_after(_LOOK_S):
+                await self.cluster.bookies.wait_change()
+
+    async def wait_serving(self, bookie_id: BookieId) -> None:
+        """Return once a bookie that was started answers. ChildFailed if its process ends before."""
+        child = self.bookies[bookie_id]
+        if not await self._serves(child):
+            raise ChildFailed(child.how_it_ended())
+
+    async def supervise(self, report: Report) -> None:
+        """Keep every bookie running until cancelled; tell ``report`` what happens.
+
+        A bookie whose START_ATTEMPTS come to nothing stays down. ChildFailed once all are down so."""
+        down: list[str] = []
+
+        async def keep(bookie_id: BookieId) -> None:
+            while True:
+                child = self.bookies[bookie_id]
+                await child.wait()
+                report(f"{child.how_it_ended()}; starting it again")
+                try:
+                    await self.start_serving(bookie_id)
+                except ChildFailed as failure:
+                    report(f"{failure}; it stays down")
+                    down.append(bookie_id)
+                    if len(down) == len(self.bookies):
+                        raise
+                    return
+                report(f"{bookie_id} serves again")
+
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                for bookie_id in self.bookie_ids:
+                    nursery.start_soon(keep, bookie_id)
+
+
+@asynccontextmanager
+async def local_cluster(path: Path, *, bookies: int, grace_s: float = GRACE_S) -> AsyncIterator[LocalCluster]:
+    """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
+
+    The directory is made where there is none. StorageLocked if another process runs a cluster there;
+    ChildFailed if a bookie does not come to serve; what ``ledgerlog.connect`` raises. Leaving stops the
+    bookies gracefully, for ``grace_s``; none is left."""
+    uri = _uri(path)
+    with _lock(path):
+        async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
+            local = LocalCluster(path, uri, cluster, children)
+            with ungrouped():
+                async with trio.open_nursery() as nursery:
+                    for number in range(1, bookies + 1):
+                        nursery.start_soon(local.start_serving, _bookie_id(number))
+            local.bookies = {_bookie_id(n): local.bookies[_bookie_id(n)] for n in range(1, bookies + 1)}
+            yield local
+
+
+def existing_bookies(path: Path) -> int:
+    """The highest number of a bookie that has a directory there; 0 where there is none."""
+    numbers = (child.name.removeprefix("bookie-") for child in path.glob("bookie-*") if child.is_dir())
+    return max((int(number) for number in numbers if number.isascii() and number.isdigit()), default=0)
+
+
+def _uri(path: Path) -> str:
+    return str(SqliteUri(FileUri(str(path.absolute())).metadata_path))
+
+
+def _bookie_id(number: int) -> BookieId:
+    return f"bookie-{number}"
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 20).strip()
+            raise StorageLocked(str(path), int(holder) if holder.isdigit() else None) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,209 @@
+"""``ledgerlog log``: logs, and what they are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import trio
+
+from ledgerlog.cli.ledger import ledger_fields
+from ledgerlog.cli.log_data import log_append, log_read
+from ledgerlog.cli.options import (
+    OFFSET,
+    connect,
+    json_option,
+    log_name_argument,
+    replication_of,
+    replication_options,
+    uri_option,
+)
+from ledgerlog.cli.output import print_json, print_line, print_table
+from ledgerlog.cli.running import run
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import LedgerNotFound
+
+_READS_AT_ONCE = 32
+"""Metadata reads of ``show`` under way at once."""
+
+
+@click.group()
+def log() -> None:
+    """Create, write, read and look after logs."""
+
+
+log.add_command(log_append)
+log.add_command(log_read)
+
+
+@log.command("create")
+@log_name_argument
+@replication_options
+@uri_option
+@json_option
+def log_create(
+    name: str,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Make a new, empty log NAME.
+
+    The numbers are those of the cluster where none is given: 3, 3 and 2, and for file: what its bookies
+    allow."""
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed)
+
+    async def body() -> dict[str, Any]:
+        async with connect(uri, make=True) as cluster:
+            made = await cluster.create_log(name, replication=replication)
+            return await _show(cluster, made.name)
+
+    shown = run(body)
+    if as_json:
+        print_json(shown)
+    else:
+        print_line(f"{name}: created")
+
+
+@log.command("list")
+@click.option("--prefix", default="", help="Only logs whose names begin so.")
+@uri_option
+@json_option
+def log_list(prefix: str, uri: str, as_json: bool) -> None:
+    """Print the names of all logs."""
+
+    async def body() -> list[str]:
+        async with connect(uri) as cluster:
+            return await cluster.logs(prefix)
+
+    for name in run(body):
+        if as_json:
+            print_json({"name": name})
+        else:
+            print_line(name)
+
+
+@log.command("show")
+@log_name_argument
+@uri_option
+@json_option
+def log_show(name: str, uri: str, as_json: bool) -> None:
+    """Print what is known of the log NAME and of its ledgers."""
+
+    async def body() -> dict[str, Any]:
+        async with connect(uri) as cluster:
+            return await _show(cluster, name)
+
+    shown = run(body)
+    if as_json:
+        print_json(shown)
+        return
+    print_line(f"{name}: {'sealed' if shown['sealed'] else 'open'}, epoch {shown['epoch']}")
+    print_line(f"offsets: {shown['first_offset']} to {shown['next_offset'] - 1}, next {shown['next_offset']}")
+    for key, value in shown["properties"].items():
+        print_line(f"property {key}: {value}")
+    rows = [
+        (
+            ledger["id"],
+            ledger["state"],
+            "?" if ledger["first_offset"] is None else ledger["first_offset"],
+            "" if ledger["last_entry"] is None else ledger["last_entry"],
+            f"{ledger['ensemble_size']}/{ledger['write_quorum']}/{ledger['ack_quorum']}"
+            + (" guaranteed" if ledger["guaranteed"] else ""),
+            "; ".join(f"{f['first_entry']}: {' '.join(f['bookies'])}" for f in ledger["fragments"]),
+        )
+        for ledger in shown["ledgers"]
+    ]
+    columns = ("ledger", "state", "first offset", "last entry", "replication", "bookies from entry")
+    print_table(columns, rows, numbers=("ledger", "first offset", "last entry"))
+
+
+async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
+    log = await cluster.open_log(name)
+    info = await log.info()
+    limiter = trio.CapacityLimiter(_READS_AT_ONCE)
+    ledgers: dict[int, dict[str, Any]] = {}
+
+    async def look(ledger_id: int, first_offset: int | None) -> None:
+        async with limiter:
+            try:
+                metadata = await cluster.ledgers.metadata(ledger_id)
+            except LedgerNotFound:
+                return  # Truncation or a deletion took it away since the list was read.
+        ledgers[ledger_id] = {"first_offset": first_offset, **ledger_fields(metadata)}
+
+    async with trio.open_nursery() as nursery:
+        for segment in info.segments:
+            nursery.start_soon(look, segment.ledger_id, segment.first_offset)
+    return {
+        "name": info.name,
+        "epoch": info.epoch,
+        "first_offset": info.first_offset,
+        "next_offset": info.next_offset,
+        "sealed": info.sealed,
+        "properties": dict(info.properties),
+        "ledgers": [ledgers[s.ledger_id] for s in info.segments if s.ledger_id in ledgers],
+    }
+
+
+@log.command("truncate")
+@log_name_argument
+@click.option("--before", type=OFFSET, required=True, help="The first offset that stays.")
+@uri_option
+@json_option
+def log_truncate(name: str, before: int, uri: str, as_json: bool) -> None:
+    """Give up the records of the log NAME before an offset. The offsets of what stays do not change."""
+
+    async def body() -> dict[str, Any]:
+        async with connect(uri) as cluster:
+            log = await cluster.open_log(name)
+            await log.truncate(before)
+            return await _show(cluster, name)
+
+    shown = run(body)
+    if as_json:
+        print_json(shown)
+    else:
+        print_line(f"{name}: begins at offset {shown['first_offset']}")
+
+
+@log.command("seal")
+@log_name_argument
+@uri_option
+@json_option
+def log_seal(name: str, uri: str, as_json: bool) -> None:
+    """Complete the log NAME: it takes no more records, for ever. Whoever writes it now is stopped."""
+
+    async def body() -> dict[str, Any]:
+        async with connect(uri) as cluster:
+            log = await cluster.open_log(name)
+            await log.seal()
+            return await _show(cluster, name)
+
+    shown = run(body)
+    if as_json:
+        print_json(shown)
+    else:
+        print_line(f"{name}: sealed at offset {shown['next_offset']}")
+
+
+@log.command("delete")
+@log_name_argument
+@uri_option
+@json_option
+def log_delete(name: str, uri: str, as_json: bool) -> None:
+    """Delete the log NAME and its ledgers, for good. Whoever writes it now is stopped."""
+
+    async def body() -> bool:
+        async with connect(uri) as cluster:
+            await cluster.delete_log(name)
+            return True
+
+    run(body)
+    if as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        print_line(f"{name}: deleted")

@@ -1,0 +1,215 @@
+"""``ledgerlog log append`` and ``log read``: records in and out.
+
+Appending reads ahead by one chunk while the one before is on its way, so memory is bounded by some chunks and
+the log's own window, whatever the size of the input. A chunk is what one read gives: a line that a slow
+program writes is appended when it is there, and a file goes in pieces of a megabyte.
+"""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO
+
+import attrs
+import click
+import trio
+
+from ledgerlog.cli.complaints import complaint
+from ledgerlog.cli.lines import UNTERMINATED, LineCutter, LineJoiner, Source, open_sink
+from ledgerlog.cli.options import (
+    OFFSET,
+    connect,
+    json_option,
+    log_name_argument,
+    parse_start,
+    parsed,
+    uri_option,
+)
+from ledgerlog.cli.output import (
+    Bar,
+    bytes_fields,
+    print_json,
+    print_line,
+    printable,
+    progress_bar,
+    raw_output,
+    to_json,
+)
+from ledgerlog.cli.running import Interrupted, run, run_until_interrupted
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.log.log import Log
+from ledgerlog.log.reader import Start
+from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.record import RecordBatch
+
+__all__ = ["log_append", "log_read"]
+
+
+class AppendStopped(LedgerLogError):
+    """An append of many records ended before all were written; the message says how many were."""
+
+
+@attrs.define(eq=False)
+class Appended:
+    """How far an append of many records has come."""
+
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    epoch: int = 0
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "records": self.records,
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "epoch": self.epoch,
+        }
+
+    def __str__(self) -> str:
+        if not self.records:
+            return "no record was appended"
+        return f"{self.records} records are in the log, at offsets {self.first_offset} to {self.last_offset}"
+
+
+@click.command("append")
+@log_name_argument
+@click.option(
+    "--input",
+    "file",
+    type=click.File("rb"),
+    default="-",
+    help="A file with a record a line; '-' is standard input.  [default: -]",
+)
+@uri_option
+@json_option
+def log_append(name: str, file: BinaryIO, uri: str, as_json: bool) -> None:
+    """Append the lines of a file, a record each, to the log NAME.
+
+    Takes the log over from whoever writes it now. Returns when every record is durable."""
+    done = Appended()
+
+    async def body() -> None:
+        source = Source(file)
+        async with connect(uri, make=True) as cluster:
+            log = await cluster.open_log(name)
+            with progress_bar(f"appending to {name}", source.size, is_bytes=True) as bar:
+                await _append(log, source, done, bar)
+
+    try:
+        run(body)
+    except Interrupted as interrupted:
+        interrupted.args = (f"{interrupted}; {done}",)
+        raise
+    except LedgerLogError as error:
+        if not done.records:
+            raise
+        raise AppendStopped(f"{complaint(error)}; before that, {done}") from error
+    if as_json:
+        print_json(done.fields())
+    else:
+        print_line(f"{name}: {done} (epoch {done.epoch})")
+
+
+async def _append(log: Log, source: Source, done: Appended, bar: Bar) -> None:
+    cutter = LineCutter()
+    is_unterminated = False
+    send, receive = trio.open_memory_channel[tuple[list[bytes], int]](0)
+
+    async def read() -> None:
+        nonlocal is_unterminated
+        position = 0
+        async with send:
+            while cutter.failure is None and (chunk := await source.read()):
+                position += len(chunk)
+                if lines := cutter.cut(chunk):
+                    await send.send((lines, position))
+            is_unterminated = cutter.holds_a_line
+            if rest := cutter.finish():
+                await send.send((rest, position))
+
+    async with log.writer() as writer:
+        done.epoch = writer.epoch
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            async for lines, position in receive:
+                await _append_lines(writer, lines, done)
+                bar.move_to(position)
+    if is_unterminated:
+        await log.set_properties({**await log.properties(), UNTERMINATED: str(done.last_offset)})
+    if cutter.failure is not None:
+        # Nothing is written for that line, nor for what follows it; what stands before it is.
+        raise cutter.failure
+
+
+async def _append_lines(writer: LogWriter, lines: list[bytes], done: Appended) -> None:
+    acks = await writer.append_many(lines)
+    if done.first_offset is None:
+        done.first_offset = acks[0].offset
+    done.last_offset = acks[-1].offset
+    done.records += len(acks)
+
+
+@click.command("read")
+@log_name_argument
+@click.option(
+    "--start",
+    callback=parsed(parse_start),
+    default="earliest",
+    show_default=True,
+    help="An offset, a position (ledger:entry:slot), a time in ISO 8601, 'earliest' or 'latest'.",
+)
+@click.option("--until", type=OFFSET, help="Stop before this offset.")
+@click.option(
+    "--follow", is_flag=True, help="Go on with new records until interrupted, or the log is sealed."
+)
+@click.option("--raw", is_flag=True, help="Print the records' bytes and nothing else, a record a line.")
+@uri_option
+@json_option
+def log_read(
+    name: str,
+    start: Start,
+    until: int | None,
+    follow: bool,
+    raw: bool,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Print the records of the log NAME.
+
+    What 'log append --input FILE' wrote to an empty log, --raw prints as the same bytes."""
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
+
+    async def body() -> None:
+        async with connect(uri) as cluster, open_sink(raw_output()) as sink:
+            log = await cluster.open_log(name)
+            mark = (await log.properties()).get(UNTERMINATED) if raw else None
+            joiner = LineJoiner(None if mark is None else int(mark))
+            async with log.read(start, until=until, follow=follow) as records:
+                async for batch in records.batches():
+                    if raw:
+                        await sink.put(joiner.join(batch.first_offset, batch.payloads))
+                    else:
+                        await sink.put(_text_of(batch, as_json).encode("utf-8", "surrogateescape"))
+
+    if follow:
+        run_until_interrupted(body)
+    else:
+        run(body)
+
+
+def _text_of(batch: RecordBatch, as_json: bool) -> str:
+    lines = []
+    for record in batch:
+        if as_json:
+            fields = {
+                "offset": record.offset,
+                "position": str(record.position),
+                "timestamp": record.timestamp.isoformat(timespec="milliseconds"),
+                "epoch": record.epoch,
+                **bytes_fields(record.data),
+            }
+            lines.append(to_json(fields))
+        else:
+            lines.append(f"{record.offset:>10}  {printable(record.data)}")
+    return "".join(f"{line}\n" for line in lines)

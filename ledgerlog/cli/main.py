@@ -1,0 +1,113 @@
+"""The ``ledgerlog`` command: its groups, and the one place where a fault becomes an exit code.
+
+    0    done
+    1    it failed; one line on standard error says what and what to try
+    2    wrong usage
+    128+n  ended by signal n, cleanly; and 141 where a reader of standard output went away (SIGPIPE)
+
+Commands raise; nothing below this module exits or prints a complaint. A fault that is not of
+``LedgerLogError`` or the operating system's is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ledgerlog import __version__
+from ledgerlog.cli.bookie import bookie
+from ledgerlog.cli.cluster import cluster
+from ledgerlog.cli.complaints import complaint
+from ledgerlog.cli.demo import demo
+from ledgerlog.cli.ledger import ledger
+from ledgerlog.cli.log import log
+from ledgerlog.cli.running import Interrupted, unwrap
+from ledgerlog.errors import LedgerLogError
+
+__all__ = ["cli", "main"]
+
+
+class CommandLine(click.Group):
+    """The root. Its ``main`` never lets an expected exception out."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        extra["standalone_mode"] = False
+        sys.exit(self._exit_code(args, extra))
+
+    def _exit_code(self, args: Sequence[Any], extra: dict[str, Any]) -> int:
+        try:
+            try:
+                code = super().main(*args, **extra)
+                _flush_stdout()
+            except BaseExceptionGroup as group:
+                raise unwrap(group) from None
+        except click.UsageError as error:
+            error.show()
+            return 2
+        except click.ClickException as error:
+            return _complain(error.format_message())
+        except LedgerLogError as error:
+            return _complain(complaint(error))
+        except Interrupted as error:
+            _complain(str(error))
+            return error.exit_code
+        except (KeyboardInterrupt, click.Abort):
+            _complain("interrupted")
+            return 128 + signal.SIGINT
+        except BrokenPipeError:
+            _discard_stdout()
+            return 128 + signal.SIGPIPE
+        except OSError as error:
+            return _complain(str(error))
+        return code if isinstance(code, int) else 0
+
+
+def _complain(line: str) -> int:
+    click.echo(f"ledgerlog: {line}", err=True)
+    return 1
+
+
+def _flush_stdout() -> None:
+    sys.stdout.flush()
+
+
+def _discard_stdout() -> None:
+    """Let the interpreter's own flush at its end go nowhere."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return  # Not a file: somebody calls us inside their program.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, descriptor)
+    os.close(devnull)
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ledgerlog")
+@click.option("-v", "--verbose", count=True, help="Say on standard error what goes on; twice for more.")
+def cli(verbose: int) -> None:
+    """A replicated, durable log: logs, the ledgers below them, bookies, clusters, measurements."""
+    root = logging.getLogger()
+    if verbose:
+        logging.basicConfig(
+            level=logging.INFO if verbose == 1 else logging.DEBUG,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+    elif not root.handlers:
+        # A fault is one line, said where it is handled; without this, Python prints warnings by itself.
+        root.addHandler(logging.NullHandler())
+
+
+for command in (log, ledger, bookie, cluster, demo):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The entry point of the ``ledgerlog`` command."""
+    cli(prog_name="ledgerlog")

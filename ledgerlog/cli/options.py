@@ -1,0 +1,149 @@
+"""What the commands have in common: their options, and connecting to the cluster that they name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+import ledgerlog
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import InvalidArgument, MetadataUnavailable
+from ledgerlog.limits import LEDGER_ID_MAX
+from ledgerlog.log.reader import Start
+from ledgerlog.meta.uri import FileUri, SqliteUri, parse_uri
+from ledgerlog.model.ids import Position, check_log_name
+from ledgerlog.model.quorum import Replication
+
+__all__ = [
+    "OFFSET",
+    "connect",
+    "json_option",
+    "ledger_id_argument",
+    "log_name_argument",
+    "parse_start",
+    "parsed",
+    "replication_of",
+    "replication_options",
+    "uri_option",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """A callback for a parameter that one of our own functions reads; its InvalidArgument is wrong usage."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except InvalidArgument as error:
+            raise click.BadParameter(str(error), ctx=ctx, param=param) from error
+
+    return callback
+
+
+def _check_uri(text: str) -> str:
+    parse_uri(text)
+    return text
+
+
+def parse_start(text: str) -> Start:
+    """Where to start reading a log. InvalidArgument."""
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if text.count(":") == 2 and "-" not in text:
+        return Position.parse(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is not an offset, a position (ledger:entry:slot), a time (2026-01-31T12:00:00+00:00), "
+            "'earliest' or 'latest'"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+log_name_argument = click.argument("name", callback=parsed(check_log_name))
+ledger_id_argument = click.argument("ledger_id", metavar="ID", type=click.IntRange(0, LEDGER_ID_MAX))
+OFFSET = click.IntRange(0, LEDGER_ID_MAX)
+
+uri_option = click.option(
+    "--uri",
+    callback=parsed(_check_uri),
+    envvar="LEDGERLOG_URI",
+    required=True,
+    show_envvar=True,
+    help="The cluster: sqlite:PATH, zk://HOST:PORT/CHROOT or file:PATH.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
+
+
+def replication_options(function: F) -> F:
+    """``--ensemble``, ``--write-quorum``, ``--ack-quorum`` and ``--guaranteed``; see ``replication_of``."""
+    for option in (
+        click.option(
+            "--guaranteed", is_flag=True, help="Bring every entry of a closed ledger to its write quorum."
+        ),
+        click.option("--ack-quorum", type=click.IntRange(1), help="Synced copies before an acknowledgement."),
+        click.option("--write-quorum", type=click.IntRange(1), help="Copies of each entry."),
+        click.option("--ensemble", type=click.IntRange(1), help="Bookies that each ledger is spread over."),
+    ):
+        function = option(function)
+    return function
+
+
+def replication_of(
+    ensemble: int | None, write_quorum: int | None, ack_quorum: int | None, guaranteed: bool
+) -> Replication | None:
+    """What the options say; None where they say nothing, so that the cluster's default holds.
+
+    Of numbers that are not given, the write quorum is that of the default or the whole ensemble, whichever is
+    less, and the ack quorum is a majority of the write quorum. UsageError where they contradict."""
+    if ensemble is None and write_quorum is None and ack_quorum is None and not guaranteed:
+        return None
+    default = Replication()
+    if ensemble is None:
+        ensemble = max(default.ensemble, write_quorum or 1)
+    if write_quorum is None:
+        write_quorum = min(ensemble, max(default.write_quorum, ack_quorum or 1))
+    if ack_quorum is None:
+        ack_quorum = write_quorum // 2 + 1
+    try:
+        return Replication(ensemble, write_quorum, ack_quorum, guaranteed)
+    except InvalidArgument as error:
+        raise click.UsageError(str(error)) from error
+
+
+@asynccontextmanager
+async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
+    """The cluster that a command was told of.
+
+    Opening a store or a directory that is not there would make it, so a mistyped path would be an empty
+    cluster: unless the command is one that may ``make`` it, that is MetadataUnavailable."""
+    _check_there(uri, make)
+    async with ledgerlog.connect(uri) as cluster:
+        yield cluster
+
+
+def _check_there(uri: str, make: bool) -> None:
+    match parse_uri(uri):
+        case SqliteUri(path=path) if not Path(path).exists():
+            raise MetadataUnavailable(
+                f"there is no cluster at {uri}: no file {path}; start one with 'ledgerlog cluster run PATH'"
+            )
+        case FileUri(path=path) if not make and not Path(path).is_dir():
+            raise MetadataUnavailable(f"there is no cluster at {uri}: no directory {path}")
+        case _:
+            pass

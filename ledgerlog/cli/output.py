@@ -1,0 +1,162 @@
+"""What commands print: JSON objects, tables, records, progress.
+
+Standard output carries results only: one JSON object, or one a line, with ``--json``; tables and lines
+for a person without. Standard error carries progress, on a terminal only, and complaints.
+
+**JSON** is UTF-8 without line breaks inside an object. Bytes are given as ``data`` where they are UTF-8
+and as ``data_base64`` where they are not, so that one of the two is always there.
+
+**Records for a person** never bring control characters to a terminal: what is not printable is escaped.
+``--raw`` prints bytes as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+__all__ = [
+    "bytes_fields",
+    "human_bytes",
+    "human_ms",
+    "print_json",
+    "print_line",
+    "print_table",
+    "printable",
+    "progress_bar",
+    "raw_output",
+    "to_json",
+]
+
+
+def print_json(value: Any) -> None:
+    """One object on one line of standard output."""
+    print_line(to_json(value))
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def print_line(text: str) -> None:
+    """One line on standard output."""
+    click.echo(text.encode("utf-8", "surrogateescape"))
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str | None = None,
+    numbers: Sequence[str] = (),
+) -> None:
+    """A table on standard output; ``numbers`` names the columns that are aligned to the right."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape_markup(str(cell)) for cell in row))
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        # A pipe has no width; a table that is cut would lose what a program looks for.
+        console.width = 10_000
+    console.print(table)
+
+
+def escape_markup(text: str) -> str:
+    """Text that rich shows as it is."""
+    return text.replace("[", "\\[")
+
+
+def printable(data: bytes) -> str:
+    """Bytes as a line for a person: UTF-8 as it is; what is not, and what is not printable, escaped."""
+    text = data.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def bytes_fields(data: bytes) -> dict[str, str]:
+    """Bytes as a field of a JSON object."""
+    try:
+        return {"data": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"data_base64": base64.b64encode(data).decode("ascii")}
+
+
+def raw_output() -> BinaryIO:
+    """Standard output for bytes. Flush it: what stays in its buffer is not printed."""
+    return sys.stdout.buffer
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def human_ms(milliseconds: float) -> str:
+    return f"{milliseconds:.2f} ms" if milliseconds < 100 else f"{milliseconds:,.0f} ms"
+
+
+@contextmanager
+def progress_bar(description: str, total: float | None, *, is_bytes: bool = False) -> Iterator[Bar]:
+    """A bar on standard error while the body runs, where that is a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield Bar(None, total)
+        return
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn() if is_bytes else MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    ]
+    progress = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
+    with progress:
+        yield Bar(progress, total, description)
+
+
+class Bar:
+    """A progress bar, or the silence in its place. Cheap to move: it draws itself, some times a second."""
+
+    def __init__(self, progress: Progress | None, total: float | None, description: str = "") -> None:
+        self._progress = progress
+        self._task = None if progress is None else progress.add_task(description, total=total)
+
+    @property
+    def is_shown(self) -> bool:
+        return self._progress is not None
+
+    def move_to(self, done: float) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=done)
+
+    def describe(self, description: str) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=description)
+
+    def say(self, line: str) -> None:
+        """A line above the bar, where there is one."""
+        if self._progress is not None:
+            self._progress.console.print(escape_markup(line), highlight=False)
