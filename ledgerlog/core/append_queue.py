@@ -374,6 +374,9 @@ class AppendQueue:
         """The batch became an entry; from here on its outcome is the ledger's."""
         assert batch is self._queued[0]
         self._forget_head()
+        if ledger_id not in self._confirmed:
+            # A roll: of the ledgers before, only the last can still confirm anything.
+            self._confirmed = {**dict(list(self._confirmed.items())[-1:]), ledger_id: NO_ENTRY}
         self.next_offset += batch.live_count
         batch.state = BatchState.SENT
         batch.ledger_id = ledger_id

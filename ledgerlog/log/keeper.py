@@ -22,13 +22,12 @@ from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.log_chain import Leadership, LeadershipNeed
 from ledgerlog.errors import (
     AppendUnknown,
-    LedgerClosed,
-    LedgerFenced,
     LedgerLogError,
-    LedgerNotFound,
     LostLeadership,
     MetadataUnavailable,
     NotEnoughBookies,
+    RecoveryFailed,
+    SessionExpired,
 )
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
@@ -154,10 +153,19 @@ class Keeper:
                     core.on_spare(spare.ledger_id)
                 case _:
                     return False
-        except (MetadataUnavailable, NotEnoughBookies, LogListFull) as cause:
+        except (
+            MetadataUnavailable,
+            SessionExpired,
+            NotEnoughBookies,
+            RecoveryFailed,
+            LogListFull,
+        ) as cause:
             self._reread = self._reread or need is LeadershipNeed.SETTLE
             self._pause(need, cause)
             return False
+        except LedgerLogError as cause:
+            # Fenced or closed by somebody else, deleted, or not what it should be: not ours any more.
+            core.on_lost(LostLeadership(core.metadata.name, None, str(cause)))
         self._delay_s = 0.0
         return True
 
@@ -176,11 +184,13 @@ class Keeper:
         assert writer.ledger_id == ledger_id
         # Its end is ours to see from here on, and not a failure that progress has to tell.
         writer.set_progress_callback(None)
+        last: int | None
         try:
             last = await writer.close()
-        except (LedgerFenced, LedgerClosed, LedgerNotFound, AppendUnknown) as cause:
-            core.on_lost(LostLeadership(core.metadata.name, None, str(cause)))
-            return
+        except AppendUnknown:
+            # The store did not say whether it took the end. Everything in the ledger is acknowledged, so
+            # there is but one place where it can end, and whoever recovers it finds that.
+            last = (await self._client.ledgers.recover(ledger_id)).last_entry
         assert last == writer.last_add_pushed, "a drained ledger ends with what was sent to it"
         core.on_closed(self._appends.counts_of(ledger_id))
 
@@ -228,7 +238,7 @@ class Keeper:
                         await watch.wait()
                         self._reread = True
                         self.look()
-            except MetadataUnavailable as cause:
+            except (MetadataUnavailable, SessionExpired) as cause:
                 logger.warning("log=%s is not watched now: %s", self.core.metadata.name, cause)
                 await trio.sleep(RECONNECT_DELAY_MAX_S)
 

@@ -1,0 +1,336 @@
+"""The working part of a leadership: from records that were taken to answers.
+
+    pump       batches become entries of the current ledger: at once while few entries are on their
+               way, else when a batch is full; what arrives meanwhile gathers
+    progress   a ledger confirmed entries: their tickets are answered, and the pump runs
+    keeper     one task that rolls, closes and watches (``log.keeper``); it asks here what is drained
+
+A lone record is on the wire before its caller first waits, and a busy writer pays the protocol once
+per entry of ``limits.LOG_ENTRY_BYTES_TARGET``. There is no timer and no task per record.
+
+**The end.** A leadership ends once: the writer is left, or a ledger of it fails, or the record shows a
+successor. From then on nothing more is sent. What was never sent is surely not in the log. What
+was sent is looked for: the leader recovers its own ledgers, which is harmless since they are dead
+already, and where each ends tells the fate of every entry. Only where that cannot be found out in
+``limits.LOG_RESOLVE_TIMEOUT_S`` is the outcome unknown. Every way out goes through ``answer_all``, so
+no append waits for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+
+import attrs
+import trio
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.watermark import Watermark
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.core.append_queue import AppendQueue
+from ledgerlog.core.log_chain import Leadership
+from ledgerlog.errors import LedgerLogError, LogSealed, LostLeadership, NotEnoughBookies
+from ledgerlog.limits import LOG_RESOLVE_TIMEOUT_S, WRITER_FRAMES_OUTSTANDING
+from ledgerlog.log.keeper import Keeper
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.takeover import delete_ledgers
+from ledgerlog.model.log import NOTHING, LogMetadata, RollPolicy, SegmentCounts
+from ledgerlog.wire.records import encode_entry
+
+_LATE_ROLL_S = 1.0
+"""How soon a roll by age is wanted again where the roll before it had not ended."""
+
+_DISCARD_TIMEOUT_S = 2.0
+"""Leaving in a hurry tries for this long to delete a ledger that nobody will use."""
+
+_SPARE_AT = 0.75
+"""The next ledger is made when a bound of the roll policy is used up to this part."""
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define
+class _Segment:
+    """What this leadership has sent to one ledger."""
+
+    writer: LedgerWriter
+    record_count: int = 0
+    byte_length: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    since: float = math.inf
+    """trio's time of the first entry; an empty ledger does not age."""
+
+    def counts(self) -> SegmentCounts:
+        if not self.record_count:
+            return NOTHING
+        return SegmentCounts(self.record_count, self.byte_length, self.first_ms, self.last_ms)
+
+    def used(self, policy: RollPolicy) -> float:
+        """Which part of the policy's tightest bound is used up, age aside."""
+        used = 0.0
+        if policy.max_bytes is not None:
+            used = self.byte_length / policy.max_bytes
+        if policy.max_records is not None:
+            used = max(used, self.record_count / policy.max_records)
+        return used
+
+
+class Sender:
+    """One leadership at work. ``run`` serves it; the ``LogWriter`` in front of it takes the records."""
+
+    def __init__(
+        self,
+        metadata: LogMetadata,
+        version: int,
+        ledger: LedgerWriter,
+        *,
+        client: LedgerClient,
+        registry: LogRegistry,
+        window: int,
+    ) -> None:
+        self._client = client
+        self._registry = registry
+        self._name = metadata.name
+        self._policy = metadata.roll
+        self._now_ms = client.environment.now_ms
+        self.epoch = metadata.epoch
+        self.queue = AppendQueue(
+            metadata.name, epoch=metadata.epoch, next_offset=metadata.counted_end, window_records=window
+        )
+        self.answered = Watermark()
+        """The last ticket that is answered. It fails once everything is, at the end."""
+        self.refusal: LedgerLogError | None = None
+        """Why nothing more is taken: the writer is being left, or ``failure``."""
+        self.failure: LedgerLogError | None = None
+        """Why nothing more is sent; set once, and once more when the reason is known better."""
+        self.entries_appended = 0
+        self.bytes_total = metadata.counted_bytes
+        """Bytes of all records of the log up to and with the last that was sent."""
+        self._last_ms = metadata.counted_ms
+        self.rolls = 0
+        self.segment = _Segment(ledger)
+        self._draining_segment: _Segment | None = None
+        self._pumping = False
+        self._pump_again = False
+        self._room_wanted = trio.Event()
+        self._over = trio.Event()
+        self.chain = Leadership(metadata, version, ledger.ledger_id, new_token=client.environment.new_token)
+        self.keeper = Keeper(self.chain, ledger, self, client=client, registry=registry)
+        self._follow(ledger)
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what is due. A ledger may report progress or its failure from within ``push``, hence the
+        guard: that is looked at before this returns."""
+        if self._pumping:
+            self._pump_again = True
+            return
+        self._pumping = True
+        try:
+            self._pump_again = True
+            while self._pump_again:
+                self._pump_again = False
+                self._send_due()
+                if self._pump_again:
+                    # What was just sent may be what was just confirmed.
+                    writer = self.segment.writer
+                    self.queue.on_confirmed(writer.ledger_id, writer.last_add_confirmed)
+        finally:
+            self._pumping = False
+        queue = self.queue
+        if queue.answered > self.answered.value and self.answered.failure is None:
+            self.answered.advance(queue.answered)
+
+    def _send_due(self) -> None:
+        queue = self.queue
+        segment = self.segment
+        writer = segment.writer
+        while self.failure is None:
+            batch = queue.first_to_send(full_only=queue.entries_sent >= WRITER_FRAMES_OUTSTANDING)
+            if batch is None:
+                break
+            if not writer.has_room:
+                self._room_wanted.set()
+                break
+            self._last_ms = now_ms = max(self._last_ms, self._now_ms())
+            payload = encode_entry(
+                batch.live_records(),
+                epoch=self.epoch,
+                first_offset=batch.first_offset,
+                timestamp_ms=now_ms,
+                bytes_before=self.bytes_total,
+            )
+            try:
+                entry_id = writer.push((payload,))
+            except LedgerLogError as failure:
+                self._end(failure)
+                break
+            self.entries_appended += 1
+            self.bytes_total += batch.size
+            segment.record_count += batch.live_count
+            segment.byte_length += batch.size
+            segment.last_ms = now_ms
+            if segment.first_ms is None:
+                segment.first_ms = now_ms
+                segment.since = trio.current_time()
+                if self._policy.max_age_s is not None:
+                    self.keeper.look_at(segment.since + self._policy.max_age_s * _SPARE_AT)
+            queue.on_sent(batch, writer.ledger_id, entry_id)
+            used = segment.used(self._policy)
+            if used >= _SPARE_AT:
+                self._want_roll(used)
+
+    def _want_roll(self, used: float) -> None:
+        chain = self.chain
+        if not chain.may_roll_by_policy:
+            return
+        if used >= 1:
+            chain.want_roll()
+            self.keeper.look()
+        elif not chain.has_spare:
+            chain.want_spare()
+            self.keeper.look()
+
+    def _follow(self, writer: LedgerWriter) -> None:
+        def on_progress() -> None:
+            self._on_progress(writer)
+
+        writer.set_progress_callback(on_progress)
+
+    def _on_progress(self, writer: LedgerWriter) -> None:
+        """A ledger confirmed entries, or failed."""
+        queue = self.queue
+        answered = queue.on_confirmed(writer.ledger_id, writer.last_add_confirmed)
+        if answered > self.answered.value and self.answered.failure is None:
+            self.answered.advance(answered)
+        if writer.failure is not None:
+            self._end(writer.failure)
+        elif queue.has_queued or self._pumping:
+            self.pump()
+        if self.chain.closing is not None:
+            self.keeper.look()
+
+    # --- Appends: what the keeper asks ----------------------------------------------------------
+
+    def is_drained(self, ledger_id: int) -> bool:
+        if ledger_id == self.segment.writer.ledger_id:
+            return not self.queue.has_queued and not self.queue.entries_sent
+        return self.queue.is_drained(ledger_id)
+
+    def counts_of(self, ledger_id: int) -> SegmentCounts:
+        for segment in (self.segment, self._draining_segment):
+            if segment is not None and segment.writer.ledger_id == ledger_id:
+                return segment.counts()
+        raise AssertionError(f"ledger {ledger_id} is not of this leadership")
+
+    def on_ledger(self, writer: LedgerWriter) -> None:
+        self.rolls += 1
+        self._draining_segment, self.segment = self.segment, _Segment(writer)
+        self._follow(writer)
+        self.pump()
+
+    def on_time(self) -> None:
+        """The age of the current ledger is worth a look."""
+        age_s = self._policy.max_age_s
+        if age_s is None or self.segment.first_ms is None:
+            return
+        used = (trio.current_time() - self.segment.since) / age_s
+        self._want_roll(used)
+        if used < 1:
+            self.keeper.look_at(self.segment.since + age_s)
+        elif self.chain.draining is not None:
+            self.keeper.look_at(trio.current_time() + _LATE_ROLL_S)
+
+    # --- the tasks, and the end -----------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the leadership until it ends; then answer whoever still waits."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.keeper.watch, self._client.store)
+            nursery.start_soon(self._make_room)
+            await self.keeper.run()
+            nursery.cancel_scope.cancel()
+        if self.chain.failure is not None:
+            self._end(self.chain.failure)
+            await self._resolve()
+        self._over.set()
+
+    async def _make_room(self) -> None:
+        """Run the pump again once a full ledger window has room. Progress does that by itself, but in
+        guaranteed mode room can come without progress of the LAC."""
+        while True:
+            await self._room_wanted.wait()
+            self._room_wanted = trio.Event()
+            with contextlib.suppress(LedgerLogError):
+                # The failure of a ledger that still matters is told by its progress.
+                await self.segment.writer.wait_room()
+            self.pump()
+
+    def _end(self, failure: LedgerLogError) -> None:
+        """Take nothing more. The keeper's task goes on from here."""
+        if self.failure is None:
+            if not isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies):
+                failure = LostLeadership(self._name, None, str(failure))
+            self.failure = self.refusal = failure
+            self.chain.on_lost(failure)
+            self.keeper.look()
+
+    async def _resolve(self) -> None:
+        """Find out what became of what was sent, and who leads now."""
+        ends: dict[int, int] = {}
+        with trio.move_on_after(LOG_RESOLVE_TIMEOUT_S):
+            for writer in (self.keeper.draining, self.keeper.current):
+                if writer is None:
+                    continue
+                await writer.aclose()
+                if self.queue.entries_sent:
+                    try:
+                        metadata = await self._client.ledgers.recover(writer.ledger_id)
+                    except LedgerLogError as cause:
+                        logger.info("ledger=%d: its end is not known: %s", writer.ledger_id, cause)
+                    else:
+                        assert metadata.last_entry is not None
+                        ends[writer.ledger_id] = metadata.last_entry
+            await self._learn_successor()
+        self.answer_all(ends)
+
+    async def _learn_successor(self) -> None:
+        if not isinstance(self.failure, LostLeadership) or self.failure.epoch is not None:
+            return
+        try:
+            record, _ = await self._registry.read(self.chain.metadata.incarnation)
+        except LedgerLogError as cause:
+            logger.info("log=%s: its record cannot be read now: %s", self._name, cause)
+            return
+        if record is None:
+            self.failure = self.refusal = LostLeadership(self._name, None, "the log was deleted")
+        elif record.sealed:
+            self.failure = self.refusal = LogSealed(self._name)
+        elif record.epoch > self.epoch:
+            self.failure = self.refusal = LostLeadership(self._name, record.epoch)
+
+    def answer_all(self, ends: dict[int, int]) -> None:
+        """Answer every append that still waits; afterwards none can wait."""
+        if self.failure is None:
+            self.failure = self.refusal = LostLeadership(self._name, None, "its writer was left")
+        answered = self.queue.resolve(ends)
+        if self.answered.failure is None:
+            self.answered.advance(max(answered, self.answered.value))
+            self.answered.fail(self.failure)
+
+    async def leave(self) -> None:
+        """Take nothing more, send and acknowledge what was taken, close the ledger, count it."""
+        if self.refusal is None:
+            self.refusal = LostLeadership(self._name, None, "its writer was left")
+        self.chain.finish()
+        self.keeper.look()
+        await self._over.wait()
+
+    async def abandon(self) -> None:
+        """Let go of everything, whatever state it is in."""
+        self.answer_all({})
+        with trio.move_on_after(_DISCARD_TIMEOUT_S, shield=True):
+            await delete_ledgers(self._client.ledgers, await self.keeper.give_up_ledgers())
