@@ -11,17 +11,21 @@ directory and in the metadata store, and a bookie serves only while the two are 
     directory      store          judgement
     none, empty    none           format: a new instance; write the directory's cookie, then the store's
     a cookie, no   none           complete: the format before us stopped between its two writes. Nothing
-      data                        can have been served, since serving comes after the second write
+      journal                     can have been served, since serving comes after the second write
     equal          equal          go on
     anything else                 CookieMismatch
+
+What an interrupted format left is no data (``StorageDirectory.has_data``). A directory with a cookie has an
+index from its formatting on, and its first journal segment from the first time it was opened for clients.
+That the index and the segments are still there is for the storage to check.
 
 "Anything else" is told apart in words only, with what an operator can do: an emptied directory, data
 without a cookie, a store that forgot the bookie, another instance, another bookie, another cluster.
 
 **Why this order of the two writes.** The other way round, a crash between them would leave a store that
 knows an instance which no directory carries: an empty directory whose bookie may never start again.
-This way it leaves a directory that can say who it is, and that has no data. A store that lost its
-cookie looks the same as that only while the directory has no data either, and then nothing is lost.
+This way it leaves a directory that can say who it is, and that has no journal. A store that lost its
+cookie looks the same as that only while the directory has no journal either, and then nothing is lost.
 
 **Races.** Two processes with one id and two directories may both find nothing in the store. Both create the
 store's cookie; one gets NodeExists, looks again, and meets the other's. The cluster's id is made the
@@ -33,8 +37,9 @@ same way by whoever comes first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from bookie.storage.directory import StorageDirectory
+from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import CookieMismatch, InvalidArgument, MetadataOutcomeUnknown, StorageCorrupt
 from ledgerlog.meta.store import MetadataStore, NodeExists
 from ledgerlog.model import layout
@@ -51,30 +56,9 @@ _GENERATED_ID_BYTES = 4
 _INSTANCE_BYTES = 16
 
 
-class CookieDirectory(Protocol):
-    """A bookie's directory, locked by this process, as far as its cookie is concerned."""
-
-    @property
-    def path(self) -> str:
-        """For messages."""
-        ...
-
-    async def read_cookie(self) -> bytes | None:
-        """The cookie's bytes, None where there is none. StorageError where that cannot be known."""
-        ...
-
-    async def write_cookie(self, data: bytes) -> None:
-        """Make ``data`` the cookie; all of it is durable when this returns, or StorageError."""
-        ...
-
-    async def has_data(self) -> bool:
-        """Whether a journal or an index was ever begun here."""
-        ...
-
-
 async def establish_identity(
     store: MetadataStore,
-    directory: CookieDirectory,
+    directory: StorageDirectory,
     *,
     bookie_id: BookieId | None,
     random_bytes: RandomBytes,
@@ -103,7 +87,7 @@ async def establish_identity(
         path=directory.path,
         bookie_id=bookie_id,
         cluster=cluster,
-        has_data=await directory.has_data(),
+        has_data=await _has_data(directory, here),
     )
     if problem is not None:
         raise CookieMismatch(problem)
@@ -114,7 +98,7 @@ async def establish_identity(
             cluster=cluster,
             directories=_ROLES,
         )
-        await directory.write_cookie(here.encode())
+        await directory.format(here)
     if there is None:
         await _store_cookie(store, directory, here)
     return here
@@ -169,7 +153,7 @@ def judge_cookies(
     return None
 
 
-async def read_cookie(directory: CookieDirectory) -> Cookie | None:
+async def read_cookie(directory: StorageDirectory) -> Cookie | None:
     """The directory's cookie, None where there is none; StorageCorrupt where it does not decode."""
     data = await directory.read_cookie()
     if data is None:
@@ -185,12 +169,18 @@ async def read_cookie(directory: CookieDirectory) -> Cookie | None:
         raise corrupt(str(cause)) from cause
 
 
+async def _has_data(directory: StorageDirectory, here: Cookie | None) -> bool:
+    if here is None:
+        return await directory.has_data()
+    return bool(await SegmentFiles(directory.disk, directory.journal_path, here.instance).numbers())
+
+
 async def _stored_cookie(store: MetadataStore, bookie_id: BookieId) -> Cookie | None:
     node = await store.get(layout.cookie_path(bookie_id))
     return None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
 
 
-async def _store_cookie(store: MetadataStore, directory: CookieDirectory, cookie: Cookie) -> None:
+async def _store_cookie(store: MetadataStore, directory: StorageDirectory, cookie: Cookie) -> None:
     try:
         await store.create(layout.cookie_path(cookie.bookie_id), cookie.encode())
         return

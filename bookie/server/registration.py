@@ -180,14 +180,16 @@ class Registration:
             nursery.cancel_scope.cancel()
 
     async def unregister(self) -> None:
-        """Remove the node if it is ours. The caller brings the deadline. Where the store cannot be reached
-        this is logged only: the node goes with the session."""
-        node, self._node = self._node, None
-        if node is None or self._store.session is not self._session:
-            return
-        path, version = node
+        """Remove the node, wherever it is. Not while ``run`` goes on; the caller brings the deadline. Where
+        the store cannot be reached this is logged only: the node goes with the session."""
+        self._node = None
         try:
-            await self._store.delete(path, version=version)
+            for path in (self._writable, self._read_only):
+                # An interrupted write may have made a node that we do not know of; nobody else makes one
+                # with our instance while we hold the directory.
+                node = await self._store.get(path)
+                if node is not None and node.value == self._value:
+                    await self._store.delete(path, version=node.version)
         except (NodeMissing, VersionConflict):
             return
         except LedgerLogError as trouble:

@@ -10,6 +10,9 @@ import pytest
 import trio
 
 from bookie.server.identity import establish_identity
+from bookie.storage.directory import open_directory
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.errors import (
     CookieMismatch,
     InvalidArgument,
@@ -26,30 +29,40 @@ from ledgerlog.model.ledger import MetadataCorrupt
 
 _numbers = itertools.count(1)
 
+PATH = "/data/b1"
+COOKIE = f"{PATH}/cookie"
+
 
 def random_bytes(count: int) -> bytes:
     return next(_numbers).to_bytes(count, "big")
 
 
-@attrs.define
-class Directory:
-    """A directory in memory: what ``establish_identity`` asks of one."""
+class FailingDisk(MemoryDisk):
+    """Renames nothing while ``fails``."""
 
-    cookie: bytes | None = None
-    data: bool = False
-    path: str = "/data/b1"
-    fails: bool = False
+    fails = False
 
-    async def read_cookie(self) -> bytes | None:
-        return self.cookie
-
-    async def write_cookie(self, data: bytes) -> None:
+    async def rename(self, source: str, target: str) -> None:
         if self.fails:
             raise StorageError("the disk failed")
-        self.cookie = data
+        await super().rename(source, target)
 
-    async def has_data(self) -> bool:
-        return self.data
+
+@attrs.define
+class Machine:
+    """What a bookie's machine holds. It survives the bookie."""
+
+    disk: FailingDisk = attrs.Factory(FailingDisk)
+    indexes: MemoryIndexes = attrs.Factory(MemoryIndexes)
+    path: str = PATH
+
+    async def cookie(self) -> bytes | None:
+        async with open_directory(self.path, disk=self.disk, indexes=self.indexes) as directory:
+            return await directory.read_cookie()
+
+    async def begin_journal(self) -> None:
+        """Leave a journal segment, as the first run of the bookie does."""
+        await self.disk.write_file(f"{self.path}/journal/{1:016x}.journal", b"entries")
 
 
 @pytest.fixture
@@ -57,143 +70,152 @@ def store() -> MemoryStore:
     return MemoryTree().open_store()
 
 
-async def establish(store: MemoryStore, directory: Directory, bookie_id: str | None = "b1") -> Cookie:
-    return await establish_identity(store, directory, bookie_id=bookie_id, random_bytes=random_bytes)
+async def establish(store: MemoryStore, machine: Machine, bookie_id: str | None = "b1") -> Cookie:
+    async with open_directory(machine.path, disk=machine.disk, indexes=machine.indexes) as directory:
+        return await establish_identity(store, directory, bookie_id=bookie_id, random_bytes=random_bytes)
 
 
-async def formatted(store: MemoryStore) -> Directory:
-    directory = Directory()
-    await establish(store, directory)
-    directory.data = True
-    return directory
+async def formatted(store: MemoryStore) -> Machine:
+    """A machine whose bookie has served."""
+    machine = Machine()
+    await establish(store, machine)
+    await machine.begin_journal()
+    return machine
+
+
+async def data_alone() -> Machine:
+    """A machine on which the cookie's file was lost."""
+    machine = await formatted(MemoryTree().open_store())
+    del machine.disk.files[COOKIE]
+    return machine
 
 
 async def test_a_new_directory_is_formatted_on_both_sides(store: MemoryStore) -> None:
-    directory = Directory()
-    cookie = await establish(store, directory)
+    machine = Machine()
+    cookie = await establish(store, machine)
     assert cookie.bookie_id == "b1"
     cluster = await store.get(layout.CLUSTER)
     there = await store.get(layout.cookie_path("b1"))
     assert cluster is not None
     assert there is not None
     assert cookie.cluster == cluster.value.decode()
-    assert directory.cookie == there.value == cookie.encode()
+    assert await machine.cookie() == there.value == cookie.encode()
 
 
 async def test_a_directory_is_served_again_and_again_and_keeps_its_instance(store: MemoryStore) -> None:
-    directory = Directory()
-    cookie = await establish(store, directory)
-    directory.data = True
-    assert await establish(store, directory) == cookie
-    assert await establish(store, directory, None) == cookie
+    machine = Machine()
+    cookie = await establish(store, machine)
+    await machine.begin_journal()
+    assert await establish(store, machine) == cookie
+    assert await establish(store, machine, None) == cookie
 
 
 async def test_an_id_is_generated_once_where_none_is_given(store: MemoryStore) -> None:
-    directory = Directory()
-    cookie = await establish(store, directory, None)
+    machine = Machine()
+    cookie = await establish(store, machine, None)
     assert cookie.bookie_id.startswith("bookie-")
-    assert (await establish(store, directory, None)).bookie_id == cookie.bookie_id
+    assert (await establish(store, machine, None)).bookie_id == cookie.bookie_id
 
 
 async def test_bookies_of_one_store_have_one_cluster_and_instances_of_their_own(store: MemoryStore) -> None:
-    first = await establish(store, Directory(), "b1")
-    second = await establish(store, Directory(), "b2")
+    first = await establish(store, Machine(), "b1")
+    second = await establish(store, Machine(), "b2")
     assert first.cluster == second.cluster
     assert first.instance != second.instance
 
 
 async def test_a_crash_between_the_two_writes_is_completed(store: MemoryStore) -> None:
-    directory = Directory()
+    machine = Machine()
     store.disconnect()
     with pytest.raises(MetadataUnavailable):
-        await establish(store, directory)
-    assert directory.cookie is None  # Nothing was written before the store was asked.
+        await establish(store, machine)
+    assert await machine.cookie() is None  # Nothing was written before the store was asked.
     store.reconnect()
-    cookie = await establish(store, directory)
+    cookie = await establish(store, machine)
     await store.delete(layout.cookie_path("b1"))  # As if the crash had come before the second write.
-    assert await establish(store, directory) == cookie
+    assert await establish(store, machine) == cookie
     assert await store.get(layout.cookie_path("b1")) is not None
 
 
 async def test_a_directory_whose_cookie_could_not_be_written_is_unknown_to_the_store(
     store: MemoryStore,
 ) -> None:
-    directory = Directory(fails=True)
+    machine = Machine()
+    machine.disk.fails = True
     with pytest.raises(StorageError):
-        await establish(store, directory)
+        await establish(store, machine)
     assert await store.get(layout.cookie_path("b1")) is None
-    directory.fails = False
-    await establish(store, directory)
+    machine.disk.fails = False
+    await establish(store, machine)
 
 
 async def test_an_emptied_directory_is_refused(store: MemoryStore) -> None:
     await formatted(store)
     with pytest.raises(CookieMismatch, match=r"/data/b1 is empty, and .* knows bookie b1.*decommission"):
-        await establish(store, Directory())
+        await establish(store, Machine())
 
 
 async def test_data_without_a_cookie_is_refused(store: MemoryStore) -> None:
     with pytest.raises(
         CookieMismatch, match="has data and no cookie, and the metadata store knows no bookie"
     ):
-        await establish(store, Directory(data=True))
+        await establish(store, await data_alone())
     await formatted(store)
     with pytest.raises(
         CookieMismatch, match="has data and no cookie, and the metadata store knows bookie b1"
     ):
-        await establish(store, Directory(data=True))
+        await establish(store, await data_alone())
 
 
 async def test_a_bookie_that_the_store_has_forgotten_is_refused(store: MemoryStore) -> None:
-    directory = await formatted(store)
+    machine = await formatted(store)
     await store.delete(layout.cookie_path("b1"))
     with pytest.raises(CookieMismatch, match="knows no such bookie: it was decommissioned"):
-        await establish(store, directory)
+        await establish(store, machine)
 
 
 async def test_a_swapped_directory_is_refused(store: MemoryStore) -> None:
-    directory = await formatted(store)
+    machine = await formatted(store)
     await store.delete(layout.cookie_path("b1"))
     other = await formatted(store)
-    assert other.cookie != directory.cookie
+    assert await other.cookie() != await machine.cookie()
     with pytest.raises(CookieMismatch, match="not the directory that the bookie served from last"):
-        await establish(store, directory)
+        await establish(store, machine)
 
 
 async def test_a_directory_of_another_bookie_is_refused(store: MemoryStore) -> None:
-    directory = await formatted(store)
+    machine = await formatted(store)
     with pytest.raises(CookieMismatch, match="belongs to bookie b1, not to b2: start it with --id b1"):
-        await establish(store, directory, "b2")
+        await establish(store, machine, "b2")
 
 
 async def test_a_directory_of_another_cluster_is_refused_even_while_it_is_empty(store: MemoryStore) -> None:
-    directory = await formatted(store)
-    directory.data = False
+    machine = Machine()
+    await establish(store, machine)
     with pytest.raises(CookieMismatch, match="was formatted for cluster"):
-        await establish(MemoryTree().open_store(), directory)
+        await establish(MemoryTree().open_store(), machine)
 
 
 async def test_a_damaged_cookie_names_its_file_and_a_damaged_record_its_node(store: MemoryStore) -> None:
-    directory = await formatted(store)
-    good = directory.cookie
-    assert good is not None
-    for position in range(len(good)):
-        directory.cookie = good[:position] + bytes([good[position] ^ 0x41]) + good[position + 1 :]
-        with pytest.raises((StorageCorrupt, CookieMismatch), match="/data/b1"):
-            await establish(store, directory, None)
-    directory.cookie = good
+    machine = await formatted(store)
+    cookie = machine.disk.files[COOKIE]
+    for position in range(len(cookie)):
+        cookie[position] ^= 0x41
+        with pytest.raises(StorageCorrupt, match=COOKIE):
+            await establish(store, machine, None)
+        cookie[position] ^= 0x41
     node = await store.get(layout.cookie_path("b1"))
     assert node is not None
     await store.set(layout.cookie_path("b1"), b"nonsense", version=node.version)
     with pytest.raises(MetadataCorrupt, match="cookie of bookie b1"):
-        await establish(store, directory)
+        await establish(store, machine)
 
 
 async def test_a_malformed_id_is_refused_before_anything_is_written(store: MemoryStore) -> None:
-    directory = Directory()
+    machine = Machine()
     with pytest.raises(InvalidArgument):
-        await establish(store, directory, "no blanks")
-    assert directory.cookie is None
+        await establish(store, machine, "no blanks")
+    assert await machine.cookie() is None
     assert await store.get(layout.CLUSTER) is None
 
 
@@ -203,7 +225,7 @@ async def test_of_two_directories_that_are_formatted_for_one_id_at_once_one_is_r
 
     async def start(path: str) -> None:
         try:
-            await establish(tree.open_store(), Directory(path=path))
+            await establish(tree.open_store(), Machine(path=path))
             outcomes.append("serves")
         except CookieMismatch:
             outcomes.append("refused")
@@ -228,12 +250,12 @@ class ForgetfulStore(MemoryStore):
 
 async def test_a_lost_answer_is_settled_by_looking() -> None:
     store = ForgetfulStore(MemoryTree())
-    directory = Directory()
-    cookie = await establish(store, directory)
-    assert await establish(store, directory) == cookie
+    machine = Machine()
+    cookie = await establish(store, machine)
+    assert await establish(store, machine) == cookie
 
     store = ForgetfulStore(MemoryTree())
     store.applies = False
     with pytest.raises(MetadataOutcomeUnknown):
-        await establish(store, directory := Directory())
-    assert directory.cookie is None
+        await establish(store, machine := Machine())
+    assert await machine.cookie() is None

@@ -1,0 +1,323 @@
+"""One client's connection: frames in, verdicts and acknowledgements out.
+
+Two tasks serve a connection, one that receives and one that sends (``outbox``), and one more for each
+request that is not an add (``requests``). The receiving task does everything for adds itself, for a chunk
+of bytes at a time and without a checkpoint between the bytes and the verdict:
+
+    chunk -> frames -> decode -> verify digests -> engine.add -> position or refusal
+                                                                     |
+    sync done -> on_durable -> one cumulative acknowledgement <- pending (position, number)
+
+**Numbers.** Both ends count the ADDs of a connection from 1; an add carries no number of its own because the
+same bytes go to every bookie of a write set. Every ADD that arrives whole has a number and one outcome:
+it is refused, or it is acknowledged by an acknowledgement of its number or a later one. ``_pending`` holds
+what is under way as (position, number): a position of the journal and the last add that is durable with
+it. Adds that share a position share a place in it, so it is as long as there are syncs to wait for. An add
+that is durable already (one that tells the LAC, or a duplicate) waits behind those before it.
+
+**Before HELLO** nothing is answered. A HELLO that means another bookie, or another instance of this one's
+data, is answered with who we are, and the connection is closed: an old writer's add to a bookie whose
+disk was replaced must not be taken (protocol, bug #4812).
+
+**Damage.** An entry that does not match its digest is refused with CORRUPT before anything of its frame is
+stored, and told in the log: memory or a wire is failing somewhere. A frame that is malformed ends the
+connection, since whatever follows it cannot be trusted to be a frame.
+
+**Patience.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` to say who it means, and each frame
+``limits.FRAME_PROGRESS_TIMEOUT_S`` from the first of its bytes to the last, time in which the bookie
+itself does not read not counted. Between frames a connection may be quiet for as long as it likes.
+
+**Memory.** The receive buffer starts small and grows as it is used (``FrameBuffer``). A frame that does not
+fit its ordinary size needs one of ``limits.BOOKIE_LARGE_FRAMES`` places, so what strangers can make a
+bookie hold for unfinished frames is bounded for all connections together.
+
+**Back-pressure.** The task waits before an add while the engine has no room for it (memory, or bytes that are
+not durable), and between chunks while the client leaves too many bytes of answers unread. Meanwhile it
+reads nothing, and TCP does the rest.
+
+**Ends.** The client closes or dies (its adds under way become durable all the same, and nobody hears of
+it); it misbehaves (one line in the log, ``complaints``); the network breaks; or the bookie stops:
+``drain`` stops reading, answers what was begun, and closes. Whatever a connection runs into is its own end
+only, with two exceptions that end the bookie: a broken invariant (AssertionError), since the state that
+other clients depend on may be damaged, and a failure of the storage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+import trio
+
+from bookie.server.outbox import ClientTooSlow, Outbox
+from bookie.server.requests import Requests
+from bookie.server.shared import Shared
+from ledgerlog import limits
+from ledgerlog.errors import StorageError, WireError
+from ledgerlog.net.transport import ConnectionLost, Stream
+from ledgerlog.wire.entries import decode_entries_untrusted
+from ledgerlog.wire.frame import Frame, FrameBuffer, Kind, Status
+from ledgerlog.wire.hello import decode_hello_untrusted, encode_hello_reply
+
+logger = logging.getLogger(__name__)
+
+_NEVER = float("inf")
+
+
+class Connection:
+    """Serves one client from ``run`` until it ends. Made by the server."""
+
+    __slots__ = (
+        "_adds",
+        "_all_durable",
+        "_buffer",
+        "_holds_large",
+        "_is_draining",
+        "_is_greeted",
+        "_nursery",
+        "_outbox",
+        "_patience",
+        "_pending",
+        "_requests",
+        "_shared",
+        "_stream",
+    )
+
+    def __init__(self, stream: Stream, shared: Shared) -> None:
+        self._stream = stream
+        self._shared = shared
+        self._outbox = Outbox(stream, self._on_lost)
+        self._requests = Requests(shared, self._outbox)
+        self._buffer = FrameBuffer(
+            limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN, limits.BOOKIE_CONNECTION_BUFFER_BYTES
+        )
+        self._holds_large = False
+        self._adds = 0
+        """How many ADDs came; the number of the last."""
+        self._pending: deque[list[int]] = deque()
+        """[position, number], both growing: once ``position`` is durable, so is every add up to ``number``
+        that was not refused."""
+        self._all_durable = trio.Event()
+        self._is_greeted = False
+        self._is_draining = False
+        self._patience = trio.CancelScope()
+        """Around receiving: ends it when a peer's time is up, and when the bookie stops."""
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def peer(self) -> str:
+        return self._stream.peer
+
+    async def run(self) -> None:
+        """Serve the client until the connection ends, then close it. Raises nothing that is the client's
+        doing, nor a bug in serving it (logged); AssertionError and StorageError pass."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._send)
+                await self._receive()
+                nursery.cancel_scope.cancel()
+        except* (AssertionError, StorageError):
+            raise
+        except* Exception:
+            logger.exception("client=%s: its connection is closed after an error in serving it", self.peer)
+        finally:
+            self._nursery = None
+            self._stream.close()
+            self._shared.forget(self)
+            self._requests.close()
+            self._release_large()
+
+    def drain(self) -> None:
+        """Stop reading, finish what was begun, and end. The caller brings the deadline."""
+        self._is_draining = True
+        self._requests.end_polls()
+        self._patience.cancel()
+
+    # --- sending --------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        try:
+            await self._outbox.run()
+        except ConnectionLost as lost:
+            self._on_lost(lost)
+        except ClientTooSlow as slow:
+            self._cut_off(slow)
+            self._abandon()
+
+    def _on_lost(self, lost: ConnectionLost) -> None:
+        logger.debug("client=%s: %s", self.peer, lost)
+        self._abandon()
+
+    def _abandon(self) -> None:
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    def _cut_off(self, why: Exception) -> None:
+        self._shared.counts["peers_cut_off"] += 1
+        self._shared.complaints.tell(f"client={self.peer}: cut off: {why}")
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        try:
+            with self._patience as patience:
+                patience.deadline = trio.current_time() + limits.HANDSHAKE_TIMEOUT_S
+                await self._receive_frames()
+                return
+            if not self._is_draining:
+                raise ClientTooSlow(self._what_took_too_long())
+            await self._finish()
+        except ConnectionLost as lost:
+            self._on_lost(lost)
+        except (WireError, ClientTooSlow) as why:
+            self._cut_off(why)
+
+    async def _receive_frames(self) -> None:
+        """Returns when the peer has finished, and after a HELLO that was answered with a refusal."""
+        buffer, stream, engine = self._buffer, self._stream, self._shared.engine
+        was_mid_frame = False
+        while True:
+            if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._holds_large:
+                await self._take_large()
+            count = await stream.receive_into(buffer.writable())
+            if not count:
+                return
+            buffer.received(count)
+            frames = buffer.take_frames()
+            if frames:
+                for frame in frames:
+                    if frame.header.kind == Kind.ADD and self._is_greeted:
+                        if not engine.has_room:
+                            await self._wait_room()
+                        self._on_add(frame)
+                    elif not await self._on_other(frame):
+                        return
+                self._await_sync()
+                if self._outbox.unsent_bytes > limits.BOOKIE_CONNECTION_REPLY_BYTES:
+                    await self._wait_until_read()
+            if self._holds_large and buffer.unfinished_bytes <= limits.BOOKIE_CONNECTION_BUFFER_BYTES:
+                self._release_large()
+            is_mid_frame = buffer.is_mid_frame
+            if is_mid_frame:
+                if frames or not was_mid_frame:
+                    self._expect(limits.FRAME_PROGRESS_TIMEOUT_S)
+            elif was_mid_frame:
+                self._expect(_NEVER)
+            was_mid_frame = is_mid_frame
+
+    def _expect(self, timeout_s: float) -> None:
+        """The peer has this long for what is due next. The time for HELLO is not extended."""
+        if self._is_greeted:
+            self._patience.deadline = trio.current_time() + timeout_s
+
+    def _what_took_too_long(self) -> str:
+        if not self._is_greeted:
+            return f"it did not say HELLO within {limits.HANDSHAKE_TIMEOUT_S:g} s"
+        return (
+            f"a message of {self._buffer.unfinished_bytes or 'unknown'} bytes was not complete "
+            f"{limits.FRAME_PROGRESS_TIMEOUT_S:g} s after its beginning"
+        )
+
+    def _await_sync(self) -> None:
+        """Acknowledge what needed no sync, and have the rest acknowledged when it is durable."""
+        if self._pending and self.on_durable(self._shared.engine.durable_position):
+            self._shared.await_sync(self)
+
+    async def _wait_room(self) -> None:
+        """Wait until the engine has room. It is asked before each add, and nothing comes between the answer
+        and the add, so that however many connections wait, none is refused for want of room."""
+        self._await_sync()
+        self._expect(_NEVER)  # The peer cannot be blamed for what we do not read.
+        await self._shared.engine.wait_room()
+
+    async def _wait_until_read(self) -> None:
+        self._expect(_NEVER)
+        await self._outbox.wait_below(limits.BOOKIE_CONNECTION_REPLY_BYTES)
+
+    async def _take_large(self) -> None:
+        self._expect(_NEVER)
+        await self._shared.large_frames.acquire_on_behalf_of(self)
+        self._holds_large = True
+        self._expect(limits.FRAME_PROGRESS_TIMEOUT_S)
+
+    def _release_large(self) -> None:
+        if self._holds_large:
+            self._holds_large = False
+            self._shared.large_frames.release_on_behalf_of(self)
+
+    async def _finish(self) -> None:
+        """Answer everything that was begun."""
+        while self._pending:
+            self._all_durable = trio.Event()
+            await self._all_durable.wait()
+        await self._requests.wait_none()
+        await self._outbox.wait_all_sent()
+
+    # --- frames ---------------------------------------------------------------------------------
+
+    async def _on_other(self, frame: Frame) -> bool:
+        """A frame that is not an ADD after HELLO; whether the connection goes on."""
+        if frame.header.kind == Kind.HELLO:
+            return await self._on_hello(frame)
+        if not self._is_greeted:
+            raise WireError(f"a message of kind {frame.header.kind} before HELLO")
+        assert self._nursery is not None
+        self._requests.begin(frame, self._nursery)
+        return True
+
+    async def _on_hello(self, frame: Frame) -> bool:
+        if self._is_greeted:
+            raise WireError("a second HELLO")
+        meant = decode_hello_untrusted(frame)
+        identity = self._shared.identity
+        status = meant.accepts(identity)
+        self._outbox.reply([encode_hello_reply(status, identity)])
+        if status == Status.OK:
+            self._is_greeted = True
+            self._expect(_NEVER)
+            return True
+        self._cut_off(WireError(f"it means {meant}; this is {identity}"))
+        self._patience.deadline = _NEVER
+        with trio.move_on_after(limits.HANDSHAKE_TIMEOUT_S):
+            await self._outbox.wait_all_sent()
+        return False
+
+    def _on_add(self, frame: Frame) -> None:
+        self._adds = number = self._adds + 1
+        shared = self._shared
+        entries = decode_entries_untrusted(frame)
+        verdict: int | Status
+        if (damaged := entries.first_damaged()) is not None:
+            verdict = Status.CORRUPT
+            shared.complaints.tell(
+                f"client={self.peer}: ledger={entries.ledger_id}: refused entries "
+                f"{entries.first}..{entries.last}: entry {damaged} does not match its digest"
+            )
+        else:
+            verdict = shared.engine.add(frame, entries)
+        if type(verdict) is Status:
+            header = frame.header
+            shared.counts["adds_refused"] += 1
+            self._outbox.refuse(
+                number, verdict, ledger_id=header.ledger_id, first=header.first, last=header.last
+            )
+            return
+        pending = self._pending
+        if pending and verdict <= pending[-1][0]:
+            pending[-1][1] = number
+        else:
+            pending.append([verdict, number])
+
+    def on_durable(self, position: int) -> bool:
+        """Acknowledge what is durable now; whether something is still under way."""
+        pending = self._pending
+        number = 0
+        while pending and pending[0][0] <= position:
+            number = pending.popleft()[1]
+        if number:
+            self._outbox.acknowledge(number)
+        if pending:
+            return True
+        self._all_durable.set()
+        return False

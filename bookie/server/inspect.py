@@ -1,0 +1,139 @@
+"""Looking into a stopped bookie's directory: what its cookie, its journal and its index say.
+
+For people who want to know what is there and why, so damage is shown in its place and the rest goes on.
+Nothing is changed or repaired. Everything is plain data, ready to be printed or written as JSON; ledger keys
+are secrets and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from bookie.core import rows
+from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES
+from bookie.core.records import (
+    ADD,
+    CLOSE,
+    FENCE,
+    START,
+    decode_add,
+    decode_fence,
+    decode_records,
+    decode_start,
+)
+from bookie.core.segment import SegmentHeader, SegmentScan, scan_segment
+from bookie.server.identity import read_cookie
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.directory import StorageDirectory
+from bookie.storage.segments import SegmentFiles
+from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.model.bookie import Cookie
+
+_LEDGERS_PER_SCAN = 1024
+
+
+async def show_cookie(directory: StorageDirectory) -> dict[str, Any]:
+    """What the directory's cookie says. StorageError where there is none, StorageCorrupt."""
+    cookie = await _cookie(directory)
+    return {
+        "id": cookie.bookie_id,
+        "instance": cookie.instance,
+        "cluster": cookie.cluster,
+        "directories": list(cookie.directories),
+    }
+
+
+async def show_journal(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+    """One item for each segment, in order; the item of a damaged one has ``damage``."""
+    cookie = await _cookie(directory)
+    files = SegmentFiles(directory.disk, directory.journal_path, cookie.instance)
+    for number in await files.numbers():
+        path = files.path(number)
+        item: dict[str, Any] = {"segment": number, "file": path}
+        try:
+            image = memoryview(await files.read_image(number))
+            header = SegmentHeader.decode(
+                bytes(image[:PAGE_BYTES]), path=path, number=number, instance=cookie.instance
+            )
+            scan = scan_segment(image, header, path=path, sequence=None)
+            item |= _segment_figures(image, scan, path)
+        except StorageCorrupt as damage:
+            item["damage"] = str(damage)
+        yield item
+
+
+def _segment_figures(image: memoryview, scan: SegmentScan, path: str) -> dict[str, Any]:
+    adds = entries = entry_bytes = fences = 0
+    ledgers = set()
+    started_at = None
+    is_closed = False
+    for block in scan.blocks:
+        start = block.offset + BLOCK_HEADER_BYTES
+        for record in decode_records(image, start, start + block.header.content_bytes, path):
+            is_closed = record.kind == CLOSE
+            if record.kind == ADD:
+                run, _ = decode_add(record, segment=scan.number, sequence=block.header.sequence, path=path)
+                adds += 1
+                entries += run.entry_count
+                entry_bytes += run.length - run.head_length
+                ledgers.add(run.ledger_id)
+            elif record.kind == FENCE:
+                fences += 1
+                ledgers.add(decode_fence(record, path).ledger_id)
+            elif record.kind == START:
+                started_at = list(decode_start(record, path))
+    return {
+        "bytes": len(image),
+        "used_bytes": scan.end,
+        "first_block": scan.blocks[0].header.sequence if scan.blocks else None,
+        "last_block": scan.blocks[-1].header.sequence if scan.blocks else None,
+        "adds": adds,
+        "entries": entries,
+        "entry_bytes": entry_bytes,
+        "fences": fences,
+        "ledgers": len(ledgers),
+        "journal_before_ends_at": started_at,
+        "is_closed": is_closed,
+        "is_torn": scan.is_torn,
+    }
+
+
+async def show_index(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+    """First what the index says of itself, then one item for each ledger."""
+    index = await directory.indexes.open(directory.index_path)
+    try:
+        catalogue = Catalogue(index)
+        mark = catalogue.mark_now()
+        segments = await catalogue.segments()
+        yield {
+            "instance": catalogue.instance_now(),
+            "replay_begins_at_segment": mark.segment,
+            "replay_begins_at_block": mark.sequence,
+            "segments": len(segments),
+            "runs": sum(segment.runs for segment in segments),
+        }
+        start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
+        while True:
+            part = await index.scan(start, stop, floor=start, limit=_LEDGERS_PER_SCAN)
+            for key, value in part:
+                stored = rows.decode_ledger(key, value, index.path)
+                yield {
+                    "ledger": int.from_bytes(key[1:], "big"),
+                    "is_fenced": stored.is_fenced,
+                    "last_add_confirmed": stored.lac,
+                    "last_add_fully_replicated": stored.lafr,
+                    "last_entry": stored.last_entry,
+                }
+            if len(part) < _LEDGERS_PER_SCAN:
+                return
+            start = rows.ledger_key(int.from_bytes(part[-1][0][1:], "big") + 1)
+    finally:
+        await index.aclose()
+
+
+async def _cookie(directory: StorageDirectory) -> Cookie:
+    cookie = await read_cookie(directory)
+    if cookie is None:
+        raise StorageError(f"{directory.path} is not a bookie's directory: it has no cookie")
+    return cookie

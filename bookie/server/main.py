@@ -1,0 +1,262 @@
+"""The ``bookie`` command: run a storage node, and look into the directory of a stopped one.
+
+    bookie run PATH --metadata URI [--listen HOST:PORT] [--advertise HOST:PORT] [--id ID]
+                                   [--config FILE] [--label NAME=VALUE]...
+    bookie cookie show PATH
+    bookie inspect journal PATH | bookie inspect index PATH
+
+Every command prints for a person by default and one JSON object (one a line) with ``--json``. Standard
+output has results only, the log goes to standard error. Exit 0: done. 1: it failed, with one line on
+standard error that says what and what to try. 2: wrong usage.
+
+``bookie run`` prints one line once it serves, and nothing more. SIGTERM and SIGINT stop it gracefully; the
+second one stops it at once.
+
+This is the entry point: it makes the real capabilities (TCP, the disk, randomness) and hands them in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import click
+import trio
+
+from bookie.server.inspect import show_cookie, show_index, show_journal
+from bookie.server.node import open_bookie
+from bookie.server.nursery import open_nursery
+from bookie.server.options import read_config
+from bookie.storage.config import StorageConfig
+from bookie.storage.directory import StorageDirectory, open_directory
+from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
+from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
+from ledgerlog.model.ids import check_bookie_id
+from ledgerlog.net.tcp import TcpNetwork, parse_address
+
+_WILDCARDS = frozenset({"0.0.0.0", "::"})
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ledgerlog")
+def main() -> None:
+    """Storage nodes of ledgerlog."""
+
+
+@main.command()
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option(
+    "--metadata",
+    required=True,
+    envvar="LEDGERLOG_URI",
+    help="The cluster's metadata store, as sqlite:PATH.",
+)
+@click.option(
+    "--listen", default="127.0.0.1:0", show_default=True, help="Where to serve; port 0: any free one."
+)
+@click.option("--advertise", help="The address that clients are told, where it is another than --listen.")
+@click.option(
+    "--id", "bookie_id", help="The bookie's id; by default the directory's own, or a generated one."
+)
+@click.option("--config", type=click.Path(dir_okay=False), help="Options of the storage, a TOML file.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A placement label, such as rack=r1."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def run(
+    path: str,
+    metadata: str,
+    listen: str,
+    advertise: str | None,
+    bookie_id: str | None,
+    config: str | None,
+    labels: tuple[str, ...],
+    log_level: str,
+    as_json: bool,
+) -> None:
+    """Serve the directory PATH until SIGTERM or SIGINT."""
+    with _usage():
+        uri = parse_uri(metadata)
+        if isinstance(uri, FileUri | MemoryUri):
+            raise InvalidArgument(
+                f"{metadata!r} names a cluster inside one process; a bookie needs sqlite:PATH"
+            )
+        for address in (listen, advertise):
+            if address is not None:
+                parse_address(address)
+        if advertise is None and parse_address(listen)[0] in _WILDCARDS:
+            raise InvalidArgument(
+                f"--listen {listen} is no address to connect to: give --advertise HOST:PORT too"
+            )
+        if bookie_id is not None:
+            check_bookie_id(bookie_id)
+        storage = StorageConfig() if config is None else read_config(config)
+        placement = _parse_labels(labels)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+    async def serve(stop: trio.Event) -> None:
+        async with (
+            open_store(uri) as store,
+            open_bookie(
+                path,
+                store,
+                bookie_id=bookie_id,
+                network=TcpNetwork(),
+                listen=listen,
+                advertise=advertise,
+                random_bytes=os.urandom,
+                config=storage,
+                labels=placement,
+            ) as node,
+        ):
+            # What exists by now stays until the end; the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            if as_json:
+                _print_json({"id": node.bookie_id, "address": node.address, "instance": node.info.instance})
+            else:
+                click.echo(f"bookie {node.bookie_id} serving on {node.address}")
+            await stop.wait()
+
+    with _failures():
+        trio.run(_until_signalled, serve)
+
+
+async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
+    """Runs ``serve`` with an event that the first signal sets; the second one cancels it."""
+    stop = trio.Event()
+    async with open_nursery() as nursery:
+
+        async def listen() -> None:
+            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                listening.set()
+                async for _ in signals:
+                    if stop.is_set():
+                        raise LedgerLogError("stopped by a second signal before everything was finished")
+                    stop.set()
+
+        listening = trio.Event()
+        nursery.start_soon(listen)
+        await listening.wait()
+        await serve(stop)
+        nursery.cancel_scope.cancel()
+
+
+def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidArgument(f"--label {text!r} is not NAME=VALUE")
+        if name in labels:
+            raise InvalidArgument(f"--label {name} is given twice")
+        labels[name] = value
+    return labels
+
+
+# --- looking into a directory ---------------------------------------------------------------------
+
+
+@main.group()
+def cookie() -> None:
+    """The identity of a directory."""
+
+
+@cookie.command("show")
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cookie_show(path: str, as_json: bool) -> None:
+    """Show whose directory PATH is."""
+
+    async def items(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+        yield await show_cookie(directory)
+
+    _show(path, items, as_json)
+
+
+@main.group()
+def inspect() -> None:
+    """What a stopped bookie's files hold."""
+
+
+@inspect.command("journal")
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each segment.")
+def inspect_journal(path: str, as_json: bool) -> None:
+    """Show each segment of the journal in PATH."""
+    _show(path, show_journal, as_json)
+
+
+@inspect.command("index")
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: the index itself, then a line for each ledger."
+)
+def inspect_index(path: str, as_json: bool) -> None:
+    """Show what the index in PATH knows."""
+    _show(path, show_index, as_json)
+
+
+Items = Callable[[StorageDirectory], AsyncIterator[dict[str, Any]]]
+
+
+def _show(path: str, items: Items, as_json: bool) -> None:
+    async def show() -> bool:
+        is_sound = True
+        async with open_directory(path) as directory, contextlib.aclosing(items(directory)) as found:  # type: ignore[type-var]
+            async for item in found:
+                is_sound = is_sound and "damage" not in item
+                if as_json:
+                    _print_json(item)
+                else:
+                    click.echo("  ".join(f"{name}={value}" for name, value in item.items()))
+        return is_sound
+
+    with _failures():
+        if not os.path.isdir(path):
+            raise StorageError(f"{path} is not a directory: give that of a bookie")
+        if not trio.run(show):
+            raise StorageError(f"{path} is damaged, see above: keep a copy before anything else is tried")
+
+
+# --- endings --------------------------------------------------------------------------------------
+
+
+def _print_json(item: dict[str, Any]) -> None:
+    click.echo(json.dumps(item))
+
+
+@contextlib.contextmanager
+def _usage() -> Iterator[None]:
+    """What is wrong with the arguments is wrong usage: exit 2."""
+    try:
+        yield
+    except InvalidArgument as wrong:
+        raise click.UsageError(str(wrong)) from wrong
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """An operating fault is one line on standard error: exit 1. A bug keeps its traceback."""
+    try:
+        yield
+    except LedgerLogError as fault:
+        click.echo(f"bookie: {type(fault).__name__}: {fault}", err=True)
+        sys.exit(1)

@@ -1,0 +1,185 @@
+"""A whole bookie in the current event loop: its directory, its storage, its clients, its registration.
+
+The command ``bookie run``, embedded clusters and tests open bookies here and nowhere else. The nesting says
+what ends with what:
+
+    disk, directory lock
+      cookie check                  nothing below is begun for a directory that is not ours (``identity``)
+        storage (open_engine)       replays the journal; its failure is fatal
+          service                   registration; the listener
+            connections             one for each client
+
+**Starting.** The listener is opened before the registration is written and the registration before anybody
+is told that the bookie serves, so who finds it can reach it.
+
+**Stopping.** Leaving the body stops gracefully: nobody is accepted any more, what clients have begun is
+answered within ``limits.BOOKIE_DRAIN_S``, the registration is removed, and the storage flushes and marks a
+clean stop. A body that is cancelled stops at once: clients are dropped, the registration is removed if that
+goes quickly, and the storage still ends cleanly.
+
+**Failing.** When the storage fails, everything inside is cancelled and the failure is raised: a bookie that
+cannot write must not answer (a failed sync is never acknowledged and never retried). What is raised is the
+one exception that ended it and not a group around it (``nursery``).
+
+Assertions guard what is acknowledged, so a bookie refuses to start where they are switched off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from bookie.server.identity import RandomBytes, establish_identity
+from bookie.server.nursery import open_nursery
+from bookie.server.registration import Registration
+from bookie.server.server import Server
+from bookie.storage.config import StorageConfig
+from bookie.storage.directory import open_directory
+from bookie.storage.disk import Disk
+from bookie.storage.engine import Engine, open_engine
+from bookie.storage.index import Indexes
+from ledgerlog import limits
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.bookie import BookieInfo, Cookie
+from ledgerlog.model.ids import BookieId
+from ledgerlog.net.transport import Listener, Network
+from ledgerlog.wire.hello import Hello
+
+logger = logging.getLogger(__name__)
+
+_UNREGISTER_S = 2.0
+"""A stopping bookie waits so long for the metadata store; after that its session's end does it."""
+
+
+@attrs.frozen(eq=False)
+class Node:
+    """A bookie that serves. Given by ``open_bookie``; not to be used after its body."""
+
+    info: BookieInfo
+    """What is registered: id, address, instance, labels."""
+    cookie: Cookie
+    engine: Engine
+    server: Server
+    _registration: Registration
+
+    @property
+    def bookie_id(self) -> BookieId:
+        return self.info.bookie_id
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return self.info.address
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether ordinary adds are refused. Setting it also moves the registration, soon."""
+        return self.engine.is_read_only
+
+    def set_read_only(self, value: bool) -> None:
+        """Refuse ordinary adds from now on, or take them again; recovery's and repair's always pass. The
+        registration moves to the other list soon after."""
+        self.engine.is_read_only = value
+        self._registration.is_read_only = value
+
+
+@asynccontextmanager
+async def open_bookie(
+    path: str,
+    store: MetadataStore,
+    *,
+    bookie_id: BookieId | None,
+    network: Network,
+    listen: str,
+    random_bytes: RandomBytes,
+    config: StorageConfig | None = None,
+    labels: Mapping[str, str] | None = None,
+    advertise: str | None = None,
+    disk: Disk | None = None,
+    indexes: Indexes | None = None,
+) -> AsyncIterator[Node]:
+    """A bookie that serves the directory ``path`` for the body of the ``async with``.
+
+    ``bookie_id`` None is whoever the directory belongs to, or a generated id for a new one. ``listen`` is an
+    address of ``network``, and ``advertise`` what is registered in its place where clients see another.
+    ``random_bytes`` makes ids (``os.urandom``). The ``store`` stays the caller's and must outlive the body.
+    Without ``disk`` and ``indexes`` the directory is a real one.
+
+    The directory is made where there is none. Raises StorageLocked if another process serves it,
+    CookieMismatch if it is not that bookie's, StorageCorrupt naming file and offset, DiskFull and other
+    StorageErrors; InvalidArgument for arguments and where assertions are off; ConnectionLost if the
+    address is taken; MetadataUnavailable and MetadataCorrupt. A StorageError may also come at any time
+    later: the body is cancelled and it is raised from here."""
+    if not __debug__:
+        raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
+    async with open_directory(path, disk=disk, indexes=indexes) as directory:
+        cookie = await establish_identity(store, directory, bookie_id=bookie_id, random_bytes=random_bytes)
+        async with open_engine(directory, config or StorageConfig()) as engine:
+            listener = await network.listen(listen)
+            server = Server(engine, Hello(cookie.bookie_id, cookie.instance, cookie.cluster))
+            info = BookieInfo(
+                bookie_id=cookie.bookie_id,
+                address=advertise or listener.address,
+                instance=cookie.instance,
+                labels=dict(labels or {}),
+            )
+            registration = Registration(store, info)
+            node = Node(info, cookie, engine, server, registration)
+            async with _serving(node, listener):
+                yield node
+
+
+@asynccontextmanager
+async def _serving(node: Node, listener: Listener) -> AsyncIterator[None]:
+    server, registration = node.server, node._registration
+    served, kept, keeping = trio.Event(), trio.Event(), trio.CancelScope()
+
+    async def serve() -> None:
+        await server.serve(listener)
+        served.set()
+
+    async def keep_registered() -> None:
+        try:
+            with keeping:
+                await registration.run()
+        finally:
+            kept.set()
+
+    async with open_nursery() as service:
+        service.start_soon(serve)
+        await registration.register()
+        service.start_soon(keep_registered)
+        logger.info("bookie=%s: serving at %s", node.bookie_id, node.address)
+        is_cancelled = False
+        try:
+            yield
+        except trio.Cancelled:
+            is_cancelled = True
+            raise
+        finally:
+            if not is_cancelled:
+                await _drain(node, served)
+            keeping.cancel()
+            with trio.move_on_after(_UNREGISTER_S, shield=True):
+                await kept.wait()
+                await registration.unregister()
+            service.cancel_scope.cancel()
+
+
+async def _drain(node: Node, served: trio.Event) -> None:
+    logger.info("bookie=%s: stopping; %d clients are connected", node.bookie_id, node.server.connections)
+    with trio.move_on_after(limits.BOOKIE_DRAIN_S) as patience:
+        node.server.stop()
+        await served.wait()
+    if patience.cancelled_caught:
+        logger.warning(
+            "bookie=%s: %d clients were not finished within %g s and are dropped",
+            node.bookie_id,
+            node.server.connections,
+            limits.BOOKIE_DRAIN_S,
+        )

@@ -1,0 +1,51 @@
+"""The configuration file of ``bookie run --config``: TOML, one key for each option of the storage engine.
+
+The file is flat: ``name = value``, with the names and units of ``StorageConfig``. A key that does not
+exist, a value of another type, or one that the engine refuses is an InvalidArgument that names the file,
+the key and what would be right: a bookie never runs with a setting that its operator only believes in.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import attrs
+
+from bookie.storage.config import StorageConfig
+from ledgerlog.errors import InvalidArgument
+
+
+def read_config(path: str) -> StorageConfig:
+    """The engine's configuration from a TOML file. InvalidArgument if it cannot be read or is not right."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except OSError as cause:
+        raise InvalidArgument(f"config {path}: {cause.strerror}") from cause
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        raise InvalidArgument(f"config {path}: not TOML: {cause}") from cause
+    return parse_config(values, path)
+
+
+def parse_config(values: dict[str, Any], path: str) -> StorageConfig:
+    """The same from the file's values; ``path`` is for messages."""
+    kinds = get_type_hints(StorageConfig)
+    known = [field.name for field in attrs.fields(StorageConfig) if field.init]
+    for name, value in values.items():
+        if name not in known:
+            raise InvalidArgument(
+                f"config {path}: there is no option {name!r}; the options are {', '.join(known)}"
+            )
+        kind = kinds[name]
+        if kind is float and type(value) is int:
+            values = {**values, name: float(value)}
+        elif type(value) is not kind:
+            raise InvalidArgument(
+                f"config {path}: {name} is to be {kind.__name__}, not {type(value).__name__} ({value!r})"
+            )
+    try:
+        return StorageConfig(**values)
+    except (ValueError, TypeError) as cause:
+        raise InvalidArgument(f"config {path}: {cause}") from cause

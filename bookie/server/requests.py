@@ -1,0 +1,266 @@
+"""The requests of one connection that are not adds: each is a task, and all of them are bounded.
+
+A read may wait for a disk or, as a long poll, for a writer that has nothing to say; an add must wait for
+neither. So every request becomes a task of the connection's nursery, and the connection goes on
+reading frames. Replies carry the request's number and leave in any order.
+
+**Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way and the
+bookie ``limits.BOOKIE_REQUESTS``; one more is answered TOO_MANY_REQUESTS. To stop reading the connection
+instead would make its adds wait for its long polls. Before it reads, a request takes what its reply may
+need from the connection's budget and from the bookie's, so memory is bounded by what those hold however
+many ask; it gives it back when the reply has been handed to the network.
+
+**Long polls.** READ with ``wait_ms`` waits until the LAC has reached ``first``, READ_LAC until it has passed
+``first``, both at most ``limits.LONG_POLL_S``; then they answer with what there is, so that "nothing
+new" is an ordinary answer and not an error. A recovery read never waits: its client decides about the
+ledger's end and needs to know what is here now.
+
+**What is checked here.** Frames are well formed already (``decode_frame_untrusted``). A request that is well
+formed and makes no sense (a stride of 0, a range that ends before it starts) gets BAD_REQUEST; a body where
+none belongs is a WireError and ends the connection. All else is the engine's to judge.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from bookie.core.results import ReadResult
+from bookie.server.budget import ByteBudget
+from bookie.server.outbox import Outbox
+from bookie.server.shared import Shared
+from ledgerlog import limits
+from ledgerlog.errors import StorageCorrupt, StorageError, WireError
+from ledgerlog.model.codec import encode_record
+from ledgerlog.net.transport import Buffer, buffers_bytes
+from ledgerlog.wire.frame import (
+    HEADER_BYTES,
+    RECOVERY,
+    REPLY,
+    Frame,
+    Header,
+    Kind,
+    Status,
+    encode_head,
+    encode_pairs,
+)
+
+_LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
+
+
+class Requests:
+    """The requests under way of one connection."""
+
+    __slots__ = ("_budget", "_changed", "_outbox", "_polls", "_shared", "_taken", "under_way")
+
+    def __init__(self, shared: Shared, outbox: Outbox) -> None:
+        self._shared = shared
+        self._outbox = outbox
+        self._budget = ByteBudget(limits.BOOKIE_CONNECTION_REPLY_BYTES)
+        self._taken = 0
+        """Bytes that this connection holds of the bookie's budget."""
+        self._polls: dict[trio.CancelScope, None] = {}
+        self._changed = trio.Event()
+        self.under_way = 0
+
+    def begin(self, frame: Frame, nursery: trio.Nursery) -> None:
+        """Start to answer a request. WireError if the frame is none."""
+        header = frame.header
+        if header.kind not in _ANSWERS:
+            raise WireError(f"a message of kind {header.kind} is not a request")
+        if len(frame.raw) != HEADER_BYTES:
+            raise WireError(f"a request of kind {header.kind} has a body")
+        if (
+            self.under_way >= limits.BOOKIE_CONNECTION_REQUESTS
+            or self._shared.requests >= limits.BOOKIE_REQUESTS
+        ):
+            self._refuse(header, Status.TOO_MANY_REQUESTS)
+            return
+        self.under_way += 1
+        self._shared.requests += 1
+        nursery.start_soon(self._answer, header)
+
+    async def _answer(self, header: Header) -> None:
+        try:
+            await _ANSWERS[header.kind](self, header)
+        except StorageError as error:
+            # Reading failed, which is neither yes nor no (rule 8). A failed write never gets here: it ends
+            # the engine, and this task is cancelled.
+            self._shared.complaints.tell(f"ledger={header.ledger_id}: {error}")
+            is_damage = isinstance(error, StorageCorrupt)
+            self._refuse(header, Status.CORRUPT if is_damage else Status.IO_ERROR)
+        finally:
+            self.under_way -= 1
+            self._shared.requests -= 1
+            self._changed.set()
+            self._changed = trio.Event()
+
+    def end_polls(self) -> None:
+        """Let every long poll answer now."""
+        for poll in list(self._polls):
+            poll.cancel()
+
+    async def wait_none(self) -> None:
+        """Return once no request is under way."""
+        while self.under_way:
+            await self._changed.wait()
+
+    def close(self) -> None:
+        """The connection is over: give back what its unsent replies held."""
+        self._shared.reply_budget.give(self._taken)
+        self._taken = 0
+
+    # --- each kind ------------------------------------------------------------------------------
+
+    async def _read(self, header: Header) -> None:
+        stride = header.entry_count
+        if not 0 <= header.first <= header.last or stride < 1 or header.argument < 1:
+            self._refuse(header, Status.BAD_REQUEST)
+            return
+        is_recovery = bool(header.flags & RECOVERY)
+        if not is_recovery:
+            await self._wait_lac(header, header.first)
+        bytes_max = min(header.argument, limits.READ_REPLY_BYTES_TARGET)
+        await self._take(bytes_max)
+        engine = self._shared.engine
+        if is_recovery:
+            result = await engine.recovery_read(
+                header.ledger_id,
+                header.key,
+                first=header.first,
+                last=header.last,
+                stride=stride,
+                bytes_max=bytes_max,
+            )
+        else:
+            result = await engine.read(
+                header.ledger_id, first=header.first, last=header.last, stride=stride, bytes_max=bytes_max
+            )
+        self._reply(_encode_read_reply(header, result), taken=bytes_max)
+
+    async def _fence(self, header: Header) -> None:
+        result = await self._shared.engine.fence(header.ledger_id, header.key)
+        self._reply([_encode_reply(header, result.status, lac=result.lac, lafr=result.lafr)])
+
+    async def _read_lac(self, header: Header) -> None:
+        await self._wait_lac(header, header.first + 1)
+        lac, lafr = self._shared.engine.lac(header.ledger_id)
+        self._reply([_encode_reply(header, Status.OK, lac=lac, lafr=lafr)])
+
+    async def _list(self, header: Header) -> None:
+        if header.first < 0:
+            self._refuse(header, Status.BAD_REQUEST)
+            return
+        bytes_max = 16 * _LIST_PAIRS_MAX
+        await self._take(bytes_max)
+        result = await self._shared.engine.list_entries(
+            header.ledger_id, first=header.first, pairs_max=_LIST_PAIRS_MAX
+        )
+        assert len(result.pairs) <= _LIST_PAIRS_MAX
+        body = encode_pairs(result.pairs)
+        self._reply(
+            [_encode_reply(header, result.status, argument=result.through, body=body)], taken=bytes_max
+        )
+
+    async def _info(self, header: Header) -> None:
+        shared = self._shared
+        figures = {
+            **shared.engine.statistics(),
+            **shared.counts,
+            "requests_under_way": shared.requests,
+            "reply_bytes": shared.reply_budget.used,
+            "is_read_only": int(shared.engine.is_read_only),
+        }
+        self._reply([_encode_reply(header, Status.OK, body=encode_record(figures))])
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    async def _wait_lac(self, header: Header, entry_id: int) -> None:
+        """Wait until the ledger's LAC is at least ``entry_id``, as long as the request allows."""
+        if not header.wait_ms:
+            return
+        with trio.move_on_after(min(header.wait_ms / 1000, limits.LONG_POLL_S)) as poll:
+            self._polls[poll] = None
+            try:
+                await self._shared.engine.wait_lac(header.ledger_id, entry_id)
+            finally:
+                del self._polls[poll]
+
+    async def _take(self, count: int) -> None:
+        await self._budget.take(count)
+        # If this is cancelled the connection is ending, and its own budget ends with it.
+        await self._shared.reply_budget.take(count)
+        self._taken += count
+
+    def _give(self, count: int) -> None:
+        self._taken -= count
+        self._budget.give(count)
+        self._shared.reply_budget.give(count)
+
+    def _reply(self, buffers: list[Buffer], *, taken: int = 0) -> None:
+        """``taken`` bytes were taken for it. Most replies are smaller, and what they do not need is given
+        back now; one entry may be larger, and the difference is charged."""
+        if not taken:
+            self._outbox.reply(buffers)
+            return
+        held = buffers_bytes(buffers)
+        if held > taken:
+            self._budget.charge(held - taken)
+            self._shared.reply_budget.charge(held - taken)
+            self._taken += held - taken
+        else:
+            self._give(taken - held)
+        self._outbox.reply(buffers, lambda: self._give(held))
+
+    def _refuse(self, header: Header, status: Status) -> None:
+        self._outbox.reply([_encode_reply(header, status)])
+
+
+_ANSWERS = {
+    Kind.FENCE.value: Requests._fence,
+    Kind.READ.value: Requests._read,
+    Kind.READ_LAC.value: Requests._read_lac,
+    Kind.LIST.value: Requests._list,
+    Kind.INFO.value: Requests._info,
+}
+
+
+def _encode_reply(
+    header: Header, status: int, *, lac: int = -1, lafr: int = -1, argument: int = 0, body: bytes = b""
+) -> bytes:
+    """A reply without entries; it repeats what was asked about."""
+    return encode_head(
+        header.kind | REPLY,
+        status=status,
+        request=header.request,
+        ledger_id=header.ledger_id,
+        first=header.first,
+        last=header.last,
+        lac=lac,
+        lafr=lafr,
+        argument=argument,
+        index=body,
+    )
+
+
+def _encode_read_reply(header: Header, result: ReadResult) -> list[Buffer]:
+    entries = result.entries
+    if not len(entries):
+        head = _encode_reply(header, result.status, lac=result.lac, lafr=result.lafr, argument=result.through)
+        return [head]
+    assert len(entries) <= limits.FRAME_ENTRIES_MAX, "a reply's entries fit a frame"
+    head = encode_head(
+        Kind.READ | REPLY,
+        flags=entries.flags,
+        status=result.status,
+        count=len(entries),
+        request=header.request,
+        ledger_id=header.ledger_id,
+        first=entries.first,
+        last=entries.last,
+        lac=result.lac,
+        lafr=result.lafr,
+        argument=result.through,
+        index=entries.index_part(),
+        payload_bytes=len(entries.payload),
+    )
+    return [head, entries.payload]

@@ -1,0 +1,114 @@
+"""Accepting clients: one task accepts, and each client gets a connection with tasks of its own.
+
+The server owns the listener, the connections and what they share. It knows nothing of metadata or of
+directories, and of the engine only that it tells when a sync is done.
+
+**How many.** At most ``limits.BOOKIE_CONNECTIONS_MAX`` connections at once. One more is told so, as far as
+that goes without waiting, and closed: a client then counts the bookie as failed and goes elsewhere, which is
+better for it than to wait in a queue.
+
+**The end.** ``stop`` closes the listener and lets every connection finish what it began; ``serve`` returns
+when the last one is over. Cancelling ``serve`` drops the connections at once. A listener that breaks by
+itself is an error of the whole service: a bookie that nobody can reach must not stay registered.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from bookie.server.budget import ByteBudget
+from bookie.server.complaints import Complaints
+from bookie.server.connection import Connection
+from bookie.server.shared import Shared
+from bookie.storage.engine import Engine
+from ledgerlog import limits
+from ledgerlog.net.transport import ConnectionLost, Listener, Stream
+from ledgerlog.wire.frame import Status
+from ledgerlog.wire.hello import Hello, encode_hello_reply
+
+logger = logging.getLogger(__name__)
+
+
+class Server:
+    """Serves the wire protocol for one engine."""
+
+    def __init__(self, engine: Engine, identity: Hello) -> None:
+        self._shared = Shared(
+            engine=engine,
+            identity=identity,
+            complaints=Complaints(logger),
+            reply_budget=ByteBudget(limits.BOOKIE_REPLY_BYTES),
+            large_frames=trio.CapacityLimiter(limits.BOOKIE_LARGE_FRAMES),
+        )
+        self._connections: dict[Connection, None] = {}
+        self._listener: Listener | None = None
+        self._stopping = trio.Event()
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Connections accepted and refused, peers cut off, adds refused; since the start."""
+        return dict(self._shared.counts)
+
+    async def serve(self, listener: Listener) -> None:
+        """Serve clients until ``stop``, and then until the last one is finished. Closes the listener.
+
+        Raises ConnectionLost if the listener breaks, and in a group what must stop the whole bookie:
+        StorageError, AssertionError."""
+        assert self._listener is None, "a server serves once"
+        self._listener = listener
+        shared = self._shared
+        shared.engine.on_durable(shared.on_durable)
+        try:
+            async with trio.open_nursery() as nursery:
+                while not self._stopping.is_set():
+                    try:
+                        stream = await listener.accept()
+                    except ConnectionLost:
+                        if self._stopping.is_set():
+                            break
+                        nursery.cancel_scope.cancel()
+                        raise
+                    self._admit(stream, nursery)
+        finally:
+            shared.engine.remove_on_durable(shared.on_durable)
+            listener.close()
+
+    def stop(self) -> None:
+        """Accept nobody any more, and let ``serve`` return when what was begun is answered."""
+        self._stopping.set()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+
+    def _admit(self, stream: Stream, nursery: trio.Nursery) -> None:
+        shared = self._shared
+        if len(self._connections) >= limits.BOOKIE_CONNECTIONS_MAX:
+            shared.counts["connections_refused"] += 1
+            shared.complaints.tell(
+                f"client={stream.peer}: refused: {len(self._connections)} connections are open, "
+                "which is the bound"
+            )
+            try:
+                stream.send_nowait([encode_hello_reply(Status.TOO_MANY_REQUESTS, shared.identity)])
+            except ConnectionLost as lost:
+                logger.debug("client=%s: %s", stream.peer, lost)
+            stream.close()
+            return
+        shared.counts["connections_accepted"] += 1
+        connection = Connection(stream, shared)
+        self._connections[connection] = None
+        nursery.start_soon(self._run, connection)
+
+    async def _run(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            del self._connections[connection]

@@ -1,0 +1,85 @@
+"""A whole bookie for a test: its machine, its metadata, its network, and clients of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+from raw_client import RawClient
+
+from bookie.server.node import Node, open_bookie
+from bookie.storage.config import StorageConfig
+from bookie.storage.disk import Disk
+from bookie.storage.index import Indexes, MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
+from ledgerlog.limits import MIB
+from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.net.transport import Network
+from ledgerlog.wire.frame import Status
+
+_numbers = itertools.count(1)
+
+SMALL = StorageConfig(segment_bytes=8 * MIB, arenas=2)
+
+
+def random_bytes(count: int) -> bytes:
+    return next(_numbers).to_bytes(count, "big")
+
+
+@attrs.define
+class Machine:
+    """What outlives a bookie: its files, and the world around it. In memory unless ``path`` is given, so that
+    no thread is involved and a mock clock may jump."""
+
+    disk: Disk | None = attrs.Factory(MemoryDisk)
+    indexes: Indexes | None = attrs.Factory(MemoryIndexes)
+    path: str = "/data/b1"
+    tree: MemoryTree = attrs.Factory(MemoryTree)
+    network: Network = attrs.Factory(LocalNetwork)
+    listen: str = "bookie"
+    config: StorageConfig = SMALL
+    labels: dict[str, str] = attrs.Factory(dict)
+
+    @classmethod
+    def real(cls, path: Path, **fields: object) -> Machine:
+        return cls(disk=None, indexes=None, path=str(path), **fields)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def bookie(self, bookie_id: str = "b1") -> AsyncIterator[Bookie]:
+        async with (
+            self.tree.open_store() as store,
+            open_bookie(
+                self.path,
+                store,
+                bookie_id=bookie_id,
+                network=self.network,
+                listen=self.listen,
+                random_bytes=random_bytes,
+                config=self.config,
+                labels=self.labels,
+                disk=self.disk,
+                indexes=self.indexes,
+            ) as node,
+        ):
+            yield Bookie(node, self.network)
+
+
+@attrs.define
+class Bookie:
+    node: Node
+    network: Network
+
+    async def connect(self) -> RawClient:
+        """A connection on which nothing was said yet."""
+        return RawClient(await self.network.connect(self.node.address))
+
+    async def client(self) -> RawClient:
+        """A connection behind HELLO."""
+        client = await self.connect()
+        status, _ = await client.hello()
+        assert status is Status.OK
+        return client
