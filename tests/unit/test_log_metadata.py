@@ -1,0 +1,338 @@
+"""The record of a log: what may become of it, and its bytes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import LOG_RECORD_BYTES_MAX, LOG_SEGMENTS_ROLL_MAX
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.log import (
+    NOTHING,
+    LogListFull,
+    LogMetadata,
+    RetentionPolicy,
+    RollPolicy,
+    Segment,
+    SegmentCounts,
+)
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import milliseconds, moment
+
+NOW = 1_700_000_000_000
+
+
+def new_log(**changes: object) -> LogMetadata:
+    options: dict[str, object] = {
+        "name": "orders/eu",
+        "incarnation": 5,
+        "created_ms": NOW,
+        "token": b"made",
+        "replication": Replication(3, 3, 2),
+    }
+    return LogMetadata.create(**{**options, **changes})  # type: ignore[arg-type]
+
+
+def counts(records: int, size: int = 100, at: int = NOW) -> SegmentCounts:
+    return SegmentCounts(records, size, at, at + 5) if records else NOTHING
+
+
+def closed_chain(segments: int) -> LogMetadata:
+    """A log of so many ledgers with 10 records each, all but the last counted."""
+    log = new_log().taken_over([], 100, b"t")
+    for number in range(1, segments):
+        log = log.rolled(100 + number, b"r")
+        log = log.counted(99 + number, counts(10, 1000, NOW + 10 * number), b"c")
+    return log
+
+
+def test_a_new_log_is_empty_and_led_by_nobody() -> None:
+    log = new_log()
+    assert (log.epoch, log.segments, log.first_offset, log.counted_end, log.sealed) == (0, (), 0, 0, False)
+
+
+def test_a_takeover_raises_the_epoch_counts_what_was_open_and_appends_one_ledger() -> None:
+    log = new_log().taken_over([], 7, b"a")
+    assert log.epoch == 1
+    assert log.segments == (Segment(7, 1, 0),)
+    log = log.taken_over([counts(4)], 3, b"b")
+    assert log.epoch == 2
+    assert [s.ledger_id for s in log.segments] == [7, 3], "the order is that of the list, not of the ids"
+    assert log.segments[0].record_count == 4
+    assert log.segments[1] == Segment(3, 2, 4)
+    assert log.token == b"b"
+
+
+def test_a_roll_keeps_the_epoch_and_the_start_of_its_ledger_is_known_once_the_old_one_is_counted() -> None:
+    log = new_log().taken_over([], 1, b"").rolled(2, b"")
+    assert log.epoch == 1
+    assert log.segments[1] == Segment(2, 1, None)
+    log = log.counted(1, counts(6), b"")
+    assert log.segments[1] == Segment(2, 1, 6)
+    assert log.counted_end == 6
+
+
+def test_a_takeover_during_a_roll_counts_both_ledgers() -> None:
+    log = new_log().taken_over([], 1, b"").rolled(2, b"").taken_over([counts(6), counts(2)], 3, b"")
+    assert [(s.first_offset, s.record_count) for s in log.segments] == [(0, 6), (6, 2), (8, None)]
+
+
+def test_no_second_roll_begins_before_the_first_has_ended() -> None:
+    log = new_log().taken_over([], 1, b"").rolled(2, b"")
+    with pytest.raises(AssertionError, match="C03"):
+        log.rolled(3, b"")
+
+
+def test_a_roll_needs_a_leader_and_no_ledger_is_listed_twice() -> None:
+    with pytest.raises(AssertionError, match="C03"):
+        new_log().rolled(1, b"")
+    with pytest.raises(AssertionError, match="listed twice"):
+        new_log().taken_over([], 1, b"").taken_over([NOTHING], 1, b"")
+
+
+def test_segments_are_counted_in_order() -> None:
+    log = new_log().taken_over([], 1, b"").rolled(2, b"")
+    with pytest.raises(AssertionError, match="in order"):
+        log.counted(2, counts(1), b"")
+    with pytest.raises(AssertionError, match="in order"):
+        attrs.evolve(log, segments=(log.segments[0], Segment(2, 1, 0, 0, 0)))
+
+
+def test_only_the_last_two_ledgers_may_be_open() -> None:
+    log = new_log().taken_over([], 1, b"").rolled(2, b"")
+    with pytest.raises(AssertionError, match="C03"):
+        attrs.evolve(log, segments=(*log.segments, Segment(3, 1, None)))
+
+
+def test_sealing_counts_everything_raises_the_epoch_and_is_final() -> None:
+    log = new_log().taken_over([], 1, b"").sealed_now([counts(3)], b"s")
+    assert (log.sealed, log.epoch, log.counted_end, log.open_segments) == (True, 2, 3, ())
+    for change in (lambda: log.taken_over([], 2, b""), lambda: log.sealed_now([], b"")):
+        with pytest.raises(AssertionError):
+            change()
+
+
+def test_truncation_keeps_the_offsets_of_what_remains_and_drops_whole_ledgers() -> None:
+    log = closed_chain(4)
+    assert log.counted_end == 30
+    shorter, dropped = log.truncated(25, 30, b"x")
+    assert dropped == [100, 101]
+    assert shorter.first_offset == 25
+    assert [s.first_offset for s in shorter.segments] == [20, 30]
+    assert (shorter.counted_end, shorter.counted_bytes) == (log.counted_end, log.counted_bytes)
+    assert shorter.counted_ms == log.counted_ms
+    assert LogMetadata.decode_untrusted(shorter.encode(), 5) == shorter
+    empty, dropped = shorter.truncated(30, 30, b"y")
+    assert dropped == [102]
+    assert [s.ledger_id for s in empty.segments] == [103], "the current ledger stays"
+
+
+def test_a_log_whose_ledgers_are_all_truncated_still_knows_where_it_ends() -> None:
+    log = closed_chain(3).counted(102, counts(7), b"")
+    empty, dropped = log.truncated(27, 27, b"")
+    assert (len(dropped), empty.segments) == (3, ())
+    assert (empty.counted_end, empty.counted_bytes, empty.counted_ms) == (27, 2100, log.counted_ms)
+    again = LogMetadata.decode_untrusted(empty.encode(), 5).taken_over([], 200, b"")
+    assert again.segments == (Segment(200, 2, 27),)
+
+
+def test_truncation_goes_neither_back_nor_beyond_the_end() -> None:
+    log, _ = closed_chain(3).truncated(5, 20, b"")
+    with pytest.raises(AssertionError):
+        log.truncated(4, 20, b"")
+    with pytest.raises(AssertionError):
+        log.truncated(21, 20, b"")
+
+
+def test_the_segment_of_an_offset_is_found() -> None:
+    log = closed_chain(5)
+    assert [log.index_at(offset) for offset in (0, 9, 10, 25, 39, 40, 1000)] == [0, 0, 1, 2, 3, 4, 4]
+    rolling = log.rolled(900, b"")
+    assert rolling.index_at(1000) == 4, "where the newest starts is not known yet"
+    assert log.index_of(102) == 2
+    assert log.index_of(7) is None
+
+
+def test_an_empty_ledger_is_a_segment_like_another() -> None:
+    log = new_log().taken_over([], 1, b"").taken_over([NOTHING], 2, b"").taken_over([counts(2)], 3, b"")
+    assert [s.first_offset for s in log.segments] == [0, 0, 2]
+    assert log.index_at(0) == 1
+    assert LogMetadata.decode_untrusted(log.encode(), 5) == log
+
+
+def test_the_chain_is_the_same_after_a_truncation_and_not_after_a_takeover_a_roll_or_a_seal() -> None:
+    log = closed_chain(3)
+    assert log.has_same_chain(log.truncated(15, 20, b"x")[0])
+    assert log.has_same_chain(log.with_properties({"a": "b"}, b"x"))
+    assert not log.has_same_chain(log.rolled(7, b"x"))
+    assert not log.has_same_chain(log.taken_over([NOTHING], 7, b"x"))
+    assert not log.has_same_chain(log.sealed_now([NOTHING], b"x"))
+    assert not log.has_same_chain(log.counted(102, counts(1), b"x"))
+
+
+def test_arguments_are_checked() -> None:
+    for bad in (0, -1):
+        with pytest.raises(InvalidArgument):
+            RollPolicy(max_bytes=bad)
+        with pytest.raises(InvalidArgument):
+            RetentionPolicy(max_age_s=bad)
+    with pytest.raises(InvalidArgument):
+        new_log(name="no//good")
+    with pytest.raises(InvalidArgument):
+        new_log(properties={"size": 3})
+    with pytest.raises(InvalidArgument):
+        new_log(properties={"a": "x" * 100_000})
+
+
+def test_ten_thousand_segments_are_small_and_the_worst_ones_still_fit() -> None:
+    log = closed_chain(3)
+    long = log.segments[:2] + tuple(
+        Segment(
+            1000 + 3 * n,
+            1 + n // 7,
+            20 + n * 1_000_000,
+            1_000_000,
+            2**30,
+            NOW + 1000 + n * 10**6,
+            NOW + 1000 + n * 10**6 + 999_000,
+        )
+        for n in range(10_000)
+    )
+    log = attrs.evolve(log, segments=long, epoch=5000)
+    data = log.encode()
+    assert len(data) < 250_000
+    assert LogMetadata.decode_untrusted(data, 5).segments == long
+    worst = tuple(
+        Segment(
+            (n % 2) * (2**62) + n,
+            2**40 + n,
+            n * 2**40,
+            2**40,
+            2**45,
+            NOW + n * 2**33,
+            NOW + n * 2**33 + 2**32,
+        )
+        for n in range(LOG_SEGMENTS_ROLL_MAX)
+    )
+    log = attrs.evolve(log, segments=worst, epoch=2**41, properties={"p": "x" * 65_000})
+    assert len(log.encode()) < LOG_RECORD_BYTES_MAX
+
+
+def test_a_list_that_does_not_fit_is_refused_by_name() -> None:
+    many = tuple(
+        Segment(n, 1, n * 2**40, 2**40, 2**45, NOW + n * 2**33, NOW + n * 2**33 + 2**32)
+        for n in range(60_000)
+    )
+    with pytest.raises(LogListFull, match="orders/eu"):
+        attrs.evolve(new_log(), segments=many, epoch=1).encode()
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> LogMetadata:
+    log = new_log(
+        roll=RollPolicy(
+            max_bytes=draw(st.none() | st.integers(1, 2**40)), max_age_s=draw(st.none() | st.just(1.5))
+        ),
+        retention=RetentionPolicy(max_bytes=draw(st.none() | st.integers(1, 2**40))),
+        properties=draw(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)),
+    )
+    ids = iter(draw(st.lists(st.integers(0, 2**40), min_size=12, max_size=12, unique=True)))
+    at = NOW
+    for _ in range(draw(st.integers(0, 10))):
+        fresh = [
+            counts(draw(st.integers(0, 9)), draw(st.integers(0, 9)), at := at + 100)
+            for _ in log.open_segments
+        ]
+        match draw(st.sampled_from(["take over", "roll", "count", "truncate", "seal"])):
+            case "take over" if not log.sealed:
+                log = log.taken_over(fresh, next(ids), b"t")
+            case "roll" if not log.sealed and len(log.open_segments) == 1:
+                log = log.rolled(next(ids), b"r")
+            case "count" if log.open_segments:
+                log = log.counted(log.open_segments[0].ledger_id, fresh[0], b"c")
+            case "truncate":
+                log, _ = log.truncated(
+                    draw(st.integers(log.first_offset, log.counted_end)), log.counted_end, b"x"
+                )
+            case "seal" if not log.sealed:
+                log = log.sealed_now(fresh, b"s")
+            case _:
+                pass
+    return log
+
+
+@given(logs())
+def test_every_reachable_record_survives_its_bytes_and_keeps_the_rules(log: LogMetadata) -> None:
+    assert LogMetadata.decode_untrusted(log.encode(), 5) == log
+    assert len({s.ledger_id for s in log.segments}) == len(log.segments)
+    assert len(log.open_segments) <= 2
+    assert all(s.is_counted for s in log.segments[:-2])
+    offset = log.before[0]
+    for segment in log.segments:
+        if segment.first_offset is not None:
+            assert segment.first_offset == offset
+            offset += segment.record_count or 0
+    assert offset == log.counted_end
+    assert [s.epoch for s in log.segments] == sorted(s.epoch for s in log.segments)
+
+
+def damaged(**changes: object) -> bytes:
+    fields = decode_record_untrusted(closed_chain(3).encode(), "record", MetadataCorrupt)._value
+    return encode_record({**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"v": 2},
+        {"incarnation": 6},
+        {"name": "/"},
+        {"epoch": -1},
+        {"epoch": 0},
+        {"epoch": True},
+        {"ledgers": [100, 1]},
+        {"ledgers": [100, 0, 1]},
+        {"ledgers": [-100, 1, 1]},
+        {"epochs": [1, -1, 1]},
+        {"epochs": [0, 0, 0]},
+        {"counts": [10]},
+        {"counts": [10, -10]},
+        {"counts": []},
+        {"counts": [10, 10, 10, 10]},
+        {"bytes": [-1, 0]},
+        {"times": [1, 1]},
+        {"times": [1, 1, 1, -1]},
+        {"before": [0, 0]},
+        {"before": [-1, 0, 0]},
+        {"first_offset": -3},
+        {"before": [5, 0, 0]},
+        {"sealed": True},
+        {"roll": {"bytes": 0, "records": None, "age_ms": None}},
+        {"properties": {"a": b"b"}},
+        {"ensemble": 1},
+        {"token": "text"},
+    ],
+    ids=str,
+)
+def test_a_damaged_record_is_refused_with_the_name_of_the_log(changes: dict[str, object]) -> None:
+    with pytest.raises(MetadataCorrupt, match="log incarnation 5"):
+        LogMetadata.decode_untrusted(damaged(**changes), 5)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(data: bytes) -> None:
+    with pytest.raises(MetadataCorrupt):
+        LogMetadata.decode_untrusted(data, 5)
+
+
+def test_moments_and_milliseconds_are_inverse_and_round_towards_the_later() -> None:
+    assert moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert milliseconds(moment(NOW + 7)) == NOW + 7
+    assert milliseconds(datetime(1970, 1, 1, microsecond=1)) == 1
+    assert moment(2**62) == datetime.max.replace(tzinfo=UTC)
