@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from ledgerlog import __version__
+from ledgerlog.cli.bench import bench
 from ledgerlog.cli.bookie import bookie
 from ledgerlog.cli.cluster import cluster
 from ledgerlog.cli.complaints import complaint
@@ -104,7 +105,7 @@ def cli(verbose: int) -> None:
         root.addHandler(logging.NullHandler())
 
 
-for command in (log, ledger, bookie, cluster, demo):
+for command in (log, ledger, bookie, cluster, demo, bench):
     cli.add_command(command)
 
 

@@ -21,10 +21,12 @@ from ledgerlog.model.quorum import Replication
 
 __all__ = [
     "OFFSET",
+    "bench_uri_option",
     "connect",
     "json_option",
     "ledger_id_argument",
     "log_name_argument",
+    "numbers",
     "parse_start",
     "parsed",
     "replication_of",
@@ -47,6 +49,21 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
             raise click.BadParameter(str(error), ctx=ctx, param=param) from error
 
     return callback
+
+
+def numbers(low: int, high: int) -> Callable[[click.Context, click.Parameter, str], tuple[int, ...]]:
+    """A callback for "1,2,3": whole numbers from ``low`` to ``high``."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        found = []
+        for part in text.split(","):
+            part = part.strip()
+            if not (part.isascii() and part.isdigit() and low <= int(part) <= high):
+                raise InvalidArgument(f"{part!r} is not a whole number from {low} to {high}")
+            found.append(int(part))
+        return tuple(found)
+
+    return parsed(parse)
 
 
 def _check_uri(text: str) -> str:
@@ -85,6 +102,12 @@ uri_option = click.option(
     required=True,
     show_envvar=True,
     help="The cluster: sqlite:PATH, zk://HOST:PORT/CHROOT or file:PATH.",
+)
+
+bench_uri_option = click.option(
+    "--uri",
+    callback=parsed(_check_uri),
+    help="Measure on this cluster instead of a throw-away one.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")

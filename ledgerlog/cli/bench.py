@@ -1,0 +1,260 @@
+"""``ledgerlog bench``: measurements on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from ledgerlog.cli.bench_cluster import open_bench_cluster
+from ledgerlog.cli.bench_figures import rounded
+from ledgerlog.cli.bench_plot import check_can_plot, plot_writes
+from ledgerlog.cli.bench_read import ReadRun, read_runs
+from ledgerlog.cli.bench_takeover import TakeoverRun, takeover_runs
+from ledgerlog.cli.bench_write import WritePlan, WriteRun, write_runs
+from ledgerlog.cli.options import (
+    bench_uri_option,
+    json_option,
+    numbers,
+    replication_of,
+    replication_options,
+)
+from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.running import run
+from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
+from ledgerlog.model.quorum import Replication
+
+__all__ = ["bench"]
+
+
+@click.group()
+def bench() -> None:
+    """Measure writing, reading and taking over, on a throw-away cluster of three bookies or on --uri."""
+
+
+@bench.command("write")
+@click.option(
+    "--api",
+    type=click.Choice(["ledger", "log"]),
+    default="ledger",
+    show_default=True,
+    help="What is driven: a ledger's entries or a log's records.",
+)
+@click.option(
+    "--size",
+    "sizes",
+    default="100,1024,16384",
+    show_default=True,
+    callback=numbers(1, ENTRY_BYTES_MAX),
+    help="Bytes of a record, several with commas.",
+)
+@click.option(
+    "--window",
+    "windows",
+    default="1000",
+    show_default=True,
+    callback=numbers(1, 1_000_000),
+    help="Records in flight, several with commas. One at a time is always measured too.",
+)
+@click.option("--rate", type=click.FloatRange(1), help="Open loop: so many entries a second, and no window.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    default=3.0,
+    show_default=True,
+    help="How long each run is measured.",
+)
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw a picture.")
+@replication_options
+@bench_uri_option
+@json_option
+def bench_write(
+    api: str,
+    sizes: tuple[int, ...],
+    windows: tuple[int, ...],
+    rate: float | None,
+    seconds: float,
+    plot: Path | None,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Append as fast as it goes, one at a time, or at a fixed rate; measure latencies and cost."""
+    if rate is not None and api == "log":
+        raise click.UsageError("--rate drives ledgers: leave out --api log")
+    if api == "log" and max(sizes) > RECORD_BYTES_MAX:
+        raise click.UsageError(f"a record has at most {RECORD_BYTES_MAX} bytes")
+    if plot is not None:
+        check_can_plot()
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
+    plan = WritePlan(
+        api=api, sizes=sizes, windows=windows, seconds=seconds, rate=rate, replication=replication
+    )
+    done: list[WriteRun] = []
+
+    async def body() -> None:
+        with progress_bar("measuring", None) as bar:
+            async with open_bench_cluster(uri, bookies=replication.ensemble) as cluster:
+                async for each in write_runs(cluster, plan):
+                    done.append(each)
+                    bar.describe(f"{each.mode}, {each.size} B: {each.records_per_s:,.0f} records/s")
+                    if as_json:
+                        print_json(rounded(attrs.asdict(each)))
+
+    run(body)
+    if not as_json:
+        _print_writes(done)
+    if plot is not None:
+        plot_writes(done, plot)
+
+
+def _print_writes(runs: list[WriteRun]) -> None:
+    columns = (
+        *("mode", "bytes", "window", "records/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms"),
+        *("CPU us: client", "bookies", "sum", "syncs/s", "journal B/B"),
+    )
+    rows = [
+        (
+            run.mode if run.rate is None else f"{run.rate:,.0f}/s",
+            run.size,
+            run.window if run.rate is None else "",
+            f"{run.records_per_s:,.0f}",
+            f"{run.megabytes_per_s:,.1f}",
+            f"{run.p50_ms:.2f}",
+            f"{run.p99_ms:.2f}",
+            f"{run.p999_ms:.2f}",
+            *_cpu(run.cpu_us),
+            f"{run.syncs_per_s:,.0f}",
+            f"{run.journal_bytes_per_payload_byte:.2f}",
+        )
+        for run in runs
+    ]
+    title = f"{runs[0].api} API, replication {runs[0].replication}; CPU in microseconds a record"
+    print_table(columns, rows, title=title, numbers=columns[1:])
+    for each in runs:
+        found = each.baseline
+        if found is not None:
+            print_line(
+                f"one at a time, {each.size} B: p50 {each.p50_ms:.2f} ms = {found['ratio']:.1f} x "
+                f"(a synced write {found['sync_ms']:.3f} ms + a round trip {found['round_trip_ms']:.3f} ms)"
+            )
+
+
+def _cpu(cpu_us: dict[str, Any]) -> tuple[str, str, str]:
+    if cpu_us["bookies"] is None:
+        return f"{cpu_us['client']:.2f}", "-", "-"
+    return f"{cpu_us['client']:.2f}", f"{sum(cpu_us['bookies'].values()):.2f}", f"{cpu_us['sum']:.2f}"
+
+
+@bench.command("read")
+@click.option(
+    "--size",
+    "sizes",
+    default="100,1024",
+    show_default=True,
+    callback=numbers(1, RECORD_BYTES_MAX),
+    help="Bytes of a record, several with commas.",
+)
+@click.option("--records", type=click.IntRange(1), default=500_000, show_default=True, help="Of each size.")
+@replication_options
+@bench_uri_option
+@json_option
+def bench_read(
+    sizes: tuple[int, ...],
+    records: int,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Write a log and replay it, by the batch and by the record."""
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
+
+    async def body() -> list[ReadRun]:
+        with progress_bar("measuring", None):
+            async with open_bench_cluster(uri, bookies=replication.ensemble) as cluster:
+                return await read_runs(cluster, sizes=sizes, records=records, replication=replication)
+
+    runs = run(body)
+    if as_json:
+        for each in runs:
+            print_json(rounded(attrs.asdict(each)))
+        return
+    columns = (
+        *("mode", "bytes", "records/s", "records/CPU s", "MB/s"),
+        *("CPU us: client", "bookies", "sum", "from memory", "from disk"),
+    )
+    rows = [
+        (
+            each.mode,
+            each.size,
+            f"{each.records_per_s:,.0f}",
+            f"{each.records_per_cpu_s:,.0f}",
+            f"{each.megabytes_per_s:,.1f}",
+            *_cpu(each.cpu_us),
+            each.runs_from_memory,
+            each.runs_from_disk,
+        )
+        for each in runs
+    ]
+    print_table(columns, rows, title="replay of a log; CPU in microseconds a record", numbers=columns[1:])
+
+
+@bench.command("takeover")
+@click.option(
+    "--entries",
+    default="0,100,1000,10000",
+    show_default=True,
+    callback=numbers(0, 16_000),
+    help="Entries after the LAC, several with commas.",
+)
+@click.option(
+    "--size", type=click.IntRange(1, 1000), default=100, show_default=True, help="Bytes of an entry."
+)
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often each.")
+@replication_options
+@bench_uri_option
+@json_option
+def bench_takeover(
+    entries: tuple[int, ...],
+    size: int,
+    rounds: int,
+    ensemble: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    guaranteed: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Take a log over from a leader that lives, and recover ledgers with entries that nobody confirmed."""
+    replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed) or Replication()
+
+    async def body() -> list[TakeoverRun]:
+        with progress_bar("measuring", None):
+            async with open_bench_cluster(uri, bookies=replication.ensemble) as cluster:
+                return await takeover_runs(
+                    cluster, entries=entries, size=size, rounds=rounds, replication=replication
+                )
+
+    runs = run(body)
+    if as_json:
+        for each in runs:
+            print_json(rounded(attrs.asdict(each)))
+        return
+    words = {
+        "log": "log: a new leader",
+        "append": "log: a new leader and its first durable append",
+        "ledger": "ledger: recovery",
+    }
+    rows = [
+        (words[e.what], f"{e.entries_after_lac:,}", f"{e.median_ms:.1f}", f"{e.worst_ms:.1f}") for e in runs
+    ]
+    columns = ("what", "entries after the LAC", "median ms", "worst ms")
+    print_table(columns, rows, title=f"{rounds} rounds, replication {replication}", numbers=columns[1:])

@@ -1,0 +1,97 @@
+"""The cluster that a benchmark runs on: its own throw-away one, or the one that it is told.
+
+On its own cluster the bookies are processes that this one started, so their CPU time is known; on another
+they may be anywhere, and only what they count themselves is.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+
+from ledgerlog.cli.bench_baseline import Baseline, measure_baseline
+from ledgerlog.cli.bench_figures import BookieCounts, CpuClock, bookie_counts
+from ledgerlog.cli.demo import throw_away_directory
+from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
+from ledgerlog.cli.options import connect
+from ledgerlog.cluster import Cluster
+
+__all__ = ["BenchCluster", "Spent", "open_bench_cluster"]
+
+
+@attrs.frozen
+class Spent:
+    """What a stretch of a benchmark cost."""
+
+    here_ns: int
+    """CPU time of this process: the client."""
+    bookies_ns: dict[str, int] | None
+    """CPU time of each bookie's process; None where they are not ours."""
+    counts: dict[str, BookieCounts]
+    """What each bookie counted."""
+
+    @property
+    def syncs(self) -> int:
+        return sum(counts.syncs for counts in self.counts.values())
+
+    @property
+    def journal_bytes(self) -> int:
+        return sum(counts.journal_bytes for counts in self.counts.values())
+
+    def cpu_us(self, count: int) -> dict[str, object]:
+        """Microseconds of CPU for each of ``count`` records: of the client, each bookie, and together."""
+        here = self.here_ns / 1000 / count
+        if self.bookies_ns is None:
+            return {"client": here, "bookies": None, "sum": None}
+        bookies = {name: ns / 1000 / count for name, ns in self.bookies_ns.items()}
+        return {"client": here, "bookies": bookies, "sum": here + sum(bookies.values())}
+
+
+@attrs.define(eq=False)
+class Meter:
+    _cluster: Cluster
+    _clock: CpuClock
+    _counts: dict[str, BookieCounts]
+    _has_bookies: bool
+
+    async def spent(self) -> Spent:
+        """Since the meter was made."""
+        here_ns, bookies_ns = self._clock.spent_ns()
+        now = await bookie_counts(self._cluster)
+        counts = {name: count - self._counts[name] for name, count in now.items() if name in self._counts}
+        return Spent(here_ns, bookies_ns if self._has_bookies else None, counts)
+
+
+@attrs.frozen
+class BenchCluster:
+    cluster: Cluster
+    local: LocalCluster | None
+
+    async def meter(self) -> Meter:
+        """Begin to measure. Garbage is collected first, and what lives by now is left alone from here on."""
+        gc.collect()
+        gc.freeze()
+        processes = {} if self.local is None else {n: child.pid for n, child in self.local.bookies.items()}
+        counts = await bookie_counts(self.cluster)
+        return Meter(self.cluster, CpuClock(processes), counts, self.local is not None)
+
+    async def baseline(self) -> Baseline | None:
+        """What the machine itself takes; None where the bookies' disks are not at hand."""
+        if self.local is None:
+            return None
+        return await measure_baseline(self.local.path, self.local.children)
+
+
+@asynccontextmanager
+async def open_bench_cluster(uri: str | None, *, bookies: int) -> AsyncIterator[BenchCluster]:
+    """The cluster at ``uri``, or a throw-away one of ``bookies`` processes."""
+    if uri is not None:
+        async with connect(uri) as cluster:
+            yield BenchCluster(cluster, None)
+        return
+    with throw_away_directory("bench") as directory:
+        async with local_cluster(directory, bookies=bookies) as local:
+            yield BenchCluster(local.cluster, local)

@@ -1,0 +1,183 @@
+"""Ways to keep a ledger or a log busy, and to time every acknowledgement.
+
+A drive runs for a time and fills ``Latencies``. What it does itself is counted in the writer's CPU, so it
+does little: a ledger is driven by the batch, from its own progress callback, with two timestamps a batch.
+
+    LedgerWindow      so many entries in flight, always: each confirmation makes room for new ones
+    LedgerPace        entries that arrive at a fixed rate, whatever becomes of those before (an open loop);
+                      timed from when each was due, so a stall is not forgiven
+    lone_ledger       one append after the other
+    log_many          ``append_many``, two calls in flight
+    log_tasks         as many tasks as the window, each awaiting ``append`` after ``append``
+    lone_log          one append after the other
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+
+import trio
+
+from ledgerlog.cli.bench_figures import Latencies
+from ledgerlog.cli.bench_pacing import ticks
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.limits import WRITER_WINDOW_BYTES, WRITER_WINDOW_ENTRIES
+from ledgerlog.log.writer import LogWriter
+
+__all__ = ["LedgerPace", "LedgerWindow", "log_many", "log_tasks", "lone_ledger", "lone_log", "payloads_of"]
+
+_TICK_S = 0.0002
+_CALLS_IN_FLIGHT = 2
+
+
+def payloads_of(size: int, count: int) -> list[bytes]:
+    """Payloads of random bytes; some different ones, again and again."""
+    different = [os.urandom(size) for _ in range(min(count, 64))]
+    return [different[i % len(different)] for i in range(count)]
+
+
+class LedgerWindow:
+    def __init__(self, writer: LedgerWriter, *, size: int, window: int) -> None:
+        self._writer = writer
+        self._window = max(1, min(window, WRITER_WINDOW_BYTES // size))
+        self._payloads = payloads_of(size, self._window)
+        self._sent: deque[tuple[int, int, int]] = deque()
+        self._is_on = False
+        self._over = trio.Event()
+        self.latencies = Latencies()
+
+    async def run(self, seconds: float) -> None:
+        """Keep the window full for so long; return when all of it is confirmed. Raises what the writer's
+        ``failure`` says."""
+        self._is_on = True
+        self._writer.set_progress_callback(self._on_progress)
+        self._on_progress()
+        with trio.move_on_after(seconds):
+            await self._over.wait()
+        self._is_on = False
+        await self._writer.flush()
+        self._writer.set_progress_callback(None)
+
+    def _on_progress(self) -> None:
+        now = time.perf_counter_ns()
+        writer, sent = self._writer, self._sent
+        if writer.failure is not None:
+            self._over.set()
+            return
+        confirmed = writer.last_add_confirmed
+        while sent and sent[0][0] <= confirmed:
+            first, last, at = sent.popleft()
+            if last > confirmed:
+                sent.appendleft((confirmed + 1, last, at))
+                last = confirmed
+            self.latencies.add(now - at, last - first + 1)
+        room = self._window - (writer.last_add_pushed - confirmed)
+        if room > 0 and self._is_on:
+            first = writer.last_add_pushed + 1
+            sent.append((first, first + room - 1, now))
+            writer.push(self._payloads[:room])
+
+
+class LedgerPace:
+    def __init__(self, writer: LedgerWriter, *, size: int, rate: float) -> None:
+        self._writer = writer
+        self._rate = rate
+        self._outstanding_max = max(1, min(WRITER_WINDOW_ENTRIES, WRITER_WINDOW_BYTES // size))
+        self._payloads = payloads_of(size, self._outstanding_max)
+        self._sent: deque[tuple[int, int, int, int]] = deque()
+        self.latencies = Latencies()
+
+    async def run(self, seconds: float) -> None:
+        """Push what is due for so long; return when all of it is confirmed. Where the writer cannot follow,
+        what is due waits, and its waiting counts."""
+        writer = self._writer
+        writer.set_progress_callback(self._on_progress)
+        began = time.perf_counter_ns()
+        pushed = 0
+        with ticks(_TICK_S) as clock:
+            while (elapsed := time.perf_counter_ns() - began) < seconds * 1e9:
+                due = int(elapsed * self._rate / 1e9) - pushed
+                room = self._outstanding_max - (writer.last_add_pushed - writer.last_add_confirmed)
+                count = min(due, room)
+                if count > 0:
+                    first = writer.last_add_pushed + 1
+                    self._sent.append(
+                        (
+                            first,
+                            first + count - 1,
+                            began + self._due(pushed),
+                            began + self._due(pushed + count - 1),
+                        )
+                    )
+                    pushed += count
+                    writer.push(self._payloads[:count])
+                await clock.wait()
+        await writer.flush()
+        writer.set_progress_callback(None)
+
+    def _due(self, number: int) -> int:
+        """When the record of that number was due, in nanoseconds since the start."""
+        return int(number * 1e9 / self._rate)
+
+    def _on_progress(self) -> None:
+        now = time.perf_counter_ns()
+        sent = self._sent
+        confirmed = self._writer.last_add_confirmed
+        while sent and sent[0][1] <= confirmed:
+            first, last, first_due, last_due = sent.popleft()
+            self.latencies.add_spread(now - first_due, now - last_due, last - first + 1)
+
+
+async def lone_ledger(writer: LedgerWriter, latencies: Latencies, *, size: int, seconds: float) -> None:
+    (payload,) = payloads_of(size, 1)
+    end = time.perf_counter_ns() + int(seconds * 1e9)
+    now = time.perf_counter_ns()
+    while now < end:
+        began = now
+        await writer.append(payload)
+        now = time.perf_counter_ns()
+        latencies.add(now - began)
+
+
+async def log_many(
+    writer: LogWriter, latencies: Latencies, *, size: int, window: int, seconds: float
+) -> None:
+    records = payloads_of(size, max(1, window // _CALLS_IN_FLIGHT))
+    end = time.perf_counter_ns() + int(seconds * 1e9)
+
+    async def call() -> None:
+        now = time.perf_counter_ns()
+        while now < end:
+            began = now
+            await writer.append_many(records)
+            now = time.perf_counter_ns()
+            latencies.add(now - began, len(records))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(_CALLS_IN_FLIGHT):
+            nursery.start_soon(call)
+
+
+async def log_tasks(
+    writer: LogWriter, latencies: Latencies, *, size: int, window: int, seconds: float
+) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(window):
+            nursery.start_soon(_append_until, writer, latencies, size, seconds)
+
+
+async def lone_log(writer: LogWriter, latencies: Latencies, *, size: int, seconds: float) -> None:
+    await _append_until(writer, latencies, size, seconds)
+
+
+async def _append_until(writer: LogWriter, latencies: Latencies, size: int, seconds: float) -> None:
+    (record,) = payloads_of(size, 1)
+    now = time.perf_counter_ns()
+    end = now + int(seconds * 1e9)
+    while now < end:
+        began = now
+        await writer.append(record)
+        now = time.perf_counter_ns()
+        latencies.add(now - began)

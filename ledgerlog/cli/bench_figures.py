@@ -1,0 +1,139 @@
+"""The figures of the benchmarks: latencies, CPU time, and what the bookies counted.
+
+``Latencies`` takes a duration for many records at once, because a batch is confirmed at once: memory and time
+grow with the batches. Percentiles are exact, none is interpolated.
+
+CPU time is that of whole processes, their threads and those that have ended included, in nanoseconds: the
+kernel's clock of each process, which any process may read.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import WireError
+from ledgerlog.model.codec import decode_record_untrusted
+from ledgerlog.model.ids import BookieId
+from ledgerlog.wire.frame import Kind
+
+__all__ = ["BookieCounts", "CpuClock", "Latencies", "bookie_counts", "median_ns"]
+
+_ANSWER_S = 5.0
+
+
+class Latencies:
+    """Durations in nanoseconds, each with the number of records that took it."""
+
+    def __init__(self) -> None:
+        self._durations = array("q")
+        self._counts = array("q")
+
+    def add(self, duration_ns: int, count: int = 1) -> None:
+        self._durations.append(duration_ns)
+        self._counts.append(count)
+
+    def add_spread(self, longest_ns: int, shortest_ns: int, count: int) -> None:
+        """``count`` records that were due one after the other at even distances and were done together."""
+        pieces = min(count, 8)
+        for piece in range(pieces):
+            part = count * (piece + 1) // pieces - count * piece // pieces
+            middle = (2 * piece + 1) / (2 * pieces)
+            self.add(round(longest_ns + (shortest_ns - longest_ns) * middle), part)
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def percentiles_ms(self, *parts: float) -> list[float]:
+        """For each part (0.5 is the median) the least duration that as large a part did not exceed."""
+        pairs = sorted(zip(self._durations, self._counts, strict=True))
+        total = self.count
+        found: list[float] = []
+        wanted = sorted(set(parts))
+        reached: dict[float, float] = {}
+        passed = 0
+        for duration, count in pairs:
+            passed += count
+            while wanted and passed >= wanted[0] * total:
+                reached[wanted.pop(0)] = duration / 1e6
+        for part in parts:
+            found.append(reached.get(part, pairs[-1][0] / 1e6 if pairs else 0.0))
+        return found
+
+
+def median_ns(durations: Sequence[int]) -> int:
+    return sorted(durations)[len(durations) // 2]
+
+
+class CpuClock:
+    """CPU time that some other processes, and this one, spend from the start of the clock on."""
+
+    def __init__(self, processes: dict[str, int]) -> None:
+        """``processes``: names and process ids."""
+        self._clocks = {name: _clock_of(pid) for name, pid in processes.items()}
+        self._began = self._read()
+        self._began_here = time.process_time_ns()
+
+    def _read(self) -> dict[str, int]:
+        return {name: time.clock_gettime_ns(clock) for name, clock in self._clocks.items()}
+
+    def spent_ns(self) -> tuple[int, dict[str, int]]:
+        """By this process, and by each of the others."""
+        here = time.process_time_ns() - self._began_here
+        return here, {name: now - self._began[name] for name, now in self._read().items()}
+
+
+def _clock_of(pid: int) -> int:
+    """The id of the clock of a process's CPU time, as clock_getcpuclockid(3) makes it."""
+    return (~pid << 3) | 2
+
+
+@attrs.frozen
+class BookieCounts:
+    """What one bookie has counted since its start."""
+
+    syncs: int
+    journal_bytes: int
+    runs_from_memory: int
+    runs_from_disk: int
+
+    def __sub__(self, before: BookieCounts) -> BookieCounts:
+        return BookieCounts(
+            self.syncs - before.syncs,
+            self.journal_bytes - before.journal_bytes,
+            self.runs_from_memory - before.runs_from_memory,
+            self.runs_from_disk - before.runs_from_disk,
+        )
+
+
+async def bookie_counts(cluster: Cluster) -> dict[BookieId, BookieCounts]:
+    """The counts of every writable bookie. BookieUnavailable if one does not answer."""
+    found = {}
+    for info in cluster.bookies.writable():
+        connection = cluster.client.pool.connection(info.bookie_id)
+        reply = await connection.request(Kind.INFO, timeout_s=_ANSWER_S)
+        fields = decode_record_untrusted(
+            bytes(reply.body), f"statistics of bookie {info.bookie_id}", WireError
+        )
+        found[info.bookie_id] = BookieCounts(
+            syncs=fields.integer("syncs"),
+            journal_bytes=fields.integer("journal_bytes_written"),
+            runs_from_memory=fields.integer("runs_read_from_memory"),
+            runs_from_disk=fields.integer("runs_read_from_disk"),
+        )
+    return found
+
+
+def rounded(value: Any, digits: int = 3) -> Any:
+    """A JSON value with its floats rounded."""
+    if isinstance(value, float):
+        return round(value, digits)
+    if isinstance(value, dict):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    return value

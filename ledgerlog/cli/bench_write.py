@@ -1,0 +1,189 @@
+"""``ledgerlog bench write``: throughput and latency of appending, and what it costs.
+
+Each run drives a new ledger or log for some seconds, after half a second of warming up whose figures are
+thrown away. A lone run has one append in flight and is set against the machine's own figures
+(``bench_baseline``), measured right before and right after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+
+from ledgerlog.cli.bench_baseline import Baseline
+from ledgerlog.cli.bench_cluster import BenchCluster
+from ledgerlog.cli.bench_drives import (
+    LedgerPace,
+    LedgerWindow,
+    log_many,
+    log_tasks,
+    lone_ledger,
+    lone_log,
+)
+from ledgerlog.cli.bench_figures import Latencies
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.quorum import Replication
+
+__all__ = ["WritePlan", "WriteRun", "write_runs"]
+
+_WARM_UP_S = 0.5
+
+
+@attrs.frozen(kw_only=True)
+class WritePlan:
+    """What to measure."""
+
+    api: str
+    sizes: tuple[int, ...]
+    windows: tuple[int, ...]
+    seconds: float
+    rate: float | None
+    replication: Replication
+
+
+@attrs.frozen(kw_only=True)
+class WriteRun:
+    """One run's figures. Latencies are from handing a record over to its acknowledgement."""
+
+    api: str
+    mode: str
+    """window, rate, append_many, tasks or lone."""
+    replication: str
+    size: int
+    window: int
+    rate: float | None
+    records: int
+    seconds: float
+    records_per_s: float
+    megabytes_per_s: float
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    cpu_us: dict[str, Any]
+    """CPU for each record."""
+    syncs_per_s: float
+    """Of all bookies together."""
+    journal_bytes_per_payload_byte: float
+    """Of all bookies together."""
+    baseline: dict[str, float] | None = None
+    """Of a lone run: medians of one synced write and of one round trip, and the p50 as a multiple of both."""
+
+
+async def write_runs(bench: BenchCluster, plan: WritePlan) -> AsyncIterator[WriteRun]:
+    """Every run of the plan, one after the other."""
+    for size in plan.sizes:
+        for window in plan.windows:
+            for mode in _modes(plan):
+                yield await _run(bench, plan, mode=mode, size=size, window=window)
+        if plan.rate is None:
+            before = await bench.baseline()
+            lone = await _run(bench, plan, mode="lone", size=size, window=1)
+            after = await bench.baseline()
+            yield attrs.evolve(lone, baseline=_against(lone, before, after))
+
+
+def _modes(plan: WritePlan) -> tuple[str, ...]:
+    if plan.rate is not None:
+        return ("rate",)
+    return ("window",) if plan.api == "ledger" else ("append_many", "tasks")
+
+
+def _against(lone: WriteRun, before: Baseline | None, after: Baseline | None) -> dict[str, float] | None:
+    if before is None or after is None:
+        return None
+    sync_ms = (before.sync_ms + after.sync_ms) / 2
+    round_trip_ms = (before.round_trip_ms + after.round_trip_ms) / 2
+    return {
+        "sync_ms": sync_ms,
+        "round_trip_ms": round_trip_ms,
+        "ratio": lone.p50_ms / (sync_ms + round_trip_ms),
+    }
+
+
+Drive = Callable[[float], Awaitable[Latencies]]
+"""Drives for so many seconds; the latencies of exactly that stretch."""
+
+
+async def _run(bench: BenchCluster, plan: WritePlan, *, mode: str, size: int, window: int) -> WriteRun:
+    async with _drive(bench, plan, mode, size, window) as drive:
+        await drive(min(_WARM_UP_S, plan.seconds))
+        meter = await bench.meter()
+        began = time.perf_counter()
+        latencies = await drive(plan.seconds)
+        seconds = time.perf_counter() - began
+        spent = await meter.spent()
+    count = latencies.count
+    p50, p99, p999 = latencies.percentiles_ms(0.5, 0.99, 0.999)
+    return WriteRun(
+        api=plan.api,
+        mode=mode,
+        replication=str(plan.replication),
+        size=size,
+        window=window,
+        rate=plan.rate if mode == "rate" else None,
+        records=count,
+        seconds=seconds,
+        records_per_s=count / seconds,
+        megabytes_per_s=count * size / seconds / 1e6,
+        p50_ms=p50,
+        p99_ms=p99,
+        p999_ms=p999,
+        cpu_us=spent.cpu_us(count),
+        syncs_per_s=spent.syncs / seconds,
+        journal_bytes_per_payload_byte=spent.journal_bytes / (count * size),
+    )
+
+
+@asynccontextmanager
+async def _drive(
+    bench: BenchCluster, plan: WritePlan, mode: str, size: int, window: int
+) -> AsyncIterator[Drive]:
+    if plan.api == "ledger":
+        async with await bench.cluster.ledgers.create(replication=plan.replication) as ledger:
+            yield _ledger_drive(ledger, plan, mode, size, window)
+            ledger_id = ledger.ledger_id
+        await bench.cluster.ledgers.delete(ledger_id)
+        return
+    name = f"bench-{mode}-{size}-{window}-{time.time_ns()}"
+    # One ledger for the whole run: a roll is measured by those who ask for it.
+    log = await bench.cluster.create_log(name, replication=plan.replication, roll=RollPolicy(max_bytes=None))
+    async with log.writer() as writer:
+        yield _log_drive(writer, mode, size, window)
+    await bench.cluster.delete_log(name)
+
+
+def _ledger_drive(writer: LedgerWriter, plan: WritePlan, mode: str, size: int, window: int) -> Drive:
+    async def drive(seconds: float) -> Latencies:
+        if mode == "lone":
+            latencies = Latencies()
+            await lone_ledger(writer, latencies, size=size, seconds=seconds)
+            return latencies
+        driving: LedgerWindow | LedgerPace
+        if plan.rate is not None:
+            driving = LedgerPace(writer, size=size, rate=plan.rate)
+        else:
+            driving = LedgerWindow(writer, size=size, window=window)
+        await driving.run(seconds)
+        return driving.latencies
+
+    return drive
+
+
+def _log_drive(writer: LogWriter, mode: str, size: int, window: int) -> Drive:
+    async def drive(seconds: float) -> Latencies:
+        latencies = Latencies()
+        if mode == "lone":
+            await lone_log(writer, latencies, size=size, seconds=seconds)
+        elif mode == "tasks":
+            await log_tasks(writer, latencies, size=size, window=window, seconds=seconds)
+        else:
+            await log_many(writer, latencies, size=size, window=window, seconds=seconds)
+        return latencies
+
+    return drive
