@@ -1,1 +1,119 @@
-"""ledgerlog: a replicated, durable log for Python services, built on ledgers, on trio."""
+"""ledgerlog: a replicated, durable log for Python services, built on ledgers, on trio.
+
+    async with ledgerlog.connect("file:./data") as cluster:
+        log = await cluster.create_log("orders", exist_ok=True)
+        async with log.writer() as writer:
+            await writer.append(b"first")
+        async with log.read(start=0) as records:
+            async for record in records:
+                print(record.offset, record.data)
+
+The names below are the public ones; everything else may change.
+"""
+
+from ledgerlog.client.ledgers import Ledgers
+from ledgerlog.client.reader import LedgerReader
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.cluster import Cluster, connect
+from ledgerlog.errors import (
+    AppendUnknown,
+    BookieReadOnly,
+    BookieUnavailable,
+    CookieMismatch,
+    CursorConflict,
+    DiskFull,
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerClosed,
+    LedgerExists,
+    LedgerFenced,
+    LedgerLogError,
+    LedgerNotFound,
+    LogExists,
+    LogNotFound,
+    LogSealed,
+    LostLeadership,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    OffsetMismatch,
+    RecordTooLarge,
+    RecoveryFailed,
+    SessionExpired,
+    StorageCorrupt,
+    StorageError,
+    StorageLocked,
+    Truncated,
+    Unauthorized,
+    WireError,
+    WriteQuorumUnavailable,
+)
+from ledgerlog.log.log import Log
+from ledgerlog.log.reader import LogReader
+from ledgerlog.log.writer import LogWriter, Submission
+from ledgerlog.model.ids import Position
+from ledgerlog.model.ledger import LedgerMetadata, LedgerState
+from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import Ack, Record
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # connecting
+    "Cluster",
+    "connect",
+    # logs
+    "Ack",
+    "Log",
+    "LogReader",
+    "LogWriter",
+    "Position",
+    "Record",
+    "Replication",
+    "RetentionPolicy",
+    "RollPolicy",
+    "Submission",
+    # ledgers
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerState",
+    "LedgerWriter",
+    "Ledgers",
+    # errors
+    "AppendUnknown",
+    "BookieReadOnly",
+    "BookieUnavailable",
+    "CookieMismatch",
+    "CursorConflict",
+    "DiskFull",
+    "EntryCorrupt",
+    "EntryNotFound",
+    "EntryUnavailable",
+    "InvalidArgument",
+    "LedgerClosed",
+    "LedgerExists",
+    "LedgerFenced",
+    "LedgerLogError",
+    "LedgerNotFound",
+    "LogExists",
+    "LogNotFound",
+    "LogSealed",
+    "LostLeadership",
+    "MetadataOutcomeUnknown",
+    "MetadataUnavailable",
+    "NotEnoughBookies",
+    "OffsetMismatch",
+    "RecordTooLarge",
+    "RecoveryFailed",
+    "SessionExpired",
+    "StorageCorrupt",
+    "StorageError",
+    "StorageLocked",
+    "Truncated",
+    "Unauthorized",
+    "WireError",
+    "WriteQuorumUnavailable",
+]

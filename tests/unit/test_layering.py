@@ -70,13 +70,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.client": BELOW_CLIENT,
     "ledgerlog.log": BELOW_LOG,
     "ledgerlog.autorecovery": BELOW_TOOLS,
-    "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog"),
+    "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster"),
     # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
     "ledgerlog.embedded": (*FROM_BOOKIE, "ledgerlog.net.local", *BOOKIE),
     # Both start whole systems, auto-recovery and bookies included; the command also runs simulations.
     "ledgerlog.testing": (
         *BELOW_TOOLS,
         "ledgerlog",
+        "ledgerlog.cluster",
         "ledgerlog.autorecovery",
         "ledgerlog.embedded",
         *BOOKIE,
@@ -84,6 +85,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.cli": (
         *BELOW_TOOLS,
         "ledgerlog",
+        "ledgerlog.cluster",
         "ledgerlog.autorecovery",
         "ledgerlog.embedded",
         "ledgerlog.testing",
@@ -92,7 +94,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "ledgerlog.__main__": ("ledgerlog.cli",),
     # The public names.
-    "ledgerlog": (*VOCABULARY, "ledgerlog.client", "ledgerlog.log"),
+    "ledgerlog": (*VOCABULARY, "ledgerlog.client", "ledgerlog.log", "ledgerlog.cluster"),
+    # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
+    "ledgerlog.cluster": BELOW_TOOLS,
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
     "bookie.storage": (*VOCABULARY, "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
@@ -114,7 +118,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 LAZY_ARROWS: tuple[tuple[str, str], ...] = (
     # Allowed though the table says no, but only inside a function: a program that connects to a real
     # cluster never loads the storage node.
-    ("ledgerlog.client.cluster", "ledgerlog.embedded"),
+    ("ledgerlog.cluster", "ledgerlog.embedded"),
 )
 
 PURE_ROOMS = (
@@ -451,7 +455,7 @@ def test_a_tree_that_keeps_to_the_rules_is_accepted(tmp_path: Path) -> None:
             "ledgerlog.core.writer": "from ledgerlog import errors\nfrom ledgerlog.model.ids import Y\n",
             "ledgerlog.net.transport": "import socket\n",
             "ledgerlog.meta.zookeeper": "import kazoo.client\n",
-            "ledgerlog.client.cluster": "def f():\n    from ledgerlog.embedded import g\n",
+            "ledgerlog.cluster": "def f():\n    from ledgerlog.embedded import g\n",
             "ledgerlog.embedded": "from bookie.server import server\n",
             "ledgerlog.cli.main": "print(1)\n",
             "bookie.storage.disk": "import os\nimport plyvel\n",
@@ -489,17 +493,17 @@ def test_each_room_imports_the_rooms_it_names_and_no_other(tmp_path: Path, room:
     ],
 )
 def test_an_import_is_seen_in_every_form_it_can_take(tmp_path: Path, source: str) -> None:
-    plant(tmp_path, {"ledgerlog.client.cluster": "", "ledgerlog.core.writer": source})
+    plant(tmp_path, {"ledgerlog.cluster": "", "ledgerlog.core.writer": source})
     assert rules(tmp_path) == {"arrows"}
 
 
 def test_the_client_may_reach_embedded_bookies_only_from_a_function_of_one_module(tmp_path: Path) -> None:
-    eager = {"ledgerlog.embedded": "", "ledgerlog.client.cluster": "import ledgerlog.embedded\n"}
+    eager = {"ledgerlog.embedded": "", "ledgerlog.cluster": "import ledgerlog.embedded\n"}
     elsewhere = {
         "ledgerlog.embedded": "",
         "ledgerlog.client.writer": "def f():\n    import ledgerlog.embedded\n",
     }
-    directly = {"bookie.server.x": "", "ledgerlog.client.cluster": "def f():\n    import bookie.server.x\n"}
+    directly = {"bookie.server.x": "", "ledgerlog.cluster": "def f():\n    import bookie.server.x\n"}
     for number, sources in enumerate((eager, elsewhere, directly)):
         assert rules(plant(tmp_path / str(number), sources)) == {"arrows"}
 

@@ -1,0 +1,133 @@
+"""``connect``: from a cluster URI to a cluster that a program can use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from ledgerlog.client.bookies import BookieDirectory
+from ledgerlog.client.client import LedgerClient, open_client
+from ledgerlog.client.environment import Environment
+from ledgerlog.client.ledgers import Ledgers
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import APPEND_DEADLINE_S
+from ledgerlog.log import log as logs
+from ledgerlog.log.log import Log
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
+from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.tcp import TcpNetwork
+
+
+class Cluster:
+    """A connected cluster. Made by ``connect``."""
+
+    def __init__(self, uri: str, client: LedgerClient) -> None:
+        self.uri = uri
+        self._client = client
+
+    @property
+    def ledgers(self) -> Ledgers:
+        """The lower level: ledgers by their ids."""
+        return self._client.ledgers
+
+    @property
+    def bookies(self) -> BookieDirectory:
+        """The bookies that are registered."""
+        return self._client.bookies
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store, for tools."""
+        return self._client.store
+
+    @property
+    def client(self) -> LedgerClient:
+        """What ``ledgers`` stands on, for tools."""
+        return self._client
+
+    async def create_log(
+        self,
+        name: str,
+        *,
+        replication: Replication | None = None,
+        roll: RollPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        properties: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> Log:
+        """A new log; with ``exist_ok`` the one that has the name already, as it is.
+
+        ``replication`` defaults to the cluster's (min(3, N) bookies for an embedded one). Raises LogExists,
+        InvalidArgument, MetadataUnavailable."""
+        return await logs.create_log(
+            self._client,
+            name,
+            replication=replication or self._client.default_replication,
+            roll=roll or RollPolicy(),
+            retention=retention or RetentionPolicy(),
+            properties=dict(properties or {}),
+            exist_ok=exist_ok,
+        )
+
+    async def open_log(self, name: str) -> Log:
+        """The log of this name. LogNotFound, MetadataUnavailable."""
+        return await logs.open_log(self._client, name)
+
+    async def logs(self, prefix: str = "") -> list[str]:
+        """The names of all logs that begin with ``prefix``, sorted; complete, or an error."""
+        return await logs.list_logs(self._client, prefix)
+
+    async def delete_log(self, name: str) -> None:
+        """Delete a log and its ledgers. A writer that is still alive loses its leadership. LogNotFound."""
+        await logs.delete_log(self._client, name)
+
+
+@asynccontextmanager
+async def connect(
+    uri: str,
+    *,
+    default_replication: Replication | None = None,
+    append_deadline_s: float = APPEND_DEADLINE_S,
+) -> AsyncIterator[Cluster]:
+    """A ``Cluster`` for the body of the ``async with``; see docs for the URIs.
+
+    ``memory:`` and ``file:`` clusters run their bookies inside this process, until the body ends.
+    ``append_deadline_s`` is how long an append may lack its ack quorum before it fails.
+
+    Raises InvalidArgument (the URI or an option), StorageLocked (another process owns a ``file:``
+    directory), StorageCorrupt, MetadataUnavailable. Leaving the body ends every writer that is still open;
+    what was not acknowledged then is unknown (AppendUnknown)."""
+    if append_deadline_s <= 0:
+        raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")
+    parsed = parse_uri(uri)
+    environment = Environment()
+    if isinstance(parsed, MemoryUri | FileUri):
+        from ledgerlog.embedded import open_embedded  # Only here does the client know bookies.
+
+        async with open_embedded(parsed) as embedded:
+            copies = min(3, parsed.bookies)
+            replication = default_replication or Replication(
+                ensemble=copies, write_quorum=copies, ack_quorum=copies // 2 + 1
+            )
+            async with open_client(
+                embedded.store,
+                embedded.network,
+                environment=environment,
+                default_replication=replication,
+                append_deadline_s=append_deadline_s,
+            ) as client:
+                yield Cluster(uri, client)
+        return
+    async with (
+        open_store(parsed) as store,
+        open_client(
+            store,
+            TcpNetwork(),
+            environment=environment,
+            default_replication=default_replication,
+            append_deadline_s=append_deadline_s,
+        ) as client,
+    ):
+        yield Cluster(uri, client)
