@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.watermark import Watermark
+from ledgerlog.client.watermark import Watermark, fresh
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.append_queue import AppendQueue
 from ledgerlog.core.log_chain import Leadership
@@ -258,6 +258,17 @@ class Sender:
             await self._resolve()
         self._over.set()
 
+    async def refuse(self) -> None:
+        """Raise why nothing more is taken, as well as that gets known: whoever fenced us may not have written
+        his epoch yet when we looked. Returns if nothing is wrong; then it is no checkpoint."""
+        if self.refusal is None:
+            return
+        if self.failure is not None:
+            await self._over.wait()
+            with trio.move_on_after(LOG_RESOLVE_TIMEOUT_S):
+                await self._learn_successor()
+        raise fresh(self.refusal)
+
     async def _make_room(self) -> None:
         """Run the pump again once a full ledger window has room. Progress does that by itself, but in
         guaranteed mode room can come without progress of the LAC."""
@@ -320,6 +331,7 @@ class Sender:
         if self.answered.failure is None:
             self.answered.advance(max(answered, self.answered.value))
             self.answered.fail(self.failure)
+        self._over.set()
 
     async def leave(self) -> None:
         """Take nothing more, send and acknowledge what was taken, close the ledger, count it."""

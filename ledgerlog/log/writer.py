@@ -236,7 +236,7 @@ class LogWriter:
         nothing while the current ledger is empty. Appends go on meanwhile. Cancelling abandons the wait,
         not the roll. LostLeadership and the like if the leadership ends first."""
         await trio.lowlevel.checkpoint()
-        self._check_open()
+        await self._sender.refuse()
         if not self._sender.segment.record_count and not self._queue.has_queued:
             return
         before = self._sender.chain.current
@@ -244,7 +244,7 @@ class LogWriter:
         self._sender.keeper.look()
         while before in (self._sender.chain.current, self._sender.chain.draining):
             await self._sender.keeper.wait_moved()
-            self._check_open()
+            await self._sender.refuse()
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class LogWriter:
     async def _wait_room(self, size: int) -> None:
         """Wait in line for a place in the window. There is no checkpoint between the return of this and the
         caller's taking of the place."""
-        self._check_open()
+        await self._sender.refuse()
         self._at_gate += 1
         try:
             async with self._gate:
@@ -269,7 +269,7 @@ class LogWriter:
                         await self._answered.wait(self._answered.value + 1)
         finally:
             self._at_gate -= 1
-        self._check_open()
+        await self._sender.refuse()
 
     async def _take_many(
         self,
@@ -315,10 +315,6 @@ class LogWriter:
     def _is_free_for(self, size: int) -> bool:
         """Whether a record of ``size`` bytes may be taken now, past nobody who waits in line."""
         return not (self._sender.refusal or self._at_gate) and self._queue.has_room(size)
-
-    def _check_open(self) -> None:
-        if self._sender.refusal is not None:
-            raise fresh(self._sender.refusal)
 
     def _verdict(self, batch: Batch) -> LedgerLogError:
         """What to raise for a record that was taken and has failed."""
