@@ -122,7 +122,7 @@ def _print_writes(runs: list[WriteRun]) -> None:
         (
             run.mode if run.rate is None else f"{run.rate:,.0f}/s",
             run.size,
-            run.window if run.rate is None else "",
+            "" if run.window is None else run.window,
             f"{run.records_per_s:,.0f}",
             f"{run.megabytes_per_s:,.1f}",
             f"{run.p50_ms:.2f}",

@@ -56,7 +56,8 @@ class WriteRun:
     """window, rate, append_many, tasks or lone."""
     replication: str
     size: int
-    window: int
+    window: int | None
+    """Records in flight; None at a fixed rate, which has no window."""
     rate: float | None
     records: int
     seconds: float
@@ -125,7 +126,7 @@ async def _run(bench: BenchCluster, plan: WritePlan, *, mode: str, size: int, wi
         mode=mode,
         replication=str(plan.replication),
         size=size,
-        window=window,
+        window=None if mode == "rate" else window,
         rate=plan.rate if mode == "rate" else None,
         records=count,
         seconds=seconds,

@@ -39,6 +39,7 @@ class CommandLine(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
+        extra["prog_name"] = "ledgerlog"  # Also where it runs as ``python -m ledgerlog``.
         sys.exit(self._exit_code(args, extra))
 
     def _exit_code(self, args: Sequence[Any], extra: dict[str, Any]) -> int:
@@ -111,4 +112,4 @@ for command in (log, ledger, bookie, cluster, demo, bench):
 
 def main() -> None:
     """The entry point of the ``ledgerlog`` command."""
-    cli(prog_name="ledgerlog")
+    cli()

@@ -74,10 +74,15 @@ def print_table(
     for row in rows:
         table.add_row(*(escape_markup(str(cell)) for cell in row))
     console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        # A pipe has no width; a table that is cut would lose what a program looks for.
-        console.width = 10_000
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    # A pipe has no width: a table that is cut or folded would lose what a program looks for.
+    console.width = 10_000
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        print_line(line.rstrip())
 
 
 def escape_markup(text: str) -> str:

@@ -14,7 +14,7 @@ import attrs
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.core.ranges import RangeSet
 from ledgerlog.errors import BookieUnavailable, WireError
-from ledgerlog.limits import REQUEST_TIMEOUT_S
+from ledgerlog.limits import ENTRY_ID_MAX, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.net.pool import ConnectionPool
@@ -92,6 +92,6 @@ async def _held_by(pool: ConnectionPool, bookie: BookieId, ledger_id: int) -> Ra
         pairs: Sequence[tuple[int, int]] = decode_pairs_untrusted(reply.body)
         for low, high in pairs:
             held.add(low, high)
-        if not pairs:
-            return held
+        if not pairs or reply.header.argument >= ENTRY_ID_MAX:
+            return held  # The list is complete to the last id that there can be.
         first = reply.header.argument + 1

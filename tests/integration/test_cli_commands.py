@@ -1,0 +1,246 @@
+"""The commands over an embedded cluster: what they print, how they fail, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ledgerlog.cli.lines import UNTERMINATED
+from ledgerlog.cli.main import cli
+from ledgerlog.limits import RECORD_BYTES_MAX
+
+
+class Commands:
+    """The command line, against one cluster."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def run(self, *args: str, stdin: bytes | None = None, uri: bool = True) -> Result:
+        environment = {"LEDGERLOG_URI": self.uri if uri else None}
+        return CliRunner().invoke(cli, args, input=stdin, env=environment)
+
+    def ok(self, *args: str, stdin: bytes | None = None) -> bytes:
+        """Standard output of a command that succeeds and says nothing else."""
+        result = self.run(*args, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        assert result.stderr == ""
+        return result.stdout_bytes
+
+    def json(self, *args: str, stdin: bytes | None = None) -> Any:
+        """The one object that a command prints."""
+        return json.loads(self.ok(*args, "--json", stdin=stdin))
+
+    def lines(self, *args: str) -> list[Any]:
+        """The objects that a command prints, one a line."""
+        return [json.loads(line) for line in self.ok(*args, "--json").splitlines()]
+
+    def fails(self, *args: str, stdin: bytes | None = None, uri: bool = True) -> str:
+        """The one line with which a command fails."""
+        result = self.run(*args, stdin=stdin, uri=uri)
+        assert result.exit_code == 1, result.output
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert "Traceback" not in result.stderr
+        assert "ExceptionGroup" not in result.stderr
+        return result.stderr
+
+    def misused(self, *args: str, uri: bool = True) -> str:
+        result = self.run(*args, uri=uri)
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        return result.stderr
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    made = Commands(f"file:{tmp_path}/cluster")
+    made.ok("log", "create", "orders")
+    return made
+
+
+def test_lines_are_appended_read_and_shown_with_the_shapes_that_scripts_rely_on(commands: Commands) -> None:
+    appended = commands.json("log", "append", "orders", stdin=b"first\n\xff\n\nlast\n")
+    assert appended == {"records": 4, "first_offset": 0, "last_offset": 3, "epoch": 1}
+
+    records = commands.lines("log", "read", "orders")
+    assert [record["offset"] for record in records] == [0, 1, 2, 3]
+    assert [record.get("data") for record in records] == ["first", None, "", "last"]
+    assert records[1]["data_base64"] == "/w=="
+    assert records[0]["epoch"] == 1
+    assert records[0]["position"].count(":") == 2
+
+    shown = commands.json("log", "show", "orders")
+    assert shown["name"] == "orders"
+    assert (shown["epoch"], shown["first_offset"], shown["next_offset"]) == (1, 0, 4)
+    assert shown["sealed"] is False
+    (ledger,) = shown["ledgers"]
+    assert ledger["state"] == "CLOSED"
+    assert ledger["first_offset"] == 0
+    assert (ledger["ensemble_size"], ledger["write_quorum"], ledger["ack_quorum"]) == (1, 1, 1)
+    assert ledger["guaranteed"] is False
+    assert ledger["fragments"] == [{"first_entry": 0, "bookies": ["bookie-1"]}]
+
+    assert commands.lines("log", "list") == [{"name": "orders"}]
+    assert commands.lines("ledger", "list") == [{"id": ledger["id"]}]
+    shown_ledger = commands.json("ledger", "show", str(ledger["id"]))
+    assert shown_ledger["last_entry"] == ledger["last_entry"]
+    assert shown_ledger["custom"]["log-name"] == {"data": "orders"}
+    verified = commands.json("ledger", "verify", str(ledger["id"]))
+    assert verified["ledger"] == ledger["id"]
+    assert verified["entries"] == ledger["last_entry"] + 1
+    assert verified["under_replicated"] == verified["unreadable"] == []
+    assert commands.json("ledger", "recover", str(ledger["id"]))["state"] == "CLOSED"
+    entries = commands.lines("ledger", "read", str(ledger["id"]))
+    assert [entry["entry"] for entry in entries] == list(range(verified["entries"]))
+    (bookie,) = commands.lines("bookie", "list")
+    assert (bookie["id"], bookie["state"]) == ("bookie-1", "writable")
+
+
+def test_a_part_of_a_log_is_read_by_offset_position_time_and_word(commands: Commands) -> None:
+    commands.ok("log", "append", "orders", stdin=b"a\nb\nc\nd\n")
+    assert commands.ok("log", "read", "orders", "--raw", "--start", "1", "--until", "3") == b"b\nc\n"
+    position = commands.lines("log", "read", "orders")[2]["position"]
+    assert commands.ok("log", "read", "orders", "--raw", "--start", position) == b"c\nd\n"
+    assert commands.ok("log", "read", "orders", "--raw", "--start", "latest") == b""
+    assert commands.ok("log", "read", "orders", "--raw", "--start", "2001-01-01T00:00:00Z") == b"a\nb\nc\nd\n"
+    assert commands.ok("log", "read", "orders", "--raw", "--start", "2999-01-01T00:00:00Z") == b""
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"\n\n", b"a\n\nb", b"\r\n\0\n\xfe"])
+def test_raw_gives_back_the_file_byte_for_byte(commands: Commands, text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(text)
+    commands.ok("log", "append", "orders", "--input", str(tmp_path / "text"))
+    assert commands.ok("log", "read", "orders", "--raw") == text
+
+
+def test_a_missing_last_newline_is_remembered_in_a_property_and_separates_once_more_follows(
+    commands: Commands,
+) -> None:
+    commands.ok("log", "append", "orders", stdin=b"a\nb")
+    assert commands.json("log", "show", "orders")["properties"] == {UNTERMINATED: "1"}
+    commands.ok("log", "append", "orders", stdin=b"c\n")
+    assert commands.ok("log", "read", "orders", "--raw") == b"a\nb\nc\n"
+    assert commands.ok("log", "read", "orders", "--raw", "--until", "2") == b"a\nb"
+
+
+def test_nothing_to_append_is_not_an_error(commands: Commands) -> None:
+    appended = commands.json("log", "append", "orders", stdin=b"")
+    assert appended == {"records": 0, "first_offset": None, "last_offset": None, "epoch": 1}
+
+
+def test_a_line_over_the_limit_is_refused_by_its_number_and_what_stands_before_it_is_appended(
+    commands: Commands,
+) -> None:
+    long = b"x" * (RECORD_BYTES_MAX + 1)
+    error = commands.fails("log", "append", "orders", stdin=b"a\nb\n" + long + b"\nc\n")
+    assert "line 3" in error
+    assert str(RECORD_BYTES_MAX) in error
+    assert "2 records are in the log, at offsets 0 to 1" in error
+    assert commands.ok("log", "read", "orders", "--raw") == b"a\nb\n"
+
+
+def test_a_log_is_truncated_sealed_and_deleted(commands: Commands) -> None:
+    commands.ok("log", "append", "orders", stdin=b"a\nb\nc\n")
+    assert commands.json("log", "truncate", "orders", "--before", "2")["first_offset"] == 2
+    assert "first offset is 2" in commands.fails("log", "read", "orders", "--start", "0")
+    assert commands.ok("log", "read", "orders", "--raw") == b"c\n"
+    sealed = commands.json("log", "seal", "orders")
+    assert (sealed["sealed"], sealed["next_offset"]) == (True, 3)
+    assert "sealed" in commands.fails("log", "append", "orders", stdin=b"d\n")
+    assert commands.ok("log", "read", "orders", "--raw", "--follow") == b"c\n", "a sealed log has an end"
+    assert commands.json("log", "delete", "orders") == {"name": "orders", "deleted": True}
+    assert commands.lines("log", "list") == []
+    assert commands.lines("ledger", "list") == []
+
+
+def test_replication_is_chosen_when_a_log_is_made(tmp_path: Path) -> None:
+    commands = Commands(f"file:{tmp_path}/three?bookies=3")
+    commands.ok(
+        "log", "create", "g", "--ensemble", "3", "--write-quorum", "3", "--ack-quorum", "2", "--guaranteed"
+    )
+    commands.ok("log", "append", "g", stdin=b"a\n")
+    (ledger,) = commands.json("log", "show", "g")["ledgers"]
+    assert (ledger["ensemble_size"], ledger["write_quorum"], ledger["ack_quorum"]) == (3, 3, 2)
+    assert ledger["guaranteed"] is True
+
+
+def test_people_get_words_and_tables(commands: Commands) -> None:
+    commands.ok("log", "append", "orders", stdin=b"text\n\x1b[2Jescape\n")
+    assert commands.ok("log", "list") == b"orders\n"
+    shown = commands.ok("log", "show", "orders").decode()
+    assert "epoch 1" in shown
+    assert "bookie-1" in shown
+    read = commands.ok("log", "read", "orders")
+    assert b"0  text\n" in read
+    assert b"\x1b" not in read, "a record does not get at the terminal"
+    for command in (("ledger", "show", "0"), ("ledger", "verify", "0"), ("bookie", "list")):
+        assert commands.ok(*command)
+
+
+@pytest.mark.parametrize(
+    ("command", "what", "next_step"),
+    [
+        (("log", "show", "nothing"), "no log named 'nothing'", "log list"),
+        (("log", "create", "orders"), "exists already", "another name"),
+        (("log", "delete", "nothing"), "no log named", "log list"),
+        (("log", "truncate", "orders", "--before", "9"), "ends at offset 0", ""),
+        (("ledger", "show", "77"), "ledger 77 does not exist", "ledger list"),
+        (("log", "create", "wide", "--ensemble", "5"), "", ""),
+    ],
+)
+def test_a_fault_is_one_line_that_says_what_and_what_to_try(
+    commands: Commands, command: tuple[str, ...], what: str, next_step: str
+) -> None:
+    if command[2] == "wide":
+        commands.ok(*command)  # Making a log needs no bookies; writing it does.
+        command, what, next_step = ("log", "append", "wide"), "5 writable bookies are needed", "bookie list"
+    error = commands.fails(*command, stdin=b"")
+    assert error.startswith("ledgerlog: ")
+    assert what in error
+    assert next_step in error
+
+
+def test_a_cluster_that_is_not_there_is_not_made_by_looking_at_it(tmp_path: Path) -> None:
+    for uri in (f"sqlite:{tmp_path}/none.sqlite", f"file:{tmp_path}/none"):
+        assert "no cluster at" in Commands(uri).fails("log", "list")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_zookeeper_says_that_it_is_not_supported_by_this_version(tmp_path: Path) -> None:
+    commands = Commands("zk://127.0.0.1:1")
+    assert "not supported by this version" in commands.fails("log", "list")
+    error = commands.fails("cluster", "run", str(tmp_path), "--metadata", "zookeeper")
+    assert "not supported by this version" in error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("log", "create"),
+        ("log", "create", "no good name"),
+        ("log", "create", "x", "--ensemble", "2", "--write-quorum", "3"),
+        ("log", "create", "x", "--uri", "nonsense"),
+        ("log", "read", "orders", "--start", "somewhere"),
+        ("log", "read", "orders", "--raw", "--json"),
+        ("log", "append", "orders", "--input", "/nonexistent"),
+        ("log", "truncate", "orders"),
+        ("ledger", "show", "-1"),
+        ("ledger", "show", "x"),
+        ("demo", "--records", "0"),
+        ("bench", "write", "--size", "0"),
+        ("nonsense",),
+    ],
+)
+def test_wrong_usage_is_told_apart_from_failure(command: tuple[str, ...]) -> None:
+    assert "Usage: ledgerlog" in Commands("file:/nonexistent").misused(*command)
+
+
+def test_a_command_without_a_cluster_says_how_to_name_one() -> None:
+    error = Commands("").misused("log", "list", uri=False)
+    assert "--uri" in error
+    assert "LEDGERLOG_URI" in error

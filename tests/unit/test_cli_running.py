@@ -1,0 +1,98 @@
+"""One loop, no groups, and a clean end on signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import trio
+
+from ledgerlog.cli.complaints import complaint
+from ledgerlog.cli.options import numbers, parse_start, replication_of
+from ledgerlog.cli.running import Interrupted, run, run_until_interrupted, unwrap
+from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound, NotEnoughBookies
+from ledgerlog.model.ids import Position
+from ledgerlog.model.quorum import Replication
+
+
+def test_what_the_body_returns_is_returned() -> None:
+    async def body() -> int:
+        await trio.lowlevel.checkpoint()
+        return 7
+
+    assert run(body) == 7
+
+
+def test_an_error_from_nested_nurseries_comes_out_as_itself() -> None:
+    async def body() -> None:
+        async with trio.open_nursery(), trio.open_nursery():
+            raise LogNotFound("x")
+
+    with pytest.raises(LogNotFound):
+        run(body)
+
+
+def test_a_bug_is_told_before_the_faults_beside_it() -> None:
+    bug = ZeroDivisionError("a bug")
+    group = BaseExceptionGroup("", [LogNotFound("x"), ExceptionGroup("", [bug])])
+    assert unwrap(group) is bug
+    assert bug.__notes__ == ["beside it: LogNotFound: there is no log named 'x'"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_body_through_its_context_managers(number: signal.Signals) -> None:
+    left = []
+
+    async def body() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await trio.sleep_forever()
+        finally:
+            left.append("left")
+
+    with pytest.raises(Interrupted) as caught:
+        run(body)
+    assert caught.value.exit_code == 128 + number
+    run_until_interrupted(body)
+    assert left == ["left", "left"]
+
+
+def test_a_complaint_is_one_line_that_says_what_to_try() -> None:
+    line = complaint(NotEnoughBookies("3 are needed,\n  2 registered."))
+    assert line.startswith("3 are needed, 2 registered (")
+    assert "bookie list" in line
+    assert "ledger list" in complaint(LedgerNotFound(3))
+
+
+def test_where_to_start_is_an_offset_a_position_a_time_or_a_word() -> None:
+    assert parse_start("17") == 17
+    assert parse_start("latest") == "latest"
+    assert parse_start("3:4:5") == Position(3, 4, 5)
+    moment = parse_start("2026-01-31T12:00:00+00:00")
+    assert getattr(moment, "year", None) == 2026
+    assert getattr(parse_start("2026-01-31T12:00"), "tzinfo", None) is not None
+    for wrong in ("", "-1", "tomorrow", "1:2", "1:2:x"):
+        with pytest.raises(InvalidArgument):
+            parse_start(wrong)
+
+
+def test_replication_options_that_are_left_out_follow_from_those_that_are_given() -> None:
+    assert replication_of(None, None, None, False) is None
+    assert replication_of(None, None, None, True) == Replication(3, 3, 2, True)
+    assert replication_of(1, None, None, False) == Replication(1, 1, 1)
+    assert replication_of(5, None, None, False) == Replication(5, 3, 2)
+    assert replication_of(None, 4, None, False) == Replication(4, 4, 3)
+    assert replication_of(None, None, 3, False) == Replication(3, 3, 3)
+
+
+def test_numbers_with_commas_are_checked() -> None:
+    import click
+
+    callback = numbers(1, 10)
+    command = click.Command("x")
+    ctx, param = click.Context(command), click.Option(["--size"])
+    assert callback(ctx, param, "1, 10") == (1, 10)
+    for wrong in ("", "0", "11", "1,x"):
+        with pytest.raises(click.BadParameter):
+            callback(ctx, param, wrong)
