@@ -286,6 +286,7 @@ async def test_adds_given_in_the_moment_of_the_loss_are_part_of_it(local_scene: 
     assert not sink.calls, "no sink is called from inside a send"
     await sink.until("lost")
     assert sink.count("lost") == 1
+    assert scene.connection.statistics().adds_sent == 1, "the second never was an add of that connection"
 
 
 async def test_a_send_that_breaks_inside_a_burst_is_told_after_it(local_scene: Scene) -> None:
@@ -410,6 +411,32 @@ async def test_one_late_answer_among_prompt_ones_is_noticed_in_time(
     assert 2.0 + ADD_TIMEOUT_S <= trio.current_time() - started <= 2.0 + ADD_TIMEOUT_S + 0.75
 
 
+async def test_one_add_without_an_answer_among_late_ones_is_noticed_in_time(
+    local_scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    scene = local_scene
+    sink, peer = await scene.connected_sink()
+    started = trio.current_time()
+
+    async def answer_late() -> None:
+        for number in range(1, 31):  # The 31st, which is sent at 31 s, and all later ones: never.
+            await trio.sleep_until(started + number + ADD_TIMEOUT_S - 0.5)
+            await peer.acknowledge(number)
+
+    async def send() -> None:
+        for number in itertools.count(1):
+            await trio.sleep_until(started + number)
+            if scene.connection.is_connected:
+                scene.send(sink, number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer_late)
+        nursery.start_soon(send)
+        await sink.until("lost")
+        nursery.cancel_scope.cancel()
+    assert 31 + ADD_TIMEOUT_S <= trio.current_time() - started <= 31 + ADD_TIMEOUT_S + 0.75
+
+
 async def test_a_message_that_never_gets_finished_breaks_the_connection(
     local_scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -437,8 +464,8 @@ async def test_slow_but_whole_messages_break_nothing(
     scene = local_scene
     sink, peer = await scene.connected_sink()
     stream = acknowledgement(0) * 6
-    for at in range(0, len(stream), 12):
-        await peer.send(stream[at : at + 12])
+    for at in range(7, len(stream), 12):  # It is in the middle of a message whenever somebody looks.
+        await peer.send(stream[max(at - 12, 0) : at])
         await trio.sleep(0.6)
     assert scene.connection.is_connected
     assert not sink.calls

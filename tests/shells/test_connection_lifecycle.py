@@ -192,6 +192,26 @@ async def test_a_connection_that_answers_nothing_is_no_success_for_the_back_off(
     assert sink.count("connected") == 8
 
 
+async def test_an_answer_makes_the_next_back_off_short_again(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    scene.bookie.registered = False
+    sink = RecordingSink()
+    scene.connection.attach(sink)
+    await sink.until("lost", 12)
+    scene.bookie.registered = True
+    peer = await scene.bookie.next()
+    await sink.until("connected")
+    scene.send(sink, 0)
+    await peer.next_adds(1)
+    await peer.acknowledge()
+    await sink.until("ok")
+    lost = trio.current_time()
+    peer.close()
+    await scene.bookie.next()
+    assert trio.current_time() - lost <= 2 * RECONNECT_DELAY_MIN_S
+
+
 async def test_a_failing_bookie_is_reported_once_in_the_log(
     scene: Scene, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -237,6 +257,7 @@ async def test_a_connection_that_nobody_needs_is_closed_after_a_while_and_made_a
     scene.connection.detach(sink)
     await peer.wait_lost()
     assert 1.5 * CONNECTION_IDLE_S <= trio.current_time() - started <= 1.5 * CONNECTION_IDLE_S + 0.75
+    await trio.testing.wait_all_tasks_blocked()
     statistics = scene.connection.statistics()
     assert (statistics.connects, statistics.losses) == (1, 0)
     scene.connection.attach(sink)

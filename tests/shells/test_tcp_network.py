@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.net.tcp import TcpNetwork, parse_address
+from ledgerlog.net.tcp import TcpNetwork, TcpStream, parse_address
 from ledgerlog.net.transport import ConnectionLost
 
 
@@ -100,6 +100,30 @@ async def test_streams_send_at_once_and_notice_dead_machines() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 0
         assert not sock.get_inheritable()
     for each in (client, server, listener):
+        each.close()
+
+
+class HalfSocket(socket.socket):
+    """A kernel that takes half of every send, and has room again at once."""
+
+    def sendmsg(self, buffers: object, *more: object) -> int:  # type: ignore[override]
+        data = b"".join(buffers)  # type: ignore[arg-type]
+        return self.send(data[: (len(data) + 1) // 2])
+
+
+async def test_a_send_of_many_buffers_ends_where_the_kernel_stopped_taking() -> None:
+    left, right = socket.socketpair()
+    sock = HalfSocket(fileno=left.detach())
+    for each in (sock, right):
+        each.setblocking(False)
+    sender, receiver = TcpStream(sock, "right"), TcpStream(right, "left")
+    buffers = [index.to_bytes(2, "big") for index in range(4000)]
+    sent = sender.send_nowait(buffers)
+    room = memoryview(bytearray(10_000))
+    assert 0 < sent < 8000
+    assert await receiver.receive_into(room) == sent
+    assert room[:sent] == b"".join(buffers)[:sent]
+    for each in (sender, receiver):
         each.close()
 
 
