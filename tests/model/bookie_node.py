@@ -1,0 +1,208 @@
+"""A bookie of the model: the production ``LedgerState`` with a journal of a few records.
+
+What the engine does around the verdicts is done here in the smallest form: verdict and journal record in one
+step; an answer leaves once the block that it waits for is durable; a crash takes what was not synced, and the
+answers that waited, with it.
+
+Where crashes are not played, a request and its sync are one step: an answer that is late already stands for
+a sync that is late.
+
+Blocks are numbered anew after every sync (the last durable one is ``DURABLE``), so that two histories that
+leave the same state also look the same.
+"""
+
+from __future__ import annotations
+
+from bookie.core.ledger import LedgerState, StoredLedger
+from bookie.core.records import Run
+from ledgerlog.core.recovery import Negative
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.wire.frame import Status
+from tests.cores import KEY, LEDGER
+from tests.model.messages import Add, AddAnswer, Answer, Fence, FenceAnswer, Read, ReadAnswer, Request
+from tests.model.structure import clone, picture
+
+DURABLE = 1
+"""The number of the journal's last durable block."""
+
+
+class BookieNode:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ledger: LedgerState | None = None
+        self.entries: dict[int, tuple[bytes, int]] = {}
+        """Payload and journal block of every entry accepted."""
+        self.lacs: list[tuple[int, int, int]] = []
+        """LAC, LAFR and block of the adds whose block is not durable."""
+        self.durable_lac = NO_ENTRY
+        self.durable_lafr = NO_ENTRY
+        self.last_block = DURABLE
+        self.waiting: list[tuple[int, Answer]] = []
+        """Answers and the blocks that they wait for."""
+        self.in_limbo = False
+        """Its former life lost data: what it lacks it may have had (A.3)."""
+        self.fence_was_told = False
+        """A ghost of the checks: an answer that implies the fence has left (FenceDurable)."""
+
+    def copy(self) -> BookieNode:
+        made = BookieNode(self.name)
+        made.ledger = clone(self.ledger)
+        made.entries = dict(self.entries)
+        made.lacs = list(self.lacs)
+        made.durable_lac, made.durable_lafr = self.durable_lac, self.durable_lafr
+        made.last_block = self.last_block
+        made.waiting = list(self.waiting)
+        made.in_limbo = self.in_limbo
+        made.fence_was_told = self.fence_was_told
+        return made
+
+    def key(self) -> object:
+        return (
+            self.name,
+            picture(self.ledger),
+            tuple(sorted(self.entries.items())),
+            tuple(self.lacs),
+            self.durable_lac,
+            self.durable_lafr,
+            self.last_block,
+            tuple(sorted(self.waiting, key=repr)),
+            self.in_limbo,
+            self.fence_was_told,
+        )
+
+    # --- what the checks look at --------------------------------------------------------------
+
+    @property
+    def durable_entries(self) -> dict[int, bytes]:
+        return {e: payload for e, (payload, block) in self.entries.items() if block <= DURABLE}
+
+    @property
+    def is_fenced_durably(self) -> bool:
+        ledger = self.ledger
+        return (
+            ledger is not None
+            and ledger.is_fenced
+            and (ledger.is_fence_durable or 0 < ledger.fence_sequence <= DURABLE)
+        )
+
+    @property
+    def lac(self) -> int:
+        return NO_ENTRY if self.ledger is None else self.ledger.lac
+
+    @property
+    def lafr(self) -> int:
+        return NO_ENTRY if self.ledger is None else self.ledger.lafr
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def handle(self, request: Request) -> list[Answer]:
+        """The answers that leave now."""
+        if self.ledger is None:
+            self.ledger = LedgerState(LEDGER, KEY)  # The first add or fence brings the key.
+        if isinstance(request, Add):
+            self._add(self.ledger, request)
+        elif isinstance(request, Fence):
+            self._fence(self.ledger)
+            lac, lafr = self.ledger.lac, self.ledger.lafr
+            self._answer_when_fenced(
+                self.ledger, FenceAnswer(request.client, self.name, request.slot, lac, lafr)
+            )
+        else:
+            self._read(self.ledger, request)
+        return self._release()
+
+    def _next_block(self) -> int:
+        self.last_block += 1
+        return self.last_block
+
+    def _add(self, ledger: LedgerState, add: Add) -> None:
+        answer = AddAnswer(add.client, self.name, add.tenure, add.entry_id, Status.OK)
+        refusal = ledger.add_refusal(KEY, add.is_recovery)
+        if refusal is not None:
+            self.waiting.append((DURABLE, answer._replace(status=refusal)))
+            return
+        ledger.tell(add.lac, add.lafr)
+        if add.entry_id in self.entries:  # Not stored twice; it waits like the first did (rule 7).
+            payload, block = self.entries[add.entry_id]
+            assert payload == add.payload, "ContentAgree: an id has one payload (rule 6)"
+            self.waiting.append((block, answer))
+            return
+        block = self._next_block()
+        ledger.on_run(Run(LEDGER, add.entry_id, add.entry_id, 1, 0, 0, 0, block))
+        self.entries[add.entry_id] = add.payload, block
+        self.lacs.append((add.lac, add.lafr, block))
+        self.waiting.append((block, answer))
+
+    def _fence(self, ledger: LedgerState) -> None:
+        assert ledger.fence_refusal(KEY) is None
+        if not ledger.is_fenced:
+            ledger.on_fence()
+            ledger.fence_sequence = self._next_block()
+
+    def _read(self, ledger: LedgerState, read: Read) -> None:
+        self._fence(ledger)
+        ask = read.ask
+        # What was accepted counts, synced or not: it may be acknowledged yet. The answer waits for it.
+        wanted = range(ask.first, ask.last + 1, ask.stride)
+        found = tuple((e, self.entries[e][0]) for e in wanted if e in self.entries)
+        negative = Negative.UNKNOWN if self.in_limbo else Negative.ABSENT
+        block = max((self.entries[e][1] for e in wanted if e in self.entries), default=DURABLE)
+        self._answer_when_fenced(ledger, ReadAnswer(read.client, self.name, ask, found, negative), block)
+
+    def _answer_when_fenced(self, ledger: LedgerState, answer: Answer, block: int = DURABLE) -> None:
+        if not ledger.is_fence_settled(DURABLE):
+            block = max(block, ledger.fence_sequence)
+        self.waiting.append((block, answer))
+
+    def _release(self) -> list[Answer]:
+        ready = [answer for block, answer in self.waiting if block <= DURABLE]
+        self.waiting = [(block, answer) for block, answer in self.waiting if block > DURABLE]
+        for answer in ready:
+            if not isinstance(answer, AddAnswer):
+                assert self.is_fenced_durably, f"FenceBeforeReply: {answer}"
+                self.fence_was_told = True
+        return ready
+
+    # --- the disk -----------------------------------------------------------------------------
+
+    @property
+    def has_unsynced(self) -> bool:
+        return self.last_block > DURABLE
+
+    def sync(self) -> list[Answer]:
+        """Everything in the journal becomes durable; the answers that leave."""
+        ledger = self.ledger
+        assert ledger is not None
+        for lac, lafr, _ in self.lacs:
+            self.durable_lac = max(self.durable_lac, lac)
+            self.durable_lafr = max(self.durable_lafr, lafr)
+        self.lacs = []
+        self.entries = {e: (payload, DURABLE) for e, (payload, _) in self.entries.items()}
+        ledger.runs = [run._replace(sequence=DURABLE) for run in ledger.runs]
+        if ledger.fence_sequence:
+            ledger.fence_sequence = DURABLE
+        self.last_block = DURABLE
+        self.waiting = [(DURABLE, answer) for _, answer in self.waiting]
+        return self._release()
+
+    def crash(self) -> None:
+        """The process dies and boots again from what is durable."""
+        fenced = self.is_fenced_durably
+        self.entries = {e: kept for e, kept in self.entries.items() if kept[1] <= DURABLE}
+        self.lacs, self.waiting, self.last_block = [], [], DURABLE
+        if not self.entries and not fenced and self.durable_lac == self.durable_lafr == NO_ENTRY:
+            self.ledger = None
+            return
+        last = max(self.entries, default=NO_ENTRY)
+        self.ledger = LedgerState.restore(
+            LEDGER,
+            StoredLedger(
+                key=KEY,
+                is_fenced=fenced,
+                lac=self.durable_lac,
+                lafr=self.durable_lafr,
+                last_entry=last,
+                widest=0,
+                straddle=0,
+            ),
+        )

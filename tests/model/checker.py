@@ -1,0 +1,175 @@
+"""Searching the model: every order of events for small configurations, random walks for larger ones.
+
+``explore`` goes breadth first, so the first violation it meets lies at the end of a shortest schedule. The
+visited set keeps 64 random bits a state (two states of a million share them with a probability of about
+3e-8) with its predecessor, from which a schedule is found again.
+
+``walk`` goes at random, by a seed, with the leaning that part E.4 of the protocol asks for: recoveries begin
+while the owner is still at work, changes are not rare, and a client that has begun is slow at times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from random import Random
+
+import attrs
+
+from tests.model.configuration import Configuration
+from tests.model.invariants import Violation
+from tests.model.words import describe
+from tests.model.world import Action, State, World
+
+
+@attrs.frozen
+class Schedule:
+    """A violation and the way to it."""
+
+    configuration: Configuration
+    steps: tuple[str, ...]
+    violation: Violation
+
+    def __str__(self) -> str:
+        steps = " ".join(f"({number}) {step}." for number, step in enumerate(self.steps, 1))
+        return f"{self.configuration}\n{steps}\n=> {self.violation}"
+
+
+@attrs.define
+class Result:
+    configuration: Configuration
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    """CPU seconds."""
+    closed: int = 0
+    """States in which the register says CLOSED; a search that never closes a ledger has tested little."""
+    complete: bool = True
+    schedule: Schedule | None = None
+
+    def __str__(self) -> str:
+        rate = self.states / self.seconds if self.seconds else 0.0
+        outcome = "ok" if self.schedule is None else self.schedule.violation.name
+        return (
+            f"{self.states:>9,} states {self.transitions:>10,} transitions depth {self.depth:>3} "
+            f"{self.seconds:6.1f} s {rate:7,.0f}/s  {outcome}{'' if self.complete else ' (cut)'}  "
+            f"{self.configuration}"
+        )
+
+
+def explore(configuration: Configuration, *, states_max: int = 1 << 62) -> Result:
+    """Every state of a configuration, or as many as allowed, nearest first."""
+    world = World(configuration)
+    begin = time.process_time()
+    result = Result(configuration)
+    first = world.initial()
+    # The print of a state: that of its predecessor.
+    came_from: dict[int, int] = {first.print: first.print}
+    frontier = [first]
+    while frontier:
+        following: list[State] = []
+        for state in frontier:
+            here = state.print
+            for action in world.actions(state):
+                result.transitions += 1
+                try:
+                    found = world.step(state, action)
+                except Violation as violation:
+                    steps = (*_retrace(world, came_from, here), describe(world, state, action))
+                    result.schedule = Schedule(configuration, steps, violation)
+                    return _finish(result, came_from, begin)
+                if found.print not in came_from:
+                    came_from[found.print] = here
+                    following.append(found)
+                    result.closed += world.metadata(found).is_closed
+        if len(came_from) >= states_max and following:
+            result.complete = False
+            return _finish(result, came_from, begin)
+        if following:
+            result.depth += 1
+        frontier = following
+    return _finish(result, came_from, begin)
+
+
+def _finish(result: Result, came_from: dict[int, int], begin: float) -> Result:
+    result.states = len(came_from)
+    result.seconds = time.process_time() - begin
+    return result
+
+
+def _retrace(world: World, came_from: dict[int, int], target: int) -> list[str]:
+    """The actions from the beginning to the state with a print, in words."""
+    prints: deque[int] = deque()
+    while came_from[target] != target:
+        prints.appendleft(target)
+        target = came_from[target]
+    state = world.initial()
+    steps = []
+    for wanted in prints:
+        for action in world.actions(state):
+            found = world.step(state, action)
+            if found.print == wanted:
+                steps.append(describe(world, state, action))
+                state = found
+                break
+        else:
+            raise AssertionError("the predecessor does not lead to its successor")
+    return steps
+
+
+def walk(configuration: Configuration, seeds: range, *, steps_max: int = 400) -> Result:
+    """Random walks, one for each seed, each to its end."""
+    world = World(configuration)
+    begin = time.process_time()
+    result = Result(configuration)
+    seen: set[int] = set()
+    for seed in seeds:
+        random = Random(f"walk/{seed}")
+        slow = {place: random.choice((0.15, 1.0, 1.0)) for place in range(len(world.place_of))}
+        state = world.initial()
+        taken: list[str] = []
+        for depth in range(steps_max):
+            actions = list(world.actions(state))
+            if not actions:
+                break
+            actions.sort(key=repr)
+            weights = [_weight(world, action, slow) for action in actions]
+            (action,) = random.choices(actions, weights)
+            result.transitions += 1
+            taken.append(describe(world, state, action))
+            try:
+                state = world.step(state, action)
+            except Violation as violation:
+                result.schedule = Schedule(configuration, (f"seed {seed}", *taken), violation)
+                result.states, result.depth = len(seen), max(result.depth, depth)
+                result.seconds = time.process_time() - begin
+                return result
+            seen.add(state.print)
+            result.depth = max(result.depth, depth)
+        result.closed += world.metadata(state).is_closed
+    result.states = len(seen)
+    result.seconds = time.process_time() - begin
+    return result
+
+
+def _weight(world: World, action: Action, slow: dict[int, float]) -> float:
+    """How likely an action is, before all are made to sum to one."""
+    if action[0] == "message":
+        return 1.0 * slow[world.targets[action[1]]]
+    if action[0] == "again":
+        return 0.05
+    if action[0] == "start":
+        return 0.25
+    return _LEANINGS.get(action[2], 1.0) * slow[action[1]]
+
+
+_LEANINGS = {
+    "append": 0.6,
+    "fail": 0.12,
+    "connect": 0.4,
+    "change": 0.7,
+    "fail_fence": 0.05,
+    "fail_read": 0.05,
+}
+_LEANINGS |= {"close": 0.02, "give_up": 0.02, "crash": 0.3, "sync": 0.5}

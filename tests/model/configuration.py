@@ -1,0 +1,52 @@
+"""What is in the model's world, and how much may go wrong in it."""
+
+from __future__ import annotations
+
+import attrs
+
+BUDGETS = ("fail", "connect", "change", "fence", "read", "lost", "dup", "crash", "give_up")
+
+
+@attrs.frozen
+class Configuration:
+    """Quorums, entries, clients, and a budget for everything that may go wrong."""
+
+    shape: tuple[int, int, int]
+    entries: int
+    bookies: int
+    guaranteed: bool = False
+    full_pinning: bool = False
+    recoverers: int = 1
+    round_entries: int = 1
+    frames_outstanding: int = 8
+    close: bool = False
+    """The owner may close."""
+    fail: int = 0
+    """How often a client takes a bookie of its ensemble for lost (time-out, connection, refusal)."""
+    connect: int = 0
+    """How often a failed bookie comes back: everything unconfirmed is sent again."""
+    change: int = 0
+    """How often slots are replaced."""
+    fence: int = 0
+    """How often a fence times out at its recoverer; it may still reach the bookie later."""
+    read: int = 0
+    """How often a recovery read times out; likewise."""
+    lost: int = 0
+    """How often the answer of a metadata write is lost before the store has seen the write: the client reads
+    again, and the write may still be applied later."""
+    dup: int = 0
+    """How often a request is handled twice."""
+    crash: int = 0
+    """How often a bookie loses what it had not synced, and restarts."""
+    give_up: int = 0
+    """Whether the owner may give up."""
+
+    def __str__(self) -> str:
+        mode = ""
+        if self.guaranteed:
+            mode = " guaranteed" + (" (full pinning)" if self.full_pinning else "")
+        told = [f", {name} {getattr(self, name)}" for name in BUDGETS if getattr(self, name)]
+        return (
+            f"{'/'.join(map(str, self.shape))}{mode}, {self.bookies} bookies, {self.entries} entries, "
+            f"{self.recoverers} recoverers{', close' if self.close else ''}{''.join(told)}"
+        )

@@ -1,0 +1,142 @@
+"""What travels between the nodes of the model, and the words for it.
+
+Messages lie in one pool without order: any of them may be delivered next, late, or never. Clients are named
+W (the owner), R0 and R1 (recoverers), bookies b0, b1, ...
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ledgerlog.core.recovery import Negative, ReadAsk
+from ledgerlog.core.writer import MetadataIntent
+from ledgerlog.model.ledger import LedgerState
+from ledgerlog.wire.frame import Status
+
+OWNER = "W"
+
+
+class Add(NamedTuple):
+    client: str
+    bookie: str
+    tenure: int
+    """The sender's count of the bookies that have sat in the slot: an answer is for that tenure alone."""
+    entry_id: int
+    payload: bytes
+    lac: int
+    lafr: int
+    is_recovery: bool
+
+    def __str__(self) -> str:
+        return f"e{self.entry_id} for {self.client} (LAC {self.lac})"
+
+
+class AddAnswer(NamedTuple):
+    client: str
+    bookie: str
+    tenure: int
+    entry_id: int
+    status: Status
+
+
+class Fence(NamedTuple):
+    client: str
+    bookie: str
+    slot: int
+
+
+class FenceAnswer(NamedTuple):
+    client: str
+    bookie: str
+    slot: int
+    lac: int
+    lafr: int
+
+
+class Read(NamedTuple):
+    client: str
+    bookie: str
+    ask: ReadAsk
+
+
+class ReadAnswer(NamedTuple):
+    client: str
+    bookie: str
+    ask: ReadAsk
+    found: tuple[tuple[int, bytes], ...]
+    negative: Negative
+
+
+class Write(NamedTuple):
+    """A compare-and-set on its way to the metadata store."""
+
+    client: str
+    version: int
+    intent: MetadataIntent
+
+    def __hash__(self) -> int:
+        return hash((self.client, self.version, self.key))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Write) and (self.client, self.version, self.key) == (
+            other.client,
+            other.version,
+            other.key,
+        )
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        metadata = self.intent.metadata
+        return metadata.state, metadata.fragments, metadata.last_entry
+
+
+Request = Add | Fence | Read
+Answer = AddAnswer | FenceAnswer | ReadAnswer
+Message = Request | Answer | Write
+
+
+def describe_handling(message: Message, answers: tuple[Message, ...]) -> str:
+    """In the words of part E: a bookie or the store handles a request."""
+    match message:
+        case Add():
+            refused = any(isinstance(a, AddAnswer) and a.status is Status.FENCED for a in answers)
+            return f"{message.bookie} {'refuses' if refused else 'stores'} {message}"
+        case Fence():
+            return f"{message.client} fences {message.bookie}"
+        case Read():
+            return f"{message.bookie} serves {message.client} read {_range(message.ask)}"
+        case Write():
+            return f"the store sees {message.client}'s write {describe_write(message)}"
+    raise AssertionError(message)
+
+
+def describe_receipt(message: Answer) -> str:
+    """In the words of part E: a client takes an answer."""
+    match message:
+        case AddAnswer():
+            said = "refused" if message.status is Status.FENCED else "acks"
+            return f"{message.bookie} {said} e{message.entry_id} to {message.client}"
+        case FenceAnswer():
+            return f"{message.client} hears that {message.bookie} is fenced (LAC {message.lac})"
+        case ReadAnswer():
+            words = dict.fromkeys(
+                range(message.ask.first, message.ask.last + 1, message.ask.stride),
+                "NoSuchEntry" if message.negative is Negative.ABSENT else "Unknown",
+            )
+            words |= {entry_id: "OK" for entry_id, _ in message.found}
+            told = ", ".join(f"e{entry_id}: {word}" for entry_id, word in words.items())
+            return f"{message.bookie} answers {message.client} read {told}"
+
+
+def describe_write(message: Write) -> str:
+    metadata = message.intent.metadata
+    if metadata.state is LedgerState.CLOSED:
+        return f"CLOSED last={metadata.last_entry} at version {message.version}"
+    if metadata.state is LedgerState.IN_RECOVERY:
+        return f"IN_RECOVERY at version {message.version}"
+    last = metadata.last_fragment
+    return f"({last.first_entry}: {','.join(last.ensemble)}) at version {message.version}"
+
+
+def _range(ask: ReadAsk) -> str:
+    return ",".join(f"e{entry_id}" for entry_id in range(ask.first, ask.last + 1, ask.stride))

@@ -1,0 +1,610 @@
+"""The model's world: a metadata register, bookies, an owner, recoverers, and the messages between them.
+
+A state is a tuple of numbers, one for each component, and the set of messages under way. Components are
+objects (``client_nodes``, ``bookie_node``: production cores in small shells) that never change once they
+have a number; ``_react`` copies one, lets the production code run on the copy, and gives the result its
+number. The same component meets the same input in very many states of the world, so production code runs
+once for each such pair and the rest is looking up: what is explored is the product of the components' own
+automata.
+
+``actions`` lists everything that may happen next, and ``step`` does it. Deliveries are free; what nature or a
+user does is bounded by the configuration's budgets (see ``Configuration``). After every step the invariants
+are checked (``invariants``), and so are the production code's own assertions: ``Violation``.
+
+**Answers.** A message may be late without limit. Where that adds nothing, a request and its answer are one
+step, and "silent" is the same step with the answer lost (see ``is_answered_at_once``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+from ledgerlog.core.recovery import LedgerRecovery, Phase
+from ledgerlog.core.writer import LedgerWriter
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.quorum import Replication
+from tests.cores import bookies, new_metadata
+from tests.model import invariants
+from tests.model.bookie_node import BookieNode
+from tests.model.client_nodes import SENT, TO_BE_READ, OwnerNode, RecovererNode, choices, read_stored
+from tests.model.configuration import BUDGETS, Configuration
+from tests.model.invariants import NEVER, Violation
+from tests.model.messages import (
+    OWNER,
+    Add,
+    AddAnswer,
+    Fence,
+    FenceAnswer,
+    Message,
+    Read,
+    ReadAnswer,
+    Write,
+)
+
+META, BUDGET, END, FIRST_CLIENT = 0, 1, 2, 3
+"""Places in a state: the register; what is left of the budgets; the lowest entry that a recoverer found
+missing for certain; then the owner, the recoverers, the bookies."""
+
+_DUP, _CRASH = BUDGETS.index("dup"), BUDGETS.index("crash")
+
+
+class Register(NamedTuple):
+    metadata: LedgerMetadata
+    version: int
+
+
+class Reaction(NamedTuple):
+    """What came of one input to one component."""
+
+    node: int
+    out: tuple[int, ...]
+    """Messages sent."""
+    events: tuple[tuple[Any, ...], ...]
+
+
+class State(NamedTuple):
+    places: tuple[int, ...]
+    pool: frozenset[int]
+    print: int
+    """64 random bits for every component and message, xored: what the visited set keeps."""
+
+
+Action = tuple[Any, ...]
+"""("message" | "silent" | "again", number), ("start", place), ("do", place, what, argument, budget)."""
+
+
+class World:
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.replication = Replication(*configuration.shape, guaranteed=configuration.guaranteed)
+        self.bookies = bookies(configuration.bookies)
+        self.clients = (OWNER, *(f"R{i}" for i in range(configuration.recoverers)))
+        self.names = ("metadata", "budgets", "end", *self.clients, *self.bookies)
+        self.place_of = {name: place for place, name in enumerate(self.names)}
+        self.first_bookie = FIRST_CLIENT + len(self.clients)
+        self.messages: list[Message] = []
+        self.targets: list[int] = []
+        """The places that messages are under way to."""
+        self.senders: list[int] = []
+        """The places of the clients that messages are from, or answers for."""
+        self.nodes: list[Any] = []
+        self._random = Random("prints")
+        self._prints: list[int] = []
+        self._numbers: dict[Any, int] = {}
+        self._message_prints: list[int] = []
+        self._message_numbers: dict[Message, int] = {}
+        self._reactions: dict[tuple[Any, ...], Reaction] = {}
+        self._deliveries: dict[tuple[int, int, int], tuple[int, int, tuple[int, ...], Any]] = {}
+        self._inert: dict[tuple[int, int, int], bool] = {}
+        self._heard: dict[tuple[int, int, int], bool] = {}
+        self._wants: dict[int, list[tuple[int | None, Action]]] = {}
+        self._checked: dict[tuple[int, ...], Violation | None] = {}
+        self._features: list[int] = []
+        self._feature_numbers: dict[Any, int] = {}
+        # An acknowledgement may be late to some effect only where something is sent again, or to others.
+        self._are_acks_at_once = not (configuration.change or configuration.connect)
+
+    # --- numbers ------------------------------------------------------------------------------
+
+    def _number(self, key: Any, node: Any) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.nodes)
+            self.nodes.append(node)
+            self._prints.append(self._random.getrandbits(64))
+            feature = _feature(node, number)
+            self._features.append(self._feature_numbers.setdefault(feature, len(self._feature_numbers)))
+        return number
+
+    def _number_node(self, node: OwnerNode | RecovererNode | BookieNode) -> int:
+        return self._number(node.key(), node)
+
+    def _number_register(self, register: Register) -> int:
+        metadata = register.metadata
+        key = ("metadata", metadata.state, metadata.fragments, metadata.last_entry, register.version)
+        return self._number(key, register)
+
+    def _number_message(self, message: Message) -> int:
+        number = self._message_numbers.get(message)
+        if number is None:
+            number = self._message_numbers[message] = len(self.messages)
+            self.messages.append(message)
+            self._message_prints.append(self._random.getrandbits(64))
+            client = self.place_of[message.client]
+            self.senders.append(client)
+            if isinstance(message, Write):
+                self.targets.append(META)
+            elif isinstance(message, Add | Fence | Read):
+                self.targets.append(self.place_of[message.bookie])
+            else:
+                self.targets.append(client)
+        return number
+
+    # --- states -------------------------------------------------------------------------------
+
+    def initial(self) -> State:
+        configuration = self.configuration
+        metadata = new_metadata(configuration.shape, guaranteed=configuration.guaranteed)
+        core = LedgerWriter(
+            metadata,
+            1,
+            new_token=_token,
+            full_pinning=configuration.full_pinning,
+            frames_outstanding=configuration.frames_outstanding,
+            frame_entries=1,
+        )
+        owner = OwnerNode(core, configuration.entries)
+        owner.pump()
+        budget = tuple(getattr(configuration, name) for name in BUDGETS)
+        places = (
+            self._number_register(Register(metadata, 1)),
+            self._number(("budget", budget), budget),
+            self._number(("end", NEVER), NEVER),
+            self._number_node(owner),
+            *(self._number(("nobody", name), None) for name in self.clients[1:]),
+            *(self._number_node(BookieNode(name)) for name in self.bookies),
+        )
+        return State(places, frozenset(), self._print(places, frozenset()))
+
+    def _print(self, places: tuple[int, ...], pool: frozenset[int]) -> int:
+        found = 0
+        prints = self._prints
+        for number in places:
+            found ^= prints[number]
+        prints = self._message_prints
+        for number in pool:
+            found ^= prints[number]
+        return found
+
+    def node(self, state: State, name: str) -> Any:
+        """The component of that name."""
+        return self.nodes[state.places[self.place_of[name]]]
+
+    def metadata(self, state: State) -> LedgerMetadata:
+        found: LedgerMetadata = self.nodes[state.places[META]].metadata
+        return found
+
+    def is_settled(self, state: State) -> bool:
+        """Whether nothing can break any more: the ledger is closed and no client is at work. Copies only
+        become more; nobody acknowledges or writes."""
+        if not self.nodes[state.places[META]].metadata.is_closed:
+            return False
+        for number in state.places[FIRST_CLIENT : self.first_bookie]:
+            client = self.nodes[number]
+            if client is not None and not client.is_over:
+                return False
+        return True
+
+    # --- reactions of one component -----------------------------------------------------------
+
+    def _react(self, number: int, what: str, argument: Any = None) -> Reaction:
+        key = (number, what, argument)
+        reaction = self._reactions.get(key)
+        if reaction is None:
+            old = self.nodes[number]
+            if isinstance(old, BookieNode):
+                reaction = self._bookie_reacts(old, what, argument)
+            elif isinstance(old, OwnerNode):
+                reaction = self._owner_reacts(old, what, argument)
+            else:
+                reaction = self._recoverer_reacts(old, what, argument)
+            self._reactions[key] = reaction
+        return reaction
+
+    def _reaction(
+        self,
+        node: OwnerNode | RecovererNode | BookieNode,
+        out: list[Message],
+        *events: tuple[Any, ...],
+    ) -> Reaction:
+        numbers = dict.fromkeys(self._number_message(message) for message in out)
+        return Reaction(self._number_node(node), tuple(numbers), events)
+
+    def _bookie_reacts(self, old: BookieNode, what: str, argument: Any) -> Reaction:
+        bookie = old.copy()
+        out: list[Message] = []
+        if what == "handle":
+            message = self.messages[argument]
+            assert isinstance(message, Add | Fence | Read)
+            out += bookie.handle(message)
+            if not self.configuration.crash and bookie.has_unsynced:
+                out += bookie.sync()
+            if isinstance(message, Add):
+                invariants.check_bookie_took(bookie, old, message)
+        elif what == "sync":
+            out += bookie.sync()
+        else:
+            bookie.crash()
+        return self._reaction(bookie, out)
+
+    def _owner_reacts(self, old: OwnerNode, what: str, argument: Any) -> Reaction:
+        owner = old.copy()
+        core = owner.core
+        if what == "receive":
+            message = self.messages[argument]
+            assert isinstance(message, AddAnswer)
+            owner.receive(message)
+        elif what == "stored":
+            register = self.nodes[argument]
+            read_stored(owner, register.metadata, register.version)
+            if core.is_closed and core.close_at != register.metadata.last_entry:
+                raise Violation("CloseAgree", f"W closed at {core.close_at}, the register says otherwise")
+        elif what == "written":
+            owner.write = TO_BE_READ
+        elif what == "append":
+            owner.append()
+        elif what == "fail":
+            core.on_bookie_failed(owner.ensemble[argument])
+        elif what == "connect":
+            core.on_bookie_connected(owner.ensemble[argument])
+        elif what == "change":
+            invariants.check_pins(owner, argument, self.configuration.full_pinning)
+            owner.change(argument)
+        elif what == "close":
+            core.close()
+        else:
+            owner.give_up()
+        out = owner.pump()
+        invariants.check_owner(owner, old)
+        if core.lac == old.core.lac:
+            return self._reaction(owner, out)
+        members = tuple(slot.bookie for slot in core.pending.slots if not slot.replacing)
+        return self._reaction(owner, out, ("acknowledged", old.core.lac + 1, core.lac, members))
+
+    def _recoverer_reacts(self, old: RecovererNode, what: str, argument: Any) -> Reaction:
+        recoverer = old.copy()
+        core = recoverer.core
+        if what == "receive":
+            message = self.messages[argument]
+            assert isinstance(message, AddAnswer | FenceAnswer | ReadAnswer)
+            recoverer.receive(message)
+        elif what == "stored":
+            register = self.nodes[argument]
+            read_stored(recoverer, register.metadata, register.version)
+            if core.phase is Phase.DONE and core.metadata.last_entry != register.metadata.last_entry:
+                raise Violation("CloseAgree", f"{recoverer.name} ends at {core.metadata.last_entry}")
+        elif what == "written":
+            recoverer.write = TO_BE_READ
+        elif what == "fail":
+            core.on_bookie_failed(recoverer.ensemble[argument])
+        elif what == "connect":
+            core.on_bookie_connected(recoverer.ensemble[argument])
+        elif what == "change":
+            invariants.check_pins(recoverer, argument, self.configuration.full_pinning)
+            recoverer.change(argument)
+        elif what == "fail_fence":
+            recoverer.fail_fence(argument)
+        else:
+            recoverer.fail_read(argument)
+        out = recoverer.pump()
+        invariants.check_recoverer(recoverer, old, [read for read in out if isinstance(read, Read)])
+        events: list[tuple[Any, ...]] = []
+        if core.phase in (Phase.READING, Phase.CLOSING) and old.core.phase is Phase.FENCING:
+            events.append(("reading", tuple(core.frozen.ensemble[slot] for slot in sorted(core.fenced))))
+        if core.last_recoverable is not None and old.core.last_recoverable is None:
+            events.append(("missing", core.last_recoverable + 1))
+        return self._reaction(recoverer, out, *events)
+
+    # --- what may happen next -----------------------------------------------------------------
+
+    def actions(self, state: State) -> Iterator[Action]:
+        """Everything that may happen next, without doing it."""
+        places, pool, _ = state
+        if self.is_settled(state):
+            return
+        budget = self.nodes[places[BUDGET]]
+        for number in pool:
+            yield ("message", number)
+            if self.is_answered_at_once(number) and self._has_listener(number, places):
+                yield ("silent", number)
+            if budget[_DUP] and self.targets[number] >= self.first_bookie:
+                yield ("again", number)
+        for place in range(FIRST_CLIENT, self.first_bookie):
+            if self.nodes[places[place]] is None:
+                # Recoverers are alike, so they begin in order.
+                is_next = place == FIRST_CLIENT + 1 or self.nodes[places[place - 1]] is not None
+                if is_next and not self.nodes[places[META]].metadata.is_closed:
+                    yield ("start", place)
+                continue
+            for needs, action in self._wanted(places[place], place):
+                if needs is None or budget[needs]:
+                    yield action
+        if self.configuration.crash:
+            for place in range(self.first_bookie, len(places)):
+                if self.nodes[places[place]].has_unsynced:
+                    yield ("do", place, "sync", None, None)
+                    if budget[_CRASH]:
+                        yield ("do", place, "crash", None, _CRASH)
+
+    def is_answered_at_once(self, number: int) -> bool:
+        """Whether the answer to a request is taken by its client in the same step, or else lost.
+
+        That loses no behaviour. A recoverer that hears an answer early can do nothing that it could not do
+        late, for what it sends may still be late; and an answer that would have come after the verdict may
+        as well be lost. The same holds for acknowledgements as long as no ensemble changes and nothing is
+        sent again: an entry that carries a lower LAC was appended earlier."""
+        if self.targets[number] < self.first_bookie or self.configuration.crash:
+            return False
+        return self._are_acks_at_once or not isinstance(self.messages[number], Add)
+
+    def answers(self, state: State, number: int) -> tuple[Message, ...]:
+        """What the target of a request would answer now."""
+        return self._answers(number, state.places[self.targets[number]])
+
+    def _answers(self, number: int, bookie: int) -> tuple[Message, ...]:
+        try:
+            reaction = self._react(bookie, "handle", number)
+        except AssertionError:
+            return ()  # It is met when the message is delivered.
+        return tuple(self.messages[answer] for answer in reaction.out)
+
+    def _has_listener(self, number: int, places: tuple[int, ...]) -> bool:
+        """Whether somebody would hear the answer to a request that is handled now."""
+        key = (number, places[self.senders[number]], places[self.targets[number]])
+        heard = self._heard.get(key)
+        if heard is None:
+            client = self.nodes[key[1]]
+            answers = self._answers(number, key[2])
+            heard = self._heard[key] = any(client.listens_to(answer) for answer in answers)
+        return heard
+
+    def _wanted(self, number: int, place: int) -> list[tuple[int | None, Action]]:
+        """What a client may do by itself, each with the budget it takes from."""
+        wants = self._wants.get(number)
+        if wants is None:
+            client = self.nodes[number]
+            found = self._owner_wants(client) if place == FIRST_CLIENT else self._recoverer_wants(client)
+            if not client.is_over and client.write == TO_BE_READ:
+                found.append((None, "stored", None))
+            elif not client.is_over and client.write == SENT:
+                found.append(("lost", "stored", None))
+            wants = []
+            for name, what, argument in found:
+                needs = None if name is None else BUDGETS.index(name)
+                wants.append((needs, ("do", place, what, argument, needs)))
+            self._wants[number] = wants
+        return wants
+
+    def _owner_wants(self, owner: OwnerNode) -> list[tuple[str | None, str, Any]]:
+        core = owner.core
+        found: list[tuple[str | None, str, Any]] = []
+        if core.failure is not None:
+            return found
+        if owner.entries_left:
+            found.append((None, "append", None))
+        for slot in core.pending.slots:
+            what = "connect" if slot.failed else "fail"
+            found.append((what, what, slot.index))
+        for replacements in choices(core.replaceable(), core.pending.ensemble, self.bookies):
+            found.append(("change", "change", replacements))
+        if self.configuration.close and (not self.replication.guaranteed or core.is_drained):
+            found.append((None, "close", None))
+        found.append(("give_up", "give_up", None))
+        return found
+
+    def _recoverer_wants(self, recoverer: RecovererNode) -> list[tuple[str | None, str, Any]]:
+        core = recoverer.core
+        found: list[tuple[str | None, str, Any]] = []
+        if recoverer.is_over:
+            return found
+        found += [("fence", "fail_fence", slot) for slot in sorted(recoverer.fences)]
+        found += [("read", "fail_read", ask) for ask in sorted(recoverer.asks, key=repr)]
+        pending = recoverer.pending
+        # While nothing is being written back, a failure can as well come later.
+        if pending is not None and not pending.is_drained:
+            for slot in pending.slots:
+                what = "connect" if slot.failed else "fail"
+                found.append((what, what, slot.index))
+            for replacements in choices(core.replaceable(), pending.ensemble, self.bookies):
+                found.append(("change", "change", replacements))
+        return found
+
+    # --- one step -----------------------------------------------------------------------------
+
+    def step(self, state: State, action: Action) -> State:
+        """The state after an action. Raises Violation where an invariant does not hold in it, or where the
+        production code's own assertions do not."""
+        try:
+            return self._step(state, action)
+        except Violation:
+            raise
+        except AssertionError as cause:
+            raise Violation("Assertion", str(cause) or repr(cause)) from cause
+
+    def _step(self, state: State, action: Action) -> State:
+        places = list(state.places)
+        pool = state.pool
+        kind = action[0]
+        out: tuple[int, ...] = ()
+        events: Any = ()
+        if kind == "do":
+            _, place, what, argument, needs = action
+            if needs is not None:
+                self._spend(places, needs)
+            if what == "stored":
+                argument = places[META]
+            places[place], out, events = self._react(places[place], what, argument)
+        elif kind == "start":
+            out = self._start(places, action[1])
+        else:
+            number = action[1]
+            if kind == "again":
+                self._spend(places, _DUP)
+            else:
+                pool = pool - {number}
+            target = self.targets[number]
+            if target == META:
+                self._write(places, number)
+            elif target < self.first_bookie:
+                places[target], out, events = self._react(places[target], "receive", number)
+            elif kind == "message" and self.is_answered_at_once(number):
+                client = self.senders[number]
+                places[target], places[client], out, events = self._deliver(
+                    number, places[target], places[client]
+                )
+            else:
+                places[target], out, events = self._react(places[target], "handle", number)
+                if kind == "silent":
+                    out = ()
+        for event in events:
+            self._on_event(places, event)
+        if out:
+            pool = pool.union(out)
+        made = tuple(places)
+        pool = self._without_inert(made, pool)
+        self._check(made)
+        return State(made, pool, self._print(made, pool))
+
+    def _deliver(
+        self, number: int, bookie: int, client: int
+    ) -> tuple[int, int, tuple[int, ...], tuple[tuple[Any, ...], ...]]:
+        """A bookie handles a request and the client takes the answer: both, what is sent, and the events."""
+        key = (number, bookie, client)
+        found = self._deliveries.get(key)
+        if found is None:
+            reaction = self._react(bookie, "handle", number)
+            out: tuple[int, ...] = ()
+            events: tuple[tuple[Any, ...], ...] = ()
+            for answer in reaction.out:
+                if self.nodes[client].listens_to(self.messages[answer]):
+                    client, out, events = self._react(client, "receive", answer)
+            found = self._deliveries[key] = (reaction.node, client, out, events)
+        return found
+
+    def _spend(self, places: list[int], which: int) -> None:
+        budget = list(self.nodes[places[BUDGET]])
+        budget[which] -= 1
+        places[BUDGET] = self._number(("budget", tuple(budget)), tuple(budget))
+
+    def _start(self, places: list[int], place: int) -> tuple[int, ...]:
+        register = self.nodes[places[META]]
+        core = LedgerRecovery(
+            register.metadata,
+            register.version,
+            new_token=_token,
+            round_entries=self.configuration.round_entries,
+        )
+        recoverer = RecovererNode(self.names[place], core)
+        reaction = self._reaction(recoverer, recoverer.pump())
+        places[place] = self._number_node(recoverer)
+        return reaction.out
+
+    def _write(self, places: list[int], number: int) -> None:
+        message = self.messages[number]
+        assert isinstance(message, Write)
+        old = self.nodes[places[META]]
+        if old.version == message.version:
+            new = Register(message.intent.metadata, old.version + 1)
+            invariants.check_edge(old.metadata, new.metadata, message.client)
+            places[META] = self._number_register(new)
+        client = self.senders[number]
+        node = self.nodes[places[client]]
+        intent = node.core.intent
+        is_current = intent is not None and Write(message.client, intent.version, intent) == message
+        if node.write == SENT and is_current:
+            places[client] = self._react(places[client], "written").node
+
+    def _on_event(self, places: list[int], event: tuple[Any, ...]) -> None:
+        if event[0] == "missing":
+            end = min(event[1], self.nodes[places[END]])
+            places[END] = self._number(("end", end), end)
+        elif event[0] == "reading":
+            for bookie in event[1]:
+                if not self.nodes[places[self.place_of[bookie]]].is_fenced_durably:
+                    raise Violation("FenceCoverage", f"{bookie} is counted and is not fenced")
+        else:
+            _, first, last, members = event
+            nodes = {name: self.nodes[places[self.place_of[name]]] for name in members}
+            for entry_id in range(first, last + 1):
+                invariants.check_acknowledged(self.replication, entry_id, members, nodes)
+
+    def _without_inert(self, places: tuple[int, ...], pool: frozenset[int]) -> frozenset[int]:
+        """Without the messages that can change nothing any more, whenever they come."""
+        inert = self._inert
+        dead = []
+        for number in pool:
+            key = (number, places[self.senders[number]], places[self.targets[number]])
+            is_inert = inert.get(key)
+            if is_inert is None:
+                is_inert = inert[key] = self._is_inert(*key)
+            if is_inert:
+                dead.append(number)
+        return pool.difference(dead) if dead else pool
+
+    def _is_inert(self, number: int, client_number: int, target_number: int) -> bool:
+        message = self.messages[number]
+        client = self.nodes[client_number]
+        if isinstance(message, AddAnswer | FenceAnswer | ReadAnswer):
+            return not client.listens_to(message)
+        if isinstance(message, Write):
+            register = self.nodes[target_number]
+            return register.version != message.version and (client.is_over or client.write != SENT)
+        if self.configuration.crash:
+            return False
+        try:
+            reaction = self._react(target_number, "handle", number)
+        except AssertionError:
+            return False  # It is met when the message is delivered.
+        answers = [self.messages[answer] for answer in reaction.out]
+        return reaction.node == target_number and not any(client.listens_to(answer) for answer in answers)
+
+    def _check(self, places: tuple[int, ...]) -> None:
+        features = self._features
+        where = (
+            places[META],
+            places[END],
+            features[places[FIRST_CLIENT]],
+            *[features[number] for number in places[self.first_bookie :]],
+        )
+        if where not in self._checked:
+            self._checked[where] = self._find_violation(places)
+        violation = self._checked[where]
+        if violation is not None:
+            raise violation
+
+    def _find_violation(self, places: tuple[int, ...]) -> Violation | None:
+        try:
+            invariants.check_whole(
+                self.nodes[places[META]].metadata,
+                self.nodes[places[FIRST_CLIENT]],
+                {name: self.nodes[places[self.place_of[name]]] for name in self.bookies},
+                self.nodes[places[END]],
+            )
+        except Violation as violation:
+            return violation
+        return None
+
+
+def _feature(node: Any, number: int) -> Any:
+    """The part of a component that the invariants of the whole look at."""
+    if isinstance(node, BookieNode):
+        return "bookie", tuple(sorted(node.durable_entries.items())), node.lac, node.lafr
+    if isinstance(node, OwnerNode):
+        return "owner", node.core.lac, node.core.lafr
+    return "number", number
+
+
+def _token() -> bytes:
+    return b"token"
