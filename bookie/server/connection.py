@@ -56,12 +56,15 @@ from ledgerlog import limits
 from ledgerlog.errors import StorageError, WireError
 from ledgerlog.net.transport import ConnectionLost, Stream
 from ledgerlog.wire.entries import decode_entries_untrusted
-from ledgerlog.wire.frame import Frame, FrameBuffer, Kind, Status
+from ledgerlog.wire.frame import Frame, FrameBuffer, Header, Kind, Status
 from ledgerlog.wire.hello import decode_hello_untrusted, encode_hello_reply
 
 logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
+
+_REPORTED = frozenset((Status.CORRUPT, Status.CONFLICT, Status.IO_ERROR))
+"""Refusals that an operator is to hear of: something is damaged, here or there (rule 6)."""
 
 
 class Connection:
@@ -291,23 +294,28 @@ class Connection:
         if (damaged := entries.first_damaged()) is not None:
             verdict = Status.CORRUPT
             shared.complaints.tell(
-                f"client={self.peer}: ledger={entries.ledger_id}: refused entries "
-                f"{entries.first}..{entries.last}: entry {damaged} does not match its digest"
+                f"client={self.peer}: ledger={entries.ledger_id}: entry {damaged} does not match its digest"
             )
         else:
             verdict = shared.engine.add(frame, entries)
         if type(verdict) is Status:
-            header = frame.header
-            shared.counts["adds_refused"] += 1
-            self._outbox.refuse(
-                number, verdict, ledger_id=header.ledger_id, first=header.first, last=header.last
-            )
+            self._refuse(number, verdict, frame.header)
             return
         pending = self._pending
         if pending and verdict <= pending[-1][0]:
             pending[-1][1] = number
         else:
             pending.append([verdict, number])
+
+    def _refuse(self, number: int, status: Status, header: Header) -> None:
+        shared = self._shared
+        shared.counts["adds_refused"] += 1
+        if status in _REPORTED:
+            shared.complaints.tell(
+                f"client={self.peer}: ledger={header.ledger_id}: entries {header.first}..{header.last} are "
+                f"refused: {status.name}"
+            )
+        self._outbox.refuse(number, status, ledger_id=header.ledger_id, first=header.first, last=header.last)
 
     def on_durable(self, position: int) -> bool:
         """Acknowledge what is durable now; whether something is still under way."""

@@ -4,6 +4,7 @@
                                    [--config FILE] [--label NAME=VALUE]...
     bookie cookie show PATH
     bookie inspect journal PATH | bookie inspect index PATH
+    bookie rebuild-index PATH
 
 Every command prints for a person by default and one JSON object (one a line) with ``--json``. Standard
 output has results only, the log goes to standard error. Exit 0: done. 1: it failed, with one line on
@@ -36,6 +37,7 @@ from bookie.server.nursery import open_nursery
 from bookie.server.options import read_config
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
+from bookie.storage.replay import rebuild_index
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
@@ -212,6 +214,18 @@ def inspect_journal(path: str, as_json: bool) -> None:
 def inspect_index(path: str, as_json: bool) -> None:
     """Show what the index in PATH knows."""
     _show(path, show_index, as_json)
+
+
+@main.command("rebuild-index")
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rebuild_index_command(path: str, as_json: bool) -> None:
+    """Make the index in PATH again from its journal, of which every segment must be there and sound."""
+
+    async def items(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+        yield {"runs": await rebuild_index(directory)}
+
+    _show(path, items, as_json)
 
 
 Items = Callable[[StorageDirectory], AsyncIterator[dict[str, Any]]]

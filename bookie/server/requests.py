@@ -44,6 +44,7 @@ from ledgerlog.wire.frame import (
     encode_pairs,
 )
 
+_UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
 _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
 
 
@@ -134,6 +135,11 @@ class Requests:
         else:
             result = await engine.read(
                 header.ledger_id, first=header.first, last=header.last, stride=stride, bytes_max=bytes_max
+            )
+        if result.status in _UNREADABLE:
+            self._shared.complaints.tell(
+                f"ledger={header.ledger_id}: what follows entry {result.through} cannot be read: "
+                f"{Status(result.status).name}"
             )
         self._reply(_encode_read_reply(header, result), taken=bytes_max)
 

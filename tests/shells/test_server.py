@@ -11,6 +11,7 @@ from raw_client import KEY, RawClient, add, figures, pairs
 from serving import Bookie, Machine
 
 from bookie.storage.disk import File
+from bookie.storage.index import MemoryIndex
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog import limits
 from ledgerlog.errors import StorageError
@@ -208,7 +209,8 @@ async def test_a_damaged_entry_is_refused_and_told_and_nothing_of_its_frame_is_s
         head, payload = add(L, 0, [b"one", b"two"])
         await client.send(head, bytes(payload[:-1]) + b"?")
         assert await client.refused(1) is Status.CORRUPT
-        assert "ledger=7: refused entries 0..1: entry 1 does not match its digest" in caplog.text
+        assert "ledger=7: entry 1 does not match its digest" in caplog.text
+        assert "ledger=7: entries 0..1 are refused: CORRUPT" in caplog.text
         header, entries = await client.read(L, 0, 1)
         assert len(entries) == 0
         assert header.status == Status.NO_SUCH_LEDGER
@@ -325,6 +327,52 @@ async def test_a_list_names_the_ranges_that_are_there(machine: Machine) -> None:
         assert reply.header.status == Status.OK
         assert pairs(reply) == [(0, 2), (10, 11)]
         assert reply.header.argument >= 11
+
+
+async def test_what_is_damaged_on_the_disk_is_told_as_that_and_never_as_absent(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.disk = disk = MemoryDisk()
+    async with machine.bookie() as bookie:
+        client = await filled(bookie, 3)
+    for content in disk.files.values():
+        place = content.find(b"0000000001")
+        if place >= 0:
+            content[place] ^= 1
+    async with machine.bookie() as bookie:
+        client = await bookie.client()
+        header, entries = await client.read(L, 0, 2)
+        assert header.status == Status.CORRUPT
+        assert header.argument < 1
+        assert 1 not in entries.ids
+        assert f"ledger=7: what follows entry {header.argument} cannot be read: CORRUPT" in caplog.text
+
+
+async def test_an_index_that_cannot_be_read_is_an_error_and_not_an_absence(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def get_now(self: object, key: bytes) -> bytes | None:
+        raise StorageError("the index failed")
+
+    async with machine.bookie() as bookie:
+        client = await filled(bookie, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryIndex, "get_now", get_now)
+            for kind, fields in (
+                (Kind.READ, {"count": 1, "argument": 100}),
+                (Kind.READ, {"count": 1, "argument": 100, "wait_ms": 10}),
+                (Kind.READ_LAC, {}),
+                (Kind.READ_LAC, {"wait_ms": 10}),
+                (Kind.FENCE, {"key": KEY}),
+                (Kind.LIST, {}),
+            ):
+                reply = await client.ask(kind, ledger_id=L + 1, **fields)
+                assert reply.header.status == Status.IO_ERROR, kind
+            await client.add(L + 1, 0, [b"x"])
+            assert await client.refused(2) is Status.IO_ERROR
+        assert "ledger=8: the index failed" in caplog.text
+        await client.add(L + 1, 0, [b"x"])
+        await client.acknowledged(3)
 
 
 async def test_info_is_numbers_by_name(machine: Machine) -> None:
