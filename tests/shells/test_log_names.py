@@ -1,0 +1,249 @@
+"""Logs by name: making, finding, listing, deleting, truncating, and answers that were lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import trio
+from fakes.ledgers import Client, World, open_world
+
+from ledgerlog.errors import (
+    InvalidArgument,
+    LogExists,
+    LogNotFound,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+)
+from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
+from ledgerlog.log.registry import INCARNATION_LABEL, NAME_LABEL
+from ledgerlog.meta.memory import MemoryStore
+from ledgerlog.meta.store import Operation
+from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy
+from ledgerlog.model.quorum import Replication
+
+
+class FlakyStore(MemoryStore):
+    """Loses the answers of some writes; of some it loses the write as well."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store._tree)
+        self.plan: list[str] = []
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        fate = self.plan.pop(0) if self.plan else "done"
+        if fate == "lost":
+            await trio.lowlevel.checkpoint()
+            raise MetadataOutcomeUnknown("the test lost the request")
+        versions = await super().transaction(operations)
+        if fate == "unanswered":
+            raise MetadataOutcomeUnknown("the test lost the answer")
+        return versions
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with open_world() as world:
+        yield world
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    client = world.client()
+    client.store = FlakyStore(client.store)
+    return client
+
+
+async def make(client: Client, name: str = "log", **options: object) -> Log:
+    return await create_log(client, name, **options)  # type: ignore[arg-type]
+
+
+async def stored(log: Log) -> LogMetadata:
+    metadata, _ = await log._read()
+    return metadata
+
+
+async def fill(log: Log, *segments: int) -> None:
+    async with log.writer() as writer:
+        for number, records in enumerate(segments):
+            if number:
+                await writer.roll()
+            await writer.append_many([b"x"] * records)
+
+
+async def test_a_log_is_made_found_and_described(client: Client) -> None:
+    log = await make(
+        client,
+        "orders/eu",
+        replication=Replication(3, 2, 2),
+        roll=RollPolicy(max_records=5),
+        retention=RetentionPolicy(max_age_s=60),
+        properties={"owner": "me"},
+    )
+    assert log.name == "orders/eu"
+    found = await open_log(client, "orders/eu")  # type: ignore[arg-type]
+    assert found.incarnation == log.incarnation
+    info = await found.info()
+    assert (info.name, info.epoch, info.first_offset, info.next_offset) == ("orders/eu", 0, 0, 0)
+    assert (info.replication, info.roll.max_records, info.retention.max_age_s) == (
+        Replication(3, 2, 2),
+        5,
+        60,
+    )
+    assert await found.properties() == {"owner": "me"}
+    await found.set_properties({"owner": "you"})
+    assert (await log.info()).properties == {"owner": "you"}
+
+
+async def test_a_name_is_given_once(client: Client) -> None:
+    log = await make(client)
+    with pytest.raises(LogExists):
+        await make(client)
+    assert (await make(client, exist_ok=True)).incarnation == log.incarnation
+    with pytest.raises(LogNotFound):
+        await open_log(client, "other")  # type: ignore[arg-type]
+    for bad in ("", "/a", "a//b", "a/", "ä", "x" * 300):
+        with pytest.raises(InvalidArgument):
+            await make(client, bad)
+
+
+async def test_many_who_make_one_log_at_once_make_one(world: World) -> None:
+    made: list[int] = []
+    refused: list[str] = []
+
+    async def one(exist_ok: bool) -> None:
+        try:
+            made.append((await make(world.client(), exist_ok=exist_ok)).incarnation)
+        except LogExists as failure:
+            refused.append(failure.name)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(one, number % 2 == 0)
+    assert len(set(made)) == 1
+    assert len(made) + len(refused) == 10
+
+
+async def test_logs_are_listed_by_prefix(client: Client) -> None:
+    for name in ("b", "a/1", "a/2", "ab"):
+        await make(client, name)
+    assert await list_logs(client) == ["a/1", "a/2", "ab", "b"]  # type: ignore[arg-type]
+    assert await list_logs(client, "a/") == ["a/1", "a/2"]  # type: ignore[arg-type]
+
+
+async def test_deleting_a_log_deletes_its_ledgers_and_its_name_may_be_given_again(
+    world: World, client: Client
+) -> None:
+    log = await make(client)
+    await fill(log, 1, 1)
+    assert len(world.ledgers) == 2
+    await delete_log(client, "log")  # type: ignore[arg-type]
+    assert world.ledgers == {}
+    with pytest.raises(LogNotFound):
+        await delete_log(client, "log")  # type: ignore[arg-type]
+    again = await make(client)
+    assert again.incarnation != log.incarnation
+    for call in (log.info(), log.seal(), log.truncate(0), log.properties(), log.set_properties({})):
+        with pytest.raises(LogNotFound):
+            await call
+    assert (await again.info()).epoch == 0
+
+
+async def test_the_ledgers_of_a_log_say_which_log_they_were_made_for(world: World, client: Client) -> None:
+    log = await make(client)
+    await fill(log, 1, 1)
+    for ledger in world.ledgers.values():
+        assert ledger.metadata.custom == {
+            NAME_LABEL: b"log",
+            INCARNATION_LABEL: str(log.incarnation).encode(),
+        }
+
+
+async def test_truncation_drops_whole_ledgers_and_keeps_offsets(world: World, client: Client) -> None:
+    log = await make(client)
+    await fill(log, 5, 5, 5)
+    await log.truncate(7)
+    info = await log.info()
+    assert (info.first_offset, info.next_offset, [s.ledger_id for s in info.segments]) == (7, 15, [1, 2])
+    assert sorted(world.ledgers) == [1, 2]
+    await log.truncate(3)
+    assert (await log.info()).first_offset == 7, "it never goes back"
+    await log.truncate(15)
+    assert (await log.info()).next_offset == 15
+    assert world.ledgers == {}
+    for bad in (16, 100):
+        with pytest.raises(InvalidArgument, match="ends at offset 15"):
+            await log.truncate(bad)
+    for bad_ in (-1, True, 1.5):
+        with pytest.raises(InvalidArgument):
+            await log.truncate(bad_)  # type: ignore[arg-type]
+    await fill(log, 1)
+    assert (await log.info()).next_offset == 16
+
+
+async def test_a_log_is_truncated_within_the_ledger_that_is_written_but_not_beyond_what_is_confirmed(
+    world: World, client: Client
+) -> None:
+    log = await make(client)
+    async with log.writer() as writer:
+        await writer.append_many([b"x"] * 5)
+        world.hold_all = True
+        await writer.submit(b"y")
+        with pytest.raises(InvalidArgument):
+            await log.truncate(6)
+        await log.truncate(4)
+        world.release()
+    assert (await log.info()).first_offset == 4
+    assert sorted(world.ledgers) == [0]
+
+
+async def test_sealing_twice_is_sealing_once(client: Client) -> None:
+    log = await make(client)
+    await fill(log, 3)
+    await log.seal()
+    await log.seal()
+    info = await log.info()
+    assert (info.sealed, info.next_offset, info.epoch) == (True, 3, 2)
+    await log.truncate(2)
+    assert (await log.info()).first_offset == 2, "a sealed log may be truncated"
+
+
+@pytest.mark.parametrize("fates", [["lost"], ["unanswered"], ["lost", "lost"], ["lost", "unanswered"]])
+async def test_a_lost_answer_changes_nothing_about_what_is_done(
+    world: World, client: Client, fates: list[str]
+) -> None:
+    store = client.store
+    assert isinstance(store, FlakyStore)
+    store.plan = list(fates)
+    log = await make(client)
+    store.plan = list(fates)
+    async with log.writer() as writer:
+        assert writer.epoch == 1
+        await writer.append(b"a")
+        store.plan = list(fates)
+        await writer.roll()
+        await writer.append(b"b")
+        store.plan = list(fates)
+    metadata = await stored(log)
+    assert [(s.epoch, s.record_count) for s in metadata.segments] == [(1, 1), (1, 1)]
+    store.plan = list(fates)
+    await log.set_properties({"a": "b"})
+    assert await log.properties() == {"a": "b"}
+    store.plan = list(fates)
+    await log.truncate(1)
+    assert sorted(world.ledgers) == [1]
+    store.plan = list(fates)
+    await log.seal()
+    assert (await stored(log)).epoch == 2
+    store.plan = list(fates)
+    await delete_log(client, "log")  # type: ignore[arg-type]
+    assert await list_logs(client) == []  # type: ignore[arg-type]
+    assert world.ledgers == {}
+
+
+async def test_a_store_out_of_reach_is_told(client: Client) -> None:
+    log = await make(client)
+    client.store.disconnect()
+    for call in (log.info(), log.seal(), log.truncate(0), make(client, "b"), list_logs(client)):  # type: ignore[arg-type]
+        with pytest.raises(MetadataUnavailable):
+            await call

@@ -1,0 +1,416 @@
+"""Reading a log over ledgers in memory: where it starts, where it ends, and what it never shows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trio
+import trio.testing
+from fakes.ledgers import World, open_world
+
+from ledgerlog.errors import EntryCorrupt, InvalidArgument, LogNotFound, MetadataUnavailable, Truncated
+from ledgerlog.limits import LOG_READ_AHEAD_BYTES
+from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.log.reader import LogReader
+from ledgerlog.model.ids import Position
+from ledgerlog.model.record import moment
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with open_world() as world:
+        yield world
+
+
+@pytest.fixture
+async def log(world: World) -> Log:
+    return await create_log(world.client(), "log")  # type: ignore[arg-type]
+
+
+async def fill(world: World, log: Log, *segments: int, last_open: bool = False) -> None:
+    """Ledgers with so many entries of two records each, ten milliseconds apart."""
+    async with log.writer() as writer:
+        for number, entries in enumerate(segments):
+            if number:
+                await writer.roll()
+            for _ in range(entries):
+                world.now_ms += 10
+                offset = writer.next_offset
+                await writer.append_many([b"%d" % offset, b"%d" % (offset + 1)])
+
+
+async def offsets(log: Log, start: object = "earliest", **options: object) -> list[int]:
+    async with log.read(start, **options) as records:  # type: ignore[arg-type]
+        found = [record async for record in records]
+    assert all(record.data == b"%d" % record.offset for record in found)
+    return [record.offset for record in found]
+
+
+class Follower:
+    """A task that reads on and on."""
+
+    def __init__(
+        self, nursery: trio.Nursery, log: Log, start: object = "earliest", **options: object
+    ) -> None:
+        self.seen: list[int] = []
+        self.failure: Exception | None = None
+        self.done = trio.Event()
+        self._log, self._start, self._options = log, start, options
+        nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        try:
+            async with self._log.read(self._start, follow=True, **self._options) as records:  # type: ignore[arg-type]
+                async for record in records:
+                    self.seen.append(record.offset)
+        except Exception as failure:
+            self.failure = failure
+        self.done.set()
+
+    async def until(self, count: int) -> None:
+        while len(self.seen) < count and not self.done.is_set():
+            await trio.testing.wait_all_tasks_blocked()
+        assert self.seen == list(range(self.seen[0], self.seen[0] + count)) if count else not self.seen
+
+
+# --- where it starts and ends ---------------------------------------------------------------------
+
+
+async def test_every_offset_is_a_start(world: World, log: Log) -> None:
+    await fill(world, log, 3, 1, 4)
+    for start in range(18):
+        assert await offsets(log, start) == list(range(start, 16))
+        assert await offsets(log, start, until=start + 3) == list(range(start, min(16, start + 3)))
+    assert await offsets(log, 5, until=5) == []
+    assert await offsets(log, 5, until=2) == []
+
+
+async def test_every_position_is_a_start(world: World, log: Log) -> None:
+    await fill(world, log, 3, 1, 4)
+    async with log.read() as records:
+        positions = [record.position async for record in records]
+    for offset, position in enumerate(positions):
+        assert await offsets(log, position) == list(range(offset, 16))
+        behind = Position(position.ledger_id, position.entry_id, position.slot + 1)
+        assert await offsets(log, behind) == list(range(offset + 1, 16))
+    assert await offsets(log, Position(0, 3)) == list(range(6, 16)), "behind the last entry of a ledger"
+    for bad in (Position(9, 0), Position(0, 4), Position(0, 3, 1), Position(0, 0, 3)):
+        with pytest.raises(InvalidArgument):
+            await offsets(log, bad)
+
+
+async def test_every_moment_is_a_start(world: World, log: Log) -> None:
+    begun = world.now_ms
+    await fill(world, log, 3, 1, 4)
+    for entry in range(8):
+        written = moment(begun + 10 * (entry + 1))
+        for when in (written, written - timedelta(milliseconds=9), written - timedelta(microseconds=1)):
+            assert await offsets(log, when) == list(range(2 * entry, 16))
+        assert await offsets(log, written + timedelta(microseconds=1)) == list(range(2 * entry + 2, 16))
+    assert await offsets(log, datetime(1970, 1, 1, tzinfo=UTC)) == list(range(16))
+    assert await offsets(log, datetime(1900, 1, 1)) == list(range(16)), "a naive one is UTC"
+    assert await offsets(log, datetime(2999, 1, 1, tzinfo=UTC)) == []
+
+
+async def test_the_latest_is_behind_what_is_confirmed(world: World, log: Log) -> None:
+    assert await offsets(log, "latest") == []
+    await fill(world, log, 2)
+    assert await offsets(log, "latest") == []
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, log, "latest", until=6)
+        await trio.testing.wait_all_tasks_blocked()
+        await fill(world, log, 1)
+        await follower.done.wait()
+    assert follower.seen == [4, 5]
+
+
+@pytest.mark.parametrize("bad", [-1, True, 1.5, "newest", None, b"0"])
+async def test_what_is_no_place_to_start_is_refused_at_once(log: Log, bad: object) -> None:
+    with pytest.raises(InvalidArgument):
+        log.read(bad)  # type: ignore[arg-type]
+    if bad is not None:
+        with pytest.raises(InvalidArgument):
+            log.read(0, until=bad)  # type: ignore[arg-type]
+
+
+async def test_a_log_that_nobody_ever_led_is_empty(log: Log) -> None:
+    assert await offsets(log) == []
+    assert await offsets(log, 5) == []
+    assert await offsets(log, moment(5)) == []
+
+
+async def test_empty_ledgers_are_passed_over(world: World, log: Log) -> None:
+    for entries in (1, 0, 0, 2, 0):
+        await fill(world, log, entries)
+    assert await offsets(log) == list(range(6))
+    assert await offsets(log, 2) == list(range(2, 6))
+    assert await offsets(log, moment(world.now_ms)) == [4, 5]
+    assert await offsets(log, Position(1, 0)) == [2, 3, 4, 5]
+    assert (await log.info()).next_offset == 6
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+async def test_batches_are_the_same_records(world: World, log: Log) -> None:
+    await fill(world, log, 3, 2)
+    async with log.read(3, until=8) as records:
+        assert [batch.payloads async for batch in records.batches()] == [[b"3"], [b"4", b"5"], [b"6", b"7"]]
+        assert records.next_offset == 8
+
+
+async def test_both_ways_of_iterating_share_one_place(world: World, log: Log) -> None:
+    await fill(world, log, 3)
+    async with log.read() as records:
+        assert isinstance(records, LogReader)
+        assert records.next_offset == 0
+        assert (await anext(records)).offset == 0
+        batches = records.batches()
+        assert (await anext(batches)).payloads == [b"1"]
+        assert (await anext(batches)).payloads == [b"2", b"3"]
+        assert (await anext(records)).offset == 4
+        assert records.next_offset == 5
+        assert (await anext(records)).offset == 5
+        with pytest.raises(StopAsyncIteration):
+            await anext(records)
+        with pytest.raises(StopAsyncIteration):
+            await anext(batches)
+
+
+async def test_reading_ahead_is_bounded(world: World, log: Log) -> None:
+    async with log.writer() as writer:
+        for _ in range(30):
+            await writer.append(bytes(1_000_000))
+    async with log.read() as records:
+        await trio.testing.wait_all_tasks_blocked()
+        assert 4_000_000 < records._buffered_bytes <= LOG_READ_AHEAD_BYTES
+        assert len([record async for record in records]) == 30
+
+
+# --- what is never shown --------------------------------------------------------------------------
+
+
+async def test_what_is_not_confirmed_is_not_shown(world: World, log: Log) -> None:
+    async with log.writer() as writer:
+        await writer.append(b"0")
+        world.hold_all = True
+        await writer.submit(b"1")
+        assert await offsets(log) == [0]
+        assert (await log.info()).next_offset == 1
+        world.release()
+        await writer.flush()
+        assert await offsets(log) == [0, 1]
+
+
+async def test_a_newer_ledger_is_not_read_before_the_older_one_has_ended(world: World, log: Log) -> None:
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        follower = Follower(nursery, log, until=3)
+        await writer.append(b"0")
+        world.held.add(0)
+        await writer.submit(b"1")
+        nursery.start_soon(writer.roll)
+        while writer.statistics().ledger_id == 0:
+            await trio.testing.wait_all_tasks_blocked()
+        await writer.submit(b"2")
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.ledgers[1].lac == 0
+        assert await offsets(log) == [0]
+        assert await offsets(log, "latest") == []
+        assert await offsets(log, 2) == []
+        await follower.until(1)
+        world.release()
+        await follower.done.wait()
+        assert follower.seen == [0, 1, 2]
+
+
+async def test_a_ledger_that_does_not_continue_the_log_is_passed_over_before_and_after_it_is_counted(
+    world: World, log: Log
+) -> None:
+    """The older ledger of a roll ended without a record that the newer one followed. A reader that comes
+    before the next leader has written that down sees it from the entries."""
+    world.ends = lambda ledger: ledger.lac
+    client = world.client()
+    with trio.CancelScope() as scope:
+        async with log.writer() as writer:
+            await writer.append(b"0")
+            world.held.add(0)
+            await writer.submit(b"lost")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.roll)
+                while writer.statistics().ledger_id == 0:
+                    await trio.testing.wait_all_tasks_blocked()
+                await writer.submit(b"void")
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+    world.release()
+    for ledger_id in (0, 1):
+        await client.ledgers.recover(ledger_id)
+    assert world.ledgers[1].metadata.last_entry == 0
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, log, until=2)
+        assert await offsets(log) == [0]
+        assert await offsets(log, "latest") == []
+        assert (await log.info()).next_offset == 1
+        await follower.until(1)
+        async with log.writer() as writer:
+            assert (await writer.append(b"1")).offset == 1
+        await follower.done.wait()
+    assert follower.seen == [0, 1]
+    assert await offsets(log) == [0, 1]
+
+
+async def test_entries_that_belong_to_another_place_are_corrupt(world: World, log: Log) -> None:
+    await fill(world, log, 3)
+    entries = world.ledgers[0].entries
+    entries[1], entries[2] = entries[2], entries[1]
+    with pytest.raises(EntryCorrupt, match="entry 1 of ledger 0"):
+        await offsets(log)
+    entries[1] = b"not an entry"
+    async with log.read() as records:
+        assert [(await anext(records)).offset for _ in range(2)] == [0, 1], "what came before is given out"
+        with pytest.raises(EntryCorrupt, match="entry 1 of ledger 0"):
+            await anext(records)
+        with pytest.raises(EntryCorrupt):
+            await anext(records)
+
+
+# --- following ------------------------------------------------------------------------------------
+
+
+async def test_a_follower_sees_every_record_across_rolls_and_takeovers(world: World, log: Log) -> None:
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, log, until=40)
+        await follower.until(0)
+        for _ in range(4):
+            async with log.writer() as writer:
+                for n in range(10):
+                    await writer.append(b"x")
+                    if n == 5:
+                        await writer.roll()
+        await follower.done.wait()
+    assert follower.failure is None
+    assert follower.seen == list(range(40))
+
+
+async def test_a_follower_passes_from_a_leader_who_vanished_to_the_next(world: World, log: Log) -> None:
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, log, until=2)
+        with trio.CancelScope() as scope:
+            async with log.writer() as writer:
+                await writer.append(b"0")
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        await follower.until(1)
+        async with log.writer() as writer:
+            await writer.append(b"1")
+        await follower.done.wait()
+    assert follower.seen == [0, 1]
+
+
+async def test_a_follower_that_starts_beyond_the_tail_waits_for_its_offset(world: World, log: Log) -> None:
+    async with trio.open_nursery() as nursery:
+        followers = [Follower(nursery, log, start, until=12) for start in (3, 7, 11)]
+        await fill(world, log, 2, 4)
+        for follower in followers:
+            await follower.done.wait()
+    assert [follower.seen for follower in followers] == [list(range(n, 12)) for n in (3, 7, 11)]
+
+
+async def test_following_ends_where_a_log_is_sealed(world: World, log: Log) -> None:
+    async with trio.open_nursery() as nursery:
+        followers = [Follower(nursery, log), Follower(nursery, log, "latest")]
+        await trio.testing.wait_all_tasks_blocked()
+        await fill(world, log, 2)
+        await log.seal()
+        for follower in followers:
+            await follower.done.wait()
+            assert follower.failure is None
+            assert follower.seen == [0, 1, 2, 3]
+        late = Follower(nursery, log)
+        await late.done.wait()
+        assert late.seen == [0, 1, 2, 3]
+
+
+async def test_a_cancelled_reader_reads_on_where_it_was(world: World, log: Log) -> None:
+    async with log.read(follow=True) as records:
+        with trio.move_on_after(0) as scope:
+            await anext(records)
+        assert scope.cancelled_caught
+        await fill(world, log, 2)
+        assert [(await anext(records)).offset for _ in range(4)] == [0, 1, 2, 3]
+
+
+# --- truncation, deletion, faults -----------------------------------------------------------------
+
+
+async def test_an_offset_that_was_truncated_is_told_and_never_skipped(world: World, log: Log) -> None:
+    await fill(world, log, 3, 3)
+    first = Position(0, 0)
+    await log.truncate(8)
+    for start in (0, 7, first, Position(1, 0)):
+        with pytest.raises(Truncated) as caught:
+            await offsets(log, start)
+        assert caught.value.first_offset == 8
+    assert await offsets(log) == [8, 9, 10, 11]
+    assert await offsets(log, moment(0)) == [8, 9, 10, 11]
+    assert sorted(world.ledgers) == [1]
+
+
+async def test_a_reader_that_is_overtaken_by_truncation_is_told(world: World, log: Log) -> None:
+    async with log.writer() as writer:
+        for _ in range(3):
+            await writer.append_many([bytes(1_000_000)] * 10)
+            await writer.roll()
+    async with log.read() as records:
+        assert (await anext(records)).offset == 0
+        await trio.testing.wait_all_tasks_blocked()
+        await log.truncate(30)
+        seen = [0]
+
+        async def read_on() -> None:
+            async for record in records:
+                seen.append(record.offset)
+
+        with pytest.raises(Truncated) as caught:
+            await read_on()
+        assert seen == list(range(len(seen))), "what was fetched before is given out without a gap"
+        assert caught.value.first_offset == 30
+        assert len(seen) < 30
+
+
+async def test_a_reader_whose_ledger_was_truncated_behind_it_reads_on(world: World, log: Log) -> None:
+    await fill(world, log, 3)
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, log, until=8)
+        await follower.until(6)
+        await log.truncate(6)
+        await fill(world, log, 1)
+        await follower.done.wait()
+    assert follower.failure is None
+    assert follower.seen == list(range(8))
+
+
+async def test_a_deleted_log_ends_its_readers(world: World, log: Log) -> None:
+    await fill(world, log, 1)
+    async with trio.open_nursery() as nursery:
+        follower = Follower(nursery, log)
+        await follower.until(2)
+        await delete_log(world.client(), "log")  # type: ignore[arg-type]
+        await follower.done.wait()
+    assert isinstance(follower.failure, LogNotFound)
+    with pytest.raises(LogNotFound):
+        await offsets(log)
+
+
+async def test_a_store_out_of_reach_is_told(world: World) -> None:
+    client = world.client()
+    log = await create_log(client, "log")  # type: ignore[arg-type]
+    await fill(world, log, 1)
+    async with log.read(follow=True) as records:
+        assert [(await anext(records)).offset for _ in range(2)] == [0, 1]
+        await trio.testing.wait_all_tasks_blocked()
+        client.store.disconnect()
+        with pytest.raises(MetadataUnavailable):
+            await offsets(log)
