@@ -172,14 +172,14 @@ async def _serving(node: Node, listener: Listener) -> AsyncIterator[None]:
 
 
 async def _drain(node: Node, served: trio.Event) -> None:
-    logger.info("bookie=%s: stopping; %d clients are connected", node.bookie_id, node.server.connections)
+    logger.info("bookie=%s: stopping; clients=%d", node.bookie_id, node.server.connections)
     with trio.move_on_after(limits.BOOKIE_DRAIN_S) as patience:
         node.server.stop()
         await served.wait()
     if patience.cancelled_caught:
         logger.warning(
-            "bookie=%s: %d clients were not finished within %g s and are dropped",
+            "bookie=%s: not finished within %g s and dropped: clients=%d",
             node.bookie_id,
-            node.server.connections,
             limits.BOOKIE_DRAIN_S,
+            node.server.connections,
         )
