@@ -138,7 +138,7 @@ class GroupCommit:
 
     @property
     def room(self) -> int:
-        """How large a record the current segment still takes, its 8 bytes of head not counted."""
+        """A record of this size, its 8 bytes of head not counted, certainly fits the current segment."""
         return content_capacity(self._pages_left(self._next_start())) - RECORD_HEAD_BYTES
 
     def _next_start(self) -> int:

@@ -104,8 +104,8 @@ class Disk(Protocol):
 
     async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
         """Write, durably. ``view`` is a part of a ``make_buffer``; its place there, its length and ``offset``
-        are multiples of 4096, and its bytes do not change until this returns. One write of a disk at a
-        time."""
+        are multiples of 4096, and its bytes do not change until this returns. Writes of a disk happen one
+        after the other, in the order of the calls."""
         ...
 
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -83,7 +83,7 @@ class Engine:
         self._reader = reader
         self._checkpointer = checkpointer
         self._arenas = arenas
-        self._config = config
+        self._frame_bytes_max = config.frame_bytes_max
         self._stopped: Status | None = None
         self._lac_waiters: dict[int, list[tuple[int, trio.Event]]] = {}
         self._entries = 0
@@ -149,10 +149,12 @@ class Engine:
 
     def _append(self, state: LedgerState, header: Header, raw: bytes | memoryview) -> Status | None:
         """Append a frame of ids that are not stored yet; why it cannot be."""
+        if len(raw) > self._frame_bytes_max:
+            return Status.BAD_REQUEST
         journal = self._journal
         offset = journal.append(ADD, raw)
         if offset is None:
-            return self._refusal_for_room(len(raw))
+            return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
         segment = journal.active
         run = Run(
             header.ledger_id,
@@ -170,11 +172,6 @@ class Engine:
         self._entries += header.entry_count
         self._bytes += len(raw)
         return None
-
-    def _refusal_for_room(self, frame_bytes: int) -> Status:
-        if frame_bytes > self._config.frame_bytes_max:
-            return Status.BAD_REQUEST
-        return Status.DISK_FULL if self._journal.is_disk_full else Status.TOO_MANY_REQUESTS
 
     def _add_some(
         self, state: LedgerState, header: Header, raw: memoryview, entries: Entries
@@ -221,6 +218,11 @@ class Engine:
     def durable_position(self) -> int:
         """All adds with a position up to this one are durable. At least 1, never decreasing."""
         return self._commit.durable
+
+    async def wait_durable(self, position: int) -> None:
+        """Returns once ``durable_position`` has reached ``position``. For the few; servers use
+        ``on_durable``."""
+        await self._journal.wait_durable(position)
 
     def on_durable(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` whenever ``durable_position`` has moved. It must not raise."""

@@ -70,10 +70,10 @@ class MemoryIndex:
     def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
         keys = self._keys
         low = bisect_left(keys, start)
-        high = min(bisect_left(keys, stop), low + limit)
+        found = keys[low : min(bisect_left(keys, stop), low + limit)]
         if low and keys[low - 1] >= floor:
-            low -= 1
-        return [(key, self._values[key]) for key in keys[low : max(low, high)]]
+            found.insert(0, keys[low - 1])
+        return [(key, self._values[key]) for key in found]
 
     async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
         await trio.lowlevel.checkpoint()

@@ -1,0 +1,159 @@
+"""Both indexes keep the contract of ``bookie.storage.index``, and LevelDB's notices what LevelDB does not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import plyvel
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie.storage.disk import FileMissing
+from bookie.storage.index import Index, Indexes, MemoryIndex, MemoryIndexes
+from bookie.storage.leveldb import LevelDb
+from bookie.storage.real_disk import RealDisk
+from ledgerlog.errors import StorageCorrupt, StorageError
+
+
+@pytest.fixture(params=["memory", "leveldb"])
+async def indexes(request: pytest.FixtureRequest) -> AsyncIterator[Indexes]:
+    if request.param == "memory":
+        yield MemoryIndexes()
+    else:
+        disk = RealDisk()
+        yield LevelDb(disk)
+        await disk.aclose()
+
+
+@pytest.fixture
+async def index(indexes: Indexes, tmp_path: Path) -> AsyncIterator[Index]:
+    index = await indexes.create(str(tmp_path / "index"))
+    yield index
+    await index.aclose()
+
+
+async def test_what_was_written_is_read_and_written_over(index: Index) -> None:
+    assert index.get_now(b"a") is None
+    await index.write([(b"a", b"1"), (b"b", b"2")])
+    await index.write([(b"a", b"3")])
+    assert index.get_now(b"a") == b"3"
+    assert index.get_now(b"b") == b"2"
+
+
+async def test_a_range_has_its_rows_in_order_and_the_one_below_it(index: Index) -> None:
+    await index.write([(b"r%d" % number, b"v%d" % number) for number in (7, 1, 5, 3, 9)])
+
+    async def keys(start: bytes, stop: bytes, floor: bytes, limit: int = 100) -> list[bytes]:
+        rows = index.scan_now(start, stop, floor=floor, limit=limit)
+        assert rows == await index.scan(start, stop, floor=floor, limit=limit)
+        return [key for key, _ in rows]
+
+    assert await keys(b"r3", b"r8", b"r3") == [b"r3", b"r5", b"r7"]
+    assert await keys(b"r3", b"r7", b"r") == [b"r1", b"r3", b"r5"]
+    assert await keys(b"r4", b"r5", b"r2") == [b"r3"]
+    assert await keys(b"r4", b"r5", b"r4") == []
+    assert await keys(b"r2", b"rx", b"r", limit=2) == [b"r1", b"r3", b"r5"]
+    assert await keys(b"r1", b"r9", b"a") == [b"r1", b"r3", b"r5", b"r7"]
+    assert await keys(b"x", b"z", b"r9") == [b"r9"]
+
+
+async def test_rows_outlive_closing(indexes: Indexes, tmp_path: Path) -> None:
+    path = str(tmp_path / "i")
+    index = await indexes.create(path)
+    await index.write([(b"a", b"1")])
+    await index.aclose()
+    index = await indexes.open(path)
+    assert index.get_now(b"a") == b"1"
+    await index.write([(b"b", b"2")])
+    await index.aclose()
+    index = await indexes.open(path)
+    assert index.get_now(b"b") == b"2"
+    await index.aclose()
+
+
+async def test_an_index_that_is_there_is_not_created_and_one_that_is_not_is_missing(
+    indexes: Indexes, tmp_path: Path
+) -> None:
+    with pytest.raises(FileMissing):
+        await indexes.open(str(tmp_path / "i"))
+    await (await indexes.create(str(tmp_path / "i"))).aclose()
+    with pytest.raises(StorageError):
+        await indexes.create(str(tmp_path / "i"))
+    await indexes.remove(str(tmp_path / "i"))
+    await indexes.remove(str(tmp_path / "i"))
+    with pytest.raises(FileMissing):
+        await indexes.open(str(tmp_path / "i"))
+
+
+async def test_an_index_takes_the_place_of_another(indexes: Indexes, tmp_path: Path) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    for path in (old, new):
+        index = await indexes.create(path)
+        await index.write([(b"path", path.encode())])
+        await index.aclose()
+    await indexes.replace(new, old)
+    index = await indexes.open(old)
+    assert index.get_now(b"path") == new.encode()
+    await index.aclose()
+    with pytest.raises(FileMissing):
+        await indexes.open(new)
+
+
+keys = st.binary(min_size=1, max_size=3).map(lambda key: b"R" + key)
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.lists(st.tuples(keys, st.binary(max_size=4)), max_size=8), max_size=6),
+    st.lists(st.tuples(keys, keys, keys, st.integers(1, 5)), max_size=20),
+)
+def test_leveldb_answers_as_the_model_does(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[tuple[bytes, bytes]]],
+    scans: list[tuple[bytes, bytes, bytes, int]],
+) -> None:
+    async def main() -> None:
+        disk = RealDisk()
+        path = tmp_path_factory.mktemp("leveldb")
+        real, model = await LevelDb(disk).create(str(path / "i")), MemoryIndex()
+        try:
+            for batch in batches:
+                await real.write(batch)
+                await model.write(batch)
+            for start, stop, floor, limit in scans:
+                low = min(floor, start)
+                found = real.scan_now(start, stop, floor=low, limit=limit)
+                assert found == model.scan_now(start, stop, floor=low, limit=limit)
+                assert real.get_now(start) == model.get_now(start)
+        finally:
+            await real.aclose()
+            await disk.aclose()
+
+    trio.run(main)
+
+
+async def test_a_batch_that_leveldb_lost_without_a_word_is_noticed(tmp_path: Path) -> None:
+    disk = RealDisk()
+    leveldb, path = LevelDb(disk), str(tmp_path / "i")
+    index = await leveldb.create(path)
+    for number in range(5):
+        await index.write([(b"k%d" % number, b"v")])
+    await index.aclose()
+    database = plyvel.DB(path)
+    lost = next(key for key in database.iterator(include_value=False) if key.endswith(b"\3"))
+    assert lost.startswith(b"\0tally")
+    database.delete(lost)
+    database.close()
+    with pytest.raises(StorageCorrupt, match="batch 3"):
+        await leveldb.open(path)
+    await disk.aclose()
+
+
+async def test_the_files_of_an_index_are_in_a_directory_that_only_the_owner_enters(tmp_path: Path) -> None:
+    disk = RealDisk()
+    await (await LevelDb(disk).create(str(tmp_path / "i"))).aclose()
+    assert (tmp_path / "i").stat().st_mode & 0o777 == 0o700
+    await disk.aclose()

@@ -1,0 +1,256 @@
+"""A disk that fails: nothing is acknowledged that is not durable, and nothing is ever "not there" by
+failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+from storing import KEY, add, add_durably, add_frame, payloads, read, read_all, running
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.core.rows import Row
+from bookie.storage.config import StorageConfig
+from bookie.storage.disk import File
+from bookie.storage.engine import Engine
+from bookie.storage.index import MemoryIndex, MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk, MemoryFile
+from ledgerlog.errors import DiskFull, StorageError
+from ledgerlog.wire.frame import Status
+
+
+class FailingDisk(MemoryDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails_writes = False
+        self.fails_reads = False
+        self.is_full = False
+        self.writes_tried = 0
+
+    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
+        self.writes_tried += 1
+        if self.fails_writes:
+            await trio.lowlevel.checkpoint()
+            raise StorageError("cannot write: Input/output error")
+        await super().write_sync(file, offset, view)
+
+    async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        if self.fails_reads:
+            raise StorageError("cannot read: Input/output error")
+        return await super().read(file, ranges)
+
+    async def create(self, path: str, size: int) -> MemoryFile:
+        if self.is_full:
+            await trio.lowlevel.checkpoint()
+            raise DiskFull("cannot create: No space left on device")
+        return await super().create(path, size)
+
+
+class FailingIndex(MemoryIndex):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.fails_writes = self.fails_reads = False
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        if self.fails_writes:
+            raise StorageError("the index failed")
+        await super().write(rows)
+
+    def get_now(self, key: bytes) -> bytes | None:
+        if self.fails_reads:
+            raise StorageError("the index failed")
+        return super().get_now(key)
+
+    def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+        if self.fails_reads:
+            raise StorageError("the index failed")
+        return super().scan_now(start, stop, floor=floor, limit=limit)
+
+
+class FailingIndexes(MemoryIndexes):
+    made: FailingIndex
+
+    async def create(self, path: str) -> MemoryIndex:
+        await trio.lowlevel.checkpoint()
+        self.indexes[path] = self.made = FailingIndex(path)
+        return self.made
+
+
+@pytest.fixture
+def disk() -> FailingDisk:
+    return FailingDisk()
+
+
+async def roll(engine: Engine, segments: int) -> None:
+    segment = engine.statistics()["segment"]
+    ledger = 1000 * segment
+    while engine.statistics()["segment"] < segment + segments:
+        await add_durably(engine, ledger, range(8))
+        ledger += 1
+        await wait_all_tasks_blocked()
+
+
+async def test_a_failed_write_ends_the_engine_is_not_tried_again_and_nothing_of_it_is_acknowledged(
+    disk: FailingDisk,
+) -> None:
+    indexes = MemoryIndexes()
+    acknowledged: list[int] = []
+    tried = 0
+
+    async def add_while_writes_fail() -> None:
+        nonlocal tried
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, [0])
+            await wait_all_tasks_blocked()
+            engine.on_durable(lambda: acknowledged.append(engine.durable_position))
+            disk.fails_writes = True
+            tried = disk.writes_tried
+            add(engine, 1, [1])
+            try:
+                await trio.sleep_forever()
+            finally:
+                assert engine.add(*add_frame(1, [2])) is Status.IO_ERROR
+
+    with pytest.raises(StorageError, match="Input/output"):
+        await add_while_writes_fail()
+    assert disk.writes_tried == tried + 1
+    assert not acknowledged
+    disk.fails_writes = False
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == payloads(1, [0])
+
+
+async def test_a_failed_sync_of_a_fence_is_never_answered(disk: FailingDisk) -> None:
+    answers: list[object] = []
+
+    async def fence_while_writes_fail() -> None:
+        async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+            await wait_all_tasks_blocked()
+            disk.fails_writes = True
+            answers.append(await engine.fence(1, KEY))
+
+    with pytest.raises(StorageError):
+        await fence_while_writes_fail()
+    assert not answers
+
+
+async def test_a_failed_index_ends_the_engine(disk: FailingDisk) -> None:
+    indexes = FailingIndexes()
+
+    async def work_while_the_index_fails() -> None:
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            indexes.made.fails_writes = True
+            await roll(engine, 2)
+            await trio.sleep_forever()
+
+    with pytest.raises(StorageError, match="the index failed"):
+        await work_while_the_index_fails()
+    indexes.made.fails_writes = False
+    async with running("b", disk=disk, indexes=indexes):
+        pass
+
+
+async def test_rule_8_an_entry_that_cannot_be_read_is_an_error_and_never_an_absence(
+    disk: FailingDisk,
+) -> None:
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await add_durably(engine, 1, range(5))
+        await roll(engine, 4)
+        disk.fails_reads = True
+        result = await read(engine, 1)
+        assert (result.status, result.through) == (Status.IO_ERROR, -1)
+        result = await engine.recovery_read(1, KEY, first=0, last=9, stride=1, bytes_max=1000)
+        assert (result.status, result.through) == (Status.IO_ERROR, -1)
+        disk.fails_reads = False
+        assert await read_all(engine, 1) == payloads(1, range(5))
+
+
+async def test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given(disk: FailingDisk) -> None:
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await add_durably(engine, 1, range(5), payloads=[b"%d" % i * 300 for i in range(5)])
+        await roll(engine, 4)
+        content = disk.files["b/journal/0000000000000001.journal"]
+        content[content.find(b"3" * 300) + 7] ^= 1
+        result = await read(engine, 1)
+        assert list(result.entries.ids) == [0, 1, 2]
+        assert (result.status, result.through) == (Status.CORRUPT, 2)
+        result = await read(engine, 1, 4, 9)
+        assert list(result.entries.ids) == [4]
+        assert (result.status, result.through) == (Status.OK, 9)
+
+
+async def test_rule_8_trouble_of_the_index_is_an_error_and_never_an_unknown_ledger(
+    disk: FailingDisk,
+) -> None:
+    indexes = FailingIndexes()
+    config = StorageConfig(segment_bytes=12 * 4096, arenas=2, frame_bytes_max=20_000, ledgers_max=1)
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        await add_durably(engine, 1, range(5))
+        await roll(engine, 4)
+        indexes.made.fails_reads = True
+        assert (await read(engine, 1)).status is Status.IO_ERROR
+        assert (await engine.list_entries(1, first=0, pairs_max=3)).status is Status.IO_ERROR
+        assert (await engine.fence(1, KEY)).status is Status.IO_ERROR
+        assert engine.add(*add_frame(1, [9])) is Status.IO_ERROR
+        with pytest.raises(StorageError):
+            engine.lac(1)
+        indexes.made.fails_reads = False
+        assert await read_all(engine, 1) == payloads(1, range(5))
+
+
+async def test_a_segment_that_vanished_is_an_error_to_its_readers(disk: FailingDisk) -> None:
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await add_durably(engine, 1, range(5))
+        await roll(engine, 4)
+        del disk.files["b/journal/0000000000000001.journal"]
+        assert (await read(engine, 1)).status is Status.IO_ERROR
+
+
+async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_and_recovery(
+    disk: FailingDisk,
+) -> None:
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        disk.is_full = True
+        ledger = 1
+        position: int | Status = 0
+        while not isinstance(position, Status):
+            position = engine.add(*add_frame(ledger, range(5)))
+            await engine.wait_room()
+            ledger += 1
+        assert position is Status.DISK_FULL
+        await engine.wait_room()  # It must not hang: there may be fences behind it.
+        assert (await engine.fence(1, KEY)).status is Status.OK
+        await add_durably(engine, 1, [50], recovery=True)
+        while not isinstance(engine.add(*add_frame(ledger, range(5), recovery=True)), Status):
+            ledger += 1
+        while not isinstance(engine.add(*add_frame(ledger, [0], [b""], recovery=True)), Status):
+            ledger += 1
+        while (await engine.fence(ledger + 1, KEY)).status is Status.OK:
+            ledger += 1
+        # Now even the reserve is used up, and that is said and not hidden.
+        result = await engine.fence(ledger + 1, KEY)
+        assert result.status is Status.DISK_FULL
+        recovered = await engine.recovery_read(ledger + 1, KEY, first=0, last=1, stride=1, bytes_max=9)
+        assert (recovered.status, recovered.through) == (Status.DISK_FULL, -1)
+        disk.is_full = False
+        while engine.statistics()["is_disk_full"]:
+            await wait_all_tasks_blocked()
+        await add_durably(engine, ledger + 2, range(5))
+        assert (await engine.fence(ledger + 1, KEY)).status is Status.OK
+
+
+async def test_a_bookie_whose_disk_is_full_at_the_start_says_so(disk: FailingDisk) -> None:
+    async with running("b", disk=disk, indexes=(indexes := MemoryIndexes())) as engine:
+        await roll(engine, 1)
+    for path in sorted(disk.files):
+        if path.endswith(".journal") and not any(disk.files[path][4096:]):
+            del disk.files[path]  # The segment that was prepared in advance.
+    disk.is_full = True
+    with pytest.raises(DiskFull):
+        async with running("b", disk=disk, indexes=indexes):
+            pass
+    disk.is_full = False
+    async with running("b", disk=disk, indexes=indexes):
+        pass
