@@ -172,6 +172,16 @@ class LedgerState:
         """The runs known in memory that may hold an id from ``first`` to ``last``, by first id."""
         return runs_between(self.runs, self.ledger_id, first, last, self.straddle)
 
+    def last_durable(self, durable: int) -> int:
+        """The highest id in a durable run, where ``durable`` is the journal's last durable block."""
+        highest = self.index_last
+        for run in reversed(self.runs):
+            if run.first + self.widest <= highest:
+                break  # Neither this run nor any before it reaches further.
+            if run.sequence <= durable:
+                highest = max(highest, run.last)
+        return highest
+
     def is_evictable(self, durable: int) -> bool:
         """Whether nothing would be lost with this object (see the module's text)."""
         if self.is_dirty or self.runs or self.pins:

@@ -13,7 +13,8 @@ many ask; it gives it back when the reply has been handed to the network.
 **Long polls.** READ with ``wait_ms`` waits until the LAC has reached ``first``, READ_LAC until it has passed
 ``first``, both at most ``limits.LONG_POLL_S``; then they answer with what there is, so that "nothing
 new" is an ordinary answer and not an error. A recovery read never waits: its client decides about the
-ledger's end and needs to know what is here now.
+ledger's end and needs to know what is here now. An answer to READ_LAC says in ``last`` which entry is the
+last that is durable here, confirmed or not: who asks for the end may wait for the LAC to get there.
 
 **What is checked here.** Frames are well formed already (``decode_frame_untrusted``). A request that is well
 formed and makes no sense (a stride of 0, a range that ends before it starts) gets BAD_REQUEST; a body where
@@ -149,8 +150,10 @@ class Requests:
 
     async def _read_lac(self, header: Header) -> None:
         await self._wait_lac(header, header.first + 1)
-        lac, lafr = self._shared.engine.lac(header.ledger_id)
-        self._reply([_encode_reply(header, Status.OK, lac=lac, lafr=lafr)])
+        engine = self._shared.engine
+        lac, lafr = engine.lac(header.ledger_id)
+        last = engine.last_durable(header.ledger_id)
+        self._reply([_encode_reply(header, Status.OK, last=last, lac=lac, lafr=lafr)])
 
     async def _list(self, header: Header) -> None:
         if header.first < 0:
@@ -231,16 +234,23 @@ _ANSWERS = {
 
 
 def _encode_reply(
-    header: Header, status: int, *, lac: int = -1, lafr: int = -1, argument: int = 0, body: bytes = b""
+    header: Header,
+    status: int,
+    *,
+    last: int | None = None,
+    lac: int = -1,
+    lafr: int = -1,
+    argument: int = 0,
+    body: bytes = b"",
 ) -> bytes:
-    """A reply without entries; it repeats what was asked about."""
+    """A reply without entries; it repeats what was asked about, but for ``last`` where that is given."""
     return encode_head(
         header.kind | REPLY,
         status=status,
         request=header.request,
         ledger_id=header.ledger_id,
         first=header.first,
-        last=header.last,
+        last=header.last if last is None else last,
         lac=lac,
         lafr=lafr,
         argument=argument,

@@ -348,6 +348,12 @@ class Engine:
         state = self._ledgers.get(ledger_id)
         return (NO_ENTRY, NO_ENTRY) if state is None else (state.lac, state.lafr)
 
+    def last_durable(self, ledger_id: int) -> int:
+        """The highest entry that is durable here, -1 where there is none. After a crash it may name one that
+        was under way and was lost. Raises StorageError as ``lac``."""
+        state = self._ledgers.get(ledger_id)
+        return NO_ENTRY if state is None else state.last_durable(self._commit.durable)
+
     async def wait_lac(self, ledger_id: int, entry_id: int) -> None:
         """Returns once the ledger's LAC, as told here, has reached ``entry_id``. Raises StorageError as
         ``lac``."""

@@ -41,6 +41,9 @@ asked entry up to there that is not in the reply does not exist on this bookie (
 NO_SUCH_LEDGER), or is unknown to it (status UNKNOWN: limbo). After it, nothing is said; an error
 status says why the next entry could not be read.
 
+**READ_LAC** asks for the LAC, and may wait until it has passed ``first``. The reply says in ``last`` which
+entry is the last that is durable on the bookie, acknowledged by the ledger's writer or not (-1: none).
+
 **LIST** asks which entries of a ledger the bookie's index names, from ``first`` on; the reply's body
 is pairs (first, last) of i64, complete through ``argument``.
 """
