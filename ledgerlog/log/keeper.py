@@ -54,6 +54,10 @@ class Appends(Protocol):
         """New appends go to this ledger from now on."""
         ...
 
+    def on_lost(self, failure: LedgerLogError) -> None:
+        """The leadership is over."""
+        ...
+
     def on_time(self) -> None:
         """The time that ``look_at`` was given has come."""
         ...
@@ -109,7 +113,7 @@ class Keeper:
             while core.failure is None and not core.is_finished:
                 self._wake = trio.Event()
                 if await self._step():
-                    self._tell_moved()
+                    self.tell_moved()
                     continue
                 with trio.move_on_at(min(self._retry_at, self._look_at)):
                     await self._wake.wait()
@@ -117,9 +121,12 @@ class Keeper:
                     self._look_at = math.inf
                     self._appends.on_time()
         finally:
-            self._tell_moved()
+            if core.failure is not None:
+                self._appends.on_lost(core.failure)
+            self.tell_moved()
 
-    def _tell_moved(self) -> None:
+    def tell_moved(self) -> None:
+        """Wake whoever is in ``wait_moved``."""
         self._moved.set()
         self._moved = trio.Event()
 

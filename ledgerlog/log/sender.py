@@ -166,7 +166,7 @@ class Sender:
             try:
                 entry_id = writer.push((payload,))
             except LedgerLogError as failure:
-                self._end(failure)
+                self.on_lost(failure)
                 break
             self.entries_appended += 1
             self.bytes_total += batch.size
@@ -207,7 +207,7 @@ class Sender:
         if answered > self.answered.value and self.answered.failure is None:
             self.answered.advance(answered)
         if writer.failure is not None:
-            self._end(writer.failure)
+            self.on_lost(writer.failure)
         elif queue.has_queued or self._pumping:
             self.pump()
         if self.chain.closing is not None:
@@ -232,6 +232,15 @@ class Sender:
         self._follow(writer)
         self.pump()
 
+    def on_lost(self, failure: LedgerLogError) -> None:
+        """The leadership is over: take and send nothing more. The task that serves it goes on from here."""
+        if self.failure is None:
+            if not isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies):
+                failure = LostLeadership(self._name, None, str(failure))
+            self.failure = self.refusal = failure
+            self.chain.on_lost(failure)
+            self.keeper.look()
+
     def on_time(self) -> None:
         """The age of the current ledger is worth a look."""
         age_s = self._policy.max_age_s
@@ -253,8 +262,7 @@ class Sender:
             nursery.start_soon(self._make_room)
             await self.keeper.run()
             nursery.cancel_scope.cancel()
-        if self.chain.failure is not None:
-            self._end(self.chain.failure)
+        if self.failure is not None:
             await self._resolve()
         self._over.set()
 
@@ -279,15 +287,6 @@ class Sender:
                 # The failure of a ledger that still matters is told by its progress.
                 await self.segment.writer.wait_room()
             self.pump()
-
-    def _end(self, failure: LedgerLogError) -> None:
-        """Take nothing more. The keeper's task goes on from here."""
-        if self.failure is None:
-            if not isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies):
-                failure = LostLeadership(self._name, None, str(failure))
-            self.failure = self.refusal = failure
-            self.chain.on_lost(failure)
-            self.keeper.look()
 
     async def _resolve(self) -> None:
         """Find out what became of what was sent, and who leads now."""
@@ -332,6 +331,7 @@ class Sender:
             self.answered.advance(max(answered, self.answered.value))
             self.answered.fail(self.failure)
         self._over.set()
+        self.keeper.tell_moved()
 
     async def leave(self) -> None:
         """Take nothing more, send and acknowledge what was taken, close the ledger, count it."""

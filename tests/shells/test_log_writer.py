@@ -741,3 +741,31 @@ async def test_one_of_many_callers_failing_does_not_show_in_another_ones_traceba
         for outcome in outcomes:
             await outcome.done.wait()
     assert len({id(outcome.failure) for outcome in outcomes}) == 20
+
+
+@pytest.mark.parametrize("end", ["takeover", "cancellation", "deletion", "leaving"])
+async def test_a_roll_that_is_waited_for_ends_with_the_leadership(world: World, log: Log, end: str) -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with log.writer() as writer:
+                await writer.append(b"a")
+                world.held.add(0)
+                submission = await writer.submit(b"b")
+                rolled = start(nursery, writer.roll)
+                while writer.statistics().ledger_id == 0:
+                    await trio.testing.wait_all_tasks_blocked()
+                match end:
+                    case "takeover":
+                        async with (await elsewhere(world)).writer():
+                            await rolled.done.wait()
+                    case "deletion":
+                        await delete_log(world.client(), "log")  # type: ignore[arg-type]
+                        await rolled.done.wait()
+                    case "cancellation":
+                        scope.cancel()
+                    case _:
+                        world.release()
+        await rolled.done.wait()
+        assert isinstance(rolled.failure, LostLeadership) or (end == "leaving" and rolled.failure is None)
+        if end == "leaving":
+            assert (await submission.wait()).offset == 1

@@ -1,0 +1,249 @@
+"""Leaders that contend for one log: one history comes of it, and it is what they were told.
+
+Several processes take the log over again and again, append from several tasks, roll, are deposed, vanish
+in the middle of anything, and lose the answers of metadata writes, while ledgers confirm late and
+recovery ends them anywhere it may. Readers follow all along. At the end the log is read once more, and
+whatever anybody was told must agree with it:
+
+* offsets are dense, epochs and timestamps never decrease;
+* a record that was acknowledged is there, at its offset (also one whose Ack came after a takeover);
+* a record whose append failed definitely, or was taken back, is not there; nothing is there twice;
+* what is there of one leadership is a prefix of what it sent, in its order;
+* nobody is told an offset at or beyond the start of a newer leadership (no ack by a deposed leader);
+* what followers saw is the beginning of that history.
+
+The scheduler is seeded as well, so a failing seed fails again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import trio
+from fakes.ledgers import Ledger, World, open_world
+
+from ledgerlog.errors import (
+    AppendUnknown,
+    LedgerLogError,
+    LostLeadership,
+    MetadataOutcomeUnknown,
+    OffsetMismatch,
+    RecoveryFailed,
+)
+from ledgerlog.log.log import create_log, open_log
+from ledgerlog.log.writer import LogWriter
+from ledgerlog.meta.memory import MemoryStore
+from ledgerlog.meta.store import Operation
+from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.record import Ack, Record
+
+SEEDS = range(60)
+
+
+class LossyStore(MemoryStore):
+    """Sometimes loses the answer to a write, and sometimes the request."""
+
+    dice = random.Random(0)
+    share = 0.0
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        fate = self.dice.random()
+        if fate < self.share / 2:
+            await trio.lowlevel.checkpoint()
+            raise MetadataOutcomeUnknown("lost on the way there")
+        versions = await super().transaction(operations)
+        if fate < self.share:
+            raise MetadataOutcomeUnknown("lost on the way back")
+        return versions
+
+
+@attrs.define
+class History:
+    """What everybody did and was told."""
+
+    acked: dict[bytes, Ack] = attrs.field(factory=dict)
+    refused: set[bytes] = attrs.field(factory=set)
+    """Surely not in the log."""
+    begun: dict[int, int] = attrs.field(factory=dict)
+    """Epoch -> the offset at which that leadership began."""
+    unknown: int = 0
+    followed: list[list[Record]] = attrs.field(factory=list)
+
+    def ack(self, data: bytes, ack: Ack) -> None:
+        assert data not in self.acked
+        self.acked[data] = ack
+        newer = [offset for epoch, offset in self.begun.items() if epoch > ack.epoch]
+        assert all(ack.offset < offset for offset in newer), "an ack by a deposed leader"
+
+
+class Rival:
+    """A process that leads whenever it can."""
+
+    def __init__(self, world: World, history: History, number: int, seed: int) -> None:
+        self.world = world
+        self.history = history
+        self.number = number
+        self.dice = random.Random(f"{seed}.{number}")
+        self.count = 0
+        client = world.client()
+        store = LossyStore(client.store._tree)
+        store.dice, store.share = self.dice, 0.1
+        client.store = store
+        self.client = client
+
+    async def run(self, terms: int) -> None:
+        log = await open_log(self.client, "log")  # type: ignore[arg-type]
+        while terms:
+            with trio.CancelScope() as scope:
+                try:
+                    async with log.writer(window=self.dice.choice([1, 4, 100])) as writer:
+                        terms -= 1
+                        self.history.begun[writer.epoch] = writer.next_offset
+                        await self.lead(writer, scope)
+                except (RecoveryFailed, MetadataOutcomeUnknown, LostLeadership, AppendUnknown):
+                    pass
+            await self.pause(30)
+
+    async def pause(self, steps: int) -> None:
+        for _ in range(self.dice.randrange(steps)):
+            await trio.lowlevel.checkpoint()
+
+    async def lead(self, writer: LogWriter, scope: trio.CancelScope) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(self.dice.randrange(1, 5)):
+                nursery.start_soon(self.append, writer)
+            if self.dice.random() < 0.5:
+                nursery.start_soon(self.roll, writer)
+            if self.dice.random() < 0.2:
+                await self.pause(60)
+                scope.cancel()
+
+    async def roll(self, writer: LogWriter) -> None:
+        for _ in range(self.dice.randrange(3)):
+            await self.pause(20)
+            try:
+                await writer.roll()
+            except LedgerLogError:
+                return
+
+    def name(self, writer: LogWriter) -> bytes:
+        self.count += 1
+        return b"%d.%d.%d" % (writer.epoch, self.number, self.count)
+
+    async def append(self, writer: LogWriter) -> None:
+        for _ in range(self.dice.randrange(1, 12)):
+            await self.pause(6)
+            names = [self.name(writer) for _ in range(self.dice.choice([1, 1, 1, 3, 8]))]
+            many = len(names) > 1
+            try:
+                with trio.CancelScope() as scope:
+                    if self.dice.random() < 0.1:
+                        scope.deadline = trio.current_time()
+                    if many:
+                        acks = await writer.append_many(names, atomic=self.dice.random() < 0.3)
+                    elif self.dice.random() < 0.2:
+                        expected = writer.next_offset + self.dice.choice([0, 0, 1])
+                        acks = [await writer.append(names[0], expected_offset=expected)]
+                        assert acks[0].offset == expected
+                    else:
+                        acks = [await writer.append(names[0])]
+                    for name, ack in zip(names, acks, strict=True):
+                        self.history.ack(name, ack)
+            except OffsetMismatch:
+                self.history.refused.update(names)
+            except AppendUnknown:
+                self.history.unknown += len(names)
+            except LedgerLogError:
+                self.history.refused.update(names)
+                return
+
+
+async def follow(world: World, history: History, count: int) -> None:
+    log = await open_log(world.client(), "log")  # type: ignore[arg-type]
+    for _ in range(count):
+        seen: list[Record] = []
+        history.followed.append(seen)
+        while True:
+            start = seen[-1].offset + 1 if seen else "earliest"
+            async with log.read(start, follow=True) as records:
+                async for record in records:
+                    seen.append(record)
+            return
+
+
+def judge(history: History, found: list[Record]) -> None:
+    assert [record.offset for record in found] == list(range(len(found)))
+    epochs = [record.epoch for record in found]
+    assert epochs == sorted(epochs)
+    times = [record.timestamp for record in found]
+    assert times == sorted(times)
+    at = {record.data: record for record in found}
+    assert len(at) == len(found), "nothing is in the log twice"
+    for name, ack in history.acked.items():
+        assert name in at, f"{name!r} was acknowledged and is lost"
+        assert (at[name].offset, at[name].position, at[name].epoch) == (ack.offset, ack.position, ack.epoch)
+    assert not history.refused & set(at), "what was refused is in the log"
+    for epoch, begun in history.begun.items():
+        assert all(r.offset >= begun for r in found if r.epoch == epoch)
+        assert all(r.offset < begun for r in found if r.epoch < epoch)
+    by_task: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+    for record in found:
+        epoch, number, count = record.data.split(b".")
+        assert int(epoch) == record.epoch
+        by_task[record.epoch, number].append(int(count))
+    for seen in history.followed:
+        assert seen == found[: len(seen)]
+
+
+@pytest.fixture
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> random.Random:
+    """trio's own switch for schedules that can be repeated."""
+    monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
+    return trio._core._run._r  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_contending_leaders_make_one_history(seed: int, deterministic: random.Random) -> None:
+    deterministic.seed(seed)
+    dice = random.Random(seed)
+
+    def ends(ledger: Ledger) -> int:
+        return dice.randint(ledger.lac, len(ledger.entries) - 1)
+
+    history = History()
+    async with open_world(seed) as world:
+        world.ends = ends
+        world.confirm_steps = lambda: dice.choice([0, 1, 1, 5, 20])
+        world.recovery_steps = dice.choice([0, 2, 10])
+        roll = RollPolicy(max_records=dice.choice([None, 3, 10]))
+        await create_log(world.client(), "log", roll=roll)  # type: ignore[arg-type]
+
+        async def age() -> None:
+            while True:
+                await trio.lowlevel.checkpoint()
+                world.now_ms += dice.randrange(-3, 5)
+                if dice.random() < 0.01:
+                    world.recovery_fails = {dice.choice(world.created)} if world.created else set()
+                elif dice.random() < 0.05:
+                    world.recovery_fails = set()
+
+        async with trio.open_nursery() as background:
+            background.start_soon(age)
+            for _ in range(2):
+                background.start_soon(follow, world, history, 1)
+            async with trio.open_nursery() as nursery:
+                for number in range(3):
+                    nursery.start_soon(Rival(world, history, number, seed).run, 4)
+            background.cancel_scope.cancel()
+        world.recovery_fails = set()
+        log = await open_log(world.client(), "log")  # type: ignore[arg-type]
+        async with log.writer():
+            pass
+        async with log.read() as records:
+            found = [record async for record in records]
+    judge(history, found)
+    assert history.acked
