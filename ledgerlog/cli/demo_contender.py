@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import struct
 import sys
@@ -192,6 +193,7 @@ async def contend(uri: str, name: str) -> None:
 
 def main() -> None:
     uri, name = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     trio.run(contend, uri, name)
 
 

@@ -46,6 +46,9 @@ __all__ = ["DemoFailed", "Driver", "Outcome"]
 _BATCHES_UNANSWERED = 16
 _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES = 256 * 1024
+_LOCK_S = 1.0
+"""A write of the metadata that takes longer waits for somebody who holds the file's lock."""
+
 _SILENCE_S = 60.0
 """Longer than every deadline of a log's writer: whoever is silent for so long is stuck."""
 
@@ -114,6 +117,7 @@ class Driver:
         self._total = records
         self._batch_records = max(1, min(_BATCH_RECORDS_MAX, records // 64))
         self._account = Account()
+        self._contenders: list[_Contender] = []
         self._numbers = itertools.count()
         self._again: deque[Batch] = deque()
         self._end_offset = 0
@@ -135,8 +139,10 @@ class Driver:
             first = await self._start("contender-1", nursery, send_event)
             second = await self._start("contender-2", nursery, send_event)
             self._events = events
-            for contender in (first, second):
-                await self._expect(contender, "ready")
+            silent = [first, second]
+            while silent:
+                contender, _ = await self._next_event()  # Nobody says anything but "ready" before LEAD.
+                silent.remove(contender)
             first.send(LEAD)
             leading = await self._expect(first, "leading")
             self._bar.say(f"{first.name} leads, at epoch {leading['epoch']}")
@@ -145,11 +151,11 @@ class Driver:
             took_s = trio.current_time() - began
             for contender in (first, second):
                 contender.queue.close()
-            self._bar.describe("reading back")
-            audit = await self._read_back()
             for contender in (first, second):
                 await contender.child.wait()
             nursery.cancel_scope.cancel()
+        self._bar.describe("reading back")
+        audit = await self._read_back()
         return Outcome(
             records=self._total,
             acknowledged=self._account.acknowledged,
@@ -184,6 +190,7 @@ class Driver:
         )
         send, receive = trio.open_memory_channel[bytes](10 * _BATCHES_UNANSWERED)
         contender = _Contender(name, child, send)
+        self._contenders.append(contender)
         nursery.start_soon(_write, contender, receive)
         nursery.start_soon(_listen, contender, events)
         return contender
@@ -195,7 +202,11 @@ class Driver:
                 await contender.child.wait()
                 raise DemoFailed(contender.child.how_it_ended())
             return contender, event
-        raise DemoFailed(f"no contender said anything for {_SILENCE_S:g} s")
+        unanswered = ", ".join(f"{c.name} {sorted(c.unanswered)}" for c in self._contenders)
+        raise DemoFailed(
+            f"no contender said anything for {_SILENCE_S:g} s, {self._account.acknowledged} of {self._total} "
+            f"records acknowledged; batches without an answer: {unanswered}"
+        )
 
     async def _expect(self, contender: _Contender, kind: str) -> dict[str, Any]:
         """The next event of a contender, of a kind; what the other one acknowledges is taken on the way."""
@@ -284,7 +295,7 @@ class Driver:
         )
 
     async def _fail_over(self, old: _Contender, new: _Contender) -> None:
-        old.child.send_signal(signal.SIGSTOP)
+        await self._stop(old)
         self._stopped_at = trio.current_time()
         self._bar.say(
             f"{old.name} stopped (SIGSTOP) after {self._account.acknowledged:,} acknowledged records, "
@@ -306,6 +317,20 @@ class Driver:
             ]
             if left:
                 self._again.append(self._batch(left[0][0], [record for _, record in left]))
+
+    async def _stop(self, contender: _Contender) -> None:
+        """Stop a contender at a moment when it does not hold the lock of the metadata file.
+
+        The file is shared by the processes of this machine, and one that is stopped in the middle of a write
+        stops everybody's. That is a property of the file and not what is shown here; on other
+        metadata nothing of the kind can happen."""
+        while True:
+            contender.child.send_signal(signal.SIGSTOP)
+            with trio.move_on_after(_LOCK_S):
+                await self._local.cluster.store.next_id("demo-probe")
+                return
+            contender.child.send_signal(signal.SIGCONT)
+            await self._local.cluster.store.next_id("demo-probe")  # By now the lock was free.
 
     async def _settle(self, end_offset: int) -> None:
         """Find out what the lost leader had on its way by reading the part of the log that is now fixed."""
@@ -338,6 +363,8 @@ class Driver:
     # --- the proof ----------------------------------------------------------------------------
 
     async def _read_back(self) -> Audit:
+        # A log that is led is read up to where its bookies know it confirmed. Sealing fixes its end.
+        await self._log.seal()
         audit = Audit(self._account)
         async with self._log.read(0) as records:
             async for batch in records.batches():

@@ -165,13 +165,12 @@ async def local_cluster(path: Path, *, bookies: int, grace_s: float = GRACE_S) -
     ChildFailed if a bookie does not come to serve; what ``ledgerlog.connect`` raises. Leaving stops the
     bookies gracefully, for ``grace_s``; none is left."""
     uri = _uri(path)
-    with _lock(path):
+    with _lock(path), ungrouped():
         async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
             local = LocalCluster(path, uri, cluster, children)
-            with ungrouped():
-                async with trio.open_nursery() as nursery:
-                    for number in range(1, bookies + 1):
-                        nursery.start_soon(local.start_serving, _bookie_id(number))
+            async with trio.open_nursery() as nursery:
+                for number in range(1, bookies + 1):
+                    nursery.start_soon(local.start_serving, _bookie_id(number))
             local.bookies = {_bookie_id(n): local.bookies[_bookie_id(n)] for n in range(1, bookies + 1)}
             yield local
 

@@ -28,10 +28,14 @@ from ledgerlog.cli.complaints import complaint
 from ledgerlog.cli.demo import demo
 from ledgerlog.cli.ledger import ledger
 from ledgerlog.cli.log import log
-from ledgerlog.cli.running import Interrupted, unwrap
+from ledgerlog.cli.running import Interrupted
 from ledgerlog.errors import LedgerLogError
 
 __all__ = ["cli", "main"]
+
+
+class ReaderGone(Exception):
+    """Whoever read standard output has gone away."""
 
 
 class CommandLine(click.Group):
@@ -42,13 +46,18 @@ class CommandLine(click.Group):
         extra["prog_name"] = "ledgerlog"  # Also where it runs as ``python -m ledgerlog``.
         sys.exit(self._exit_code(args, extra))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            # Told by another name, because click would make exit code 1 of it, which means failure here.
+            raise ReaderGone from error
+        return result
+
     def _exit_code(self, args: Sequence[Any], extra: dict[str, Any]) -> int:
         try:
-            try:
-                code = super().main(*args, **extra)
-                _flush_stdout()
-            except BaseExceptionGroup as group:
-                raise unwrap(group) from None
+            code = super().main(*args, **extra)
         except click.UsageError as error:
             error.show()
             return 2
@@ -62,7 +71,7 @@ class CommandLine(click.Group):
         except (KeyboardInterrupt, click.Abort):
             _complain("interrupted")
             return 128 + signal.SIGINT
-        except BrokenPipeError:
+        except ReaderGone:
             _discard_stdout()
             return 128 + signal.SIGPIPE
         except OSError as error:
@@ -73,10 +82,6 @@ class CommandLine(click.Group):
 def _complain(line: str) -> int:
     click.echo(f"ledgerlog: {line}", err=True)
     return 1
-
-
-def _flush_stdout() -> None:
-    sys.stdout.flush()
 
 
 def _discard_stdout() -> None:

@@ -1,0 +1,85 @@
+"""``ledgerlog cluster run`` as a process, for tests; and the ``ledgerlog`` command as one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from ledgerlog.cli.processes import Child, Children, open_children
+
+LEDGERLOG = (sys.executable, "-m", "ledgerlog")
+STARTED_S = 30.0
+
+
+@attrs.frozen
+class RunningCluster:
+    uri: str
+    pids: dict[str, int]
+    """Of its bookies."""
+    child: Child
+
+    def says(self) -> str:
+        """What it has said on its standard error so far."""
+        assert self.child.log_path is not None
+        return self.child.log_path.read_text(encoding="utf-8")
+
+    async def wait_for(self, words: str) -> None:
+        """Return once it has said so."""
+        with trio.fail_after(STARTED_S):
+            while words not in self.says():  # noqa: ASYNC110 (a file cannot be waited for)
+                await trio.sleep(0.02)
+
+
+async def start_cluster(children: Children, path: Path, *options: str) -> RunningCluster:
+    """Start a cluster below ``path`` and return once it serves."""
+    command = [*LEDGERLOG, "cluster", "run", str(path), "--json", *options]
+    log_path = path.with_name(f"{path.name}.stderr")
+    child = await children.start("cluster", command, pipe_out=True, log_path=log_path)
+    assert child.stdout is not None
+    line = b""
+    with trio.fail_after(STARTED_S):
+        while not line.endswith(b"\n"):
+            more = await child.stdout.receive_some()
+            assert more, log_path.read_text(encoding="utf-8")
+            line += more
+    said = json.loads(line)
+    return RunningCluster(said["uri"], said["bookies"], child)
+
+
+@asynccontextmanager
+async def running_cluster(path: Path, *options: str) -> AsyncIterator[RunningCluster]:
+    async with open_children() as children:
+        yield await start_cluster(children, path, *options)
+
+
+@attrs.frozen
+class Ran:
+    status: int
+    stdout: bytes
+    stderr: str
+
+
+async def ledgerlog(*args: str, uri: str, stdin: bytes | None = None) -> Ran:
+    """Run the command to its end."""
+    ran = await trio.run_process(
+        [*LEDGERLOG, *args, "--uri", uri],
+        stdin=b"" if stdin is None else stdin,
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr.decode())
+
+
+async def ledgerlog_ok(*args: str, uri: str, stdin: bytes | None = None) -> bytes:
+    """Standard output of a command that succeeds and says nothing else."""
+    ran = await ledgerlog(*args, uri=uri, stdin=stdin)
+    assert ran.status == 0, ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout

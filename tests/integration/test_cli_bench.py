@@ -1,0 +1,77 @@
+"""The benchmarks run, say what they measured in the shapes that scripts rely on, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setenv("TMPDIR", str(path))
+    return path
+
+
+async def bench(*args: str) -> list[dict[str, Any]]:
+    ran = await trio.run_process(
+        [sys.executable, "-m", "ledgerlog", "bench", *args, "--json"], capture_stdout=True
+    )
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+async def test_writing_is_measured_with_a_window_and_one_at_a_time(temporary: Path) -> None:
+    window, lone = await bench("write", "--size", "100", "--window", "100", "--seconds", "0.3")
+    for run in (window, lone):
+        assert run["records"] > 0
+        assert 0 < run["p50_ms"] <= run["p99_ms"] <= run["p999_ms"]
+        cpu = run["cpu_us"]
+        assert sorted(cpu["bookies"]) == ["bookie-1", "bookie-2", "bookie-3"]
+        assert cpu["sum"] == pytest.approx(cpu["client"] + sum(cpu["bookies"].values()), rel=0.01)
+        assert run["syncs_per_s"] > 0
+        assert run["journal_bytes_per_payload_byte"] >= 3, "three copies"
+    assert (window["mode"], window["window"], lone["mode"], lone["window"]) == ("window", 100, "lone", 1)
+    assert window["baseline"] is None
+    assert lone["baseline"]["ratio"] == pytest.approx(
+        lone["p50_ms"] / (lone["baseline"]["sync_ms"] + lone["baseline"]["round_trip_ms"]), rel=0.05
+    )
+    assert os.listdir(temporary) == []
+
+
+async def test_writing_is_measured_at_a_fixed_rate() -> None:
+    (run,) = await bench("write", "--size", "100", "--rate", "2000", "--seconds", "0.5")
+    assert (run["mode"], run["window"], run["rate"]) == ("rate", None, 2000)
+    assert 800 <= run["records"] <= 1000
+
+
+async def test_a_log_is_driven_in_its_three_ways() -> None:
+    runs = await bench("write", "--api", "log", "--size", "50", "--window", "50", "--seconds", "0.2")
+    assert [run["mode"] for run in runs] == ["append_many", "tasks", "lone"]
+    assert all(run["records"] > 0 for run in runs)
+
+
+async def test_replay_is_measured_by_the_batch_and_by_the_record() -> None:
+    batches, records = await bench("read", "--size", "100", "--records", "5000")
+    assert (batches["mode"], records["mode"]) == ("batches", "records")
+    assert batches["records"] == records["records"] == 5000
+    assert batches["records_per_cpu_s"] > 0
+
+
+async def test_takeover_is_measured_for_logs_and_for_ledgers() -> None:
+    runs = await bench("takeover", "--entries", "0,50", "--rounds", "1")
+    assert [(run["what"], run["entries_after_lac"]) for run in runs] == [
+        ("log", 0),
+        ("append", 0),
+        ("ledger", 0),
+        ("ledger", 50),
+    ]
+    assert all(run["median_ms"] > 0 for run in runs)

@@ -1,0 +1,212 @@
+"""``ledgerlog cluster run``, and the commands against real bookie processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+from running_cluster import LEDGERLOG, RunningCluster, ledgerlog, ledgerlog_ok, running_cluster, start_cluster
+
+from ledgerlog.cli import local_cluster as local_clusters
+from ledgerlog.cli.local_cluster import local_cluster
+from ledgerlog.cli.processes import Child, ChildFailed, open_children
+from ledgerlog.errors import StorageLocked
+
+pytestmark = pytest.mark.processes
+
+MB = 1_000_000
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[RunningCluster]:
+    async with running_cluster(tmp_path / "cluster") as running:
+        yield running
+
+
+async def read_line(child: Child) -> bytes:
+    assert child.stdout is not None
+    line = b""
+    with trio.fail_after(20):
+        while not line.endswith(b"\n"):
+            line += await child.stdout.receive_some(1)
+    return line
+
+
+def text_of(megabytes: int) -> bytes:
+    """Lines of every kind: short, empty, of a megabyte, no text at all; without a newline at the end."""
+    lines = [b"", b"a line", bytes(range(10)) + bytes(range(11, 256)), b"x" * 99, b"\r", b""]
+    ordinary = (b"\n".join(lines) + b"\n") * 1000
+    text = b"".join([b"y" * MB, b"\n\n\n", ordinary, b"z" * MB, b"\n"])
+    return (text * (megabytes * MB // len(text) + 1))[: megabytes * MB] + b"\nend"
+
+
+async def test_a_cluster_serves_is_listed_and_stops_gracefully_on_a_signal(cluster: RunningCluster) -> None:
+    listed = await ledgerlog_ok("bookie", "list", "--json", uri=cluster.uri)
+    bookies = [json.loads(line) for line in listed.splitlines()]
+    assert [bookie["id"] for bookie in bookies] == ["bookie-1", "bookie-2", "bookie-3"]
+    assert {bookie["state"] for bookie in bookies} == {"writable"}
+    os.kill(cluster.pids["bookie-3"], signal.SIGSTOP)  # A stopped one holds nothing up for long.
+    cluster.child.send_signal(signal.SIGTERM)
+    assert await cluster.child.wait() == 0
+    assert cluster.says() == ""
+
+
+async def test_a_bookie_that_dies_is_told_and_started_again(cluster: RunningCluster) -> None:
+    os.kill(cluster.pids["bookie-2"], signal.SIGKILL)
+    await cluster.wait_for("bookie-2 serves again")
+    assert "was ended by SIGKILL; starting it again" in cluster.says()
+    listed = await ledgerlog_ok("bookie", "list", "--json", uri=cluster.uri)
+    assert all(json.loads(line)["state"] == "writable" for line in listed.splitlines())
+
+
+async def test_a_directory_has_one_cluster_at_a_time(cluster: RunningCluster, tmp_path: Path) -> None:
+    caught = None
+    try:
+        async with local_cluster(tmp_path / "cluster", bookies=1):
+            pass
+    except StorageLocked as error:
+        caught = error
+    assert caught is not None
+    assert caught.pid == cluster.child.pid
+
+
+async def test_a_bookie_that_never_comes_to_serve_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_clusters, "START_ATTEMPTS", 2)
+    async with local_cluster(tmp_path, bookies=2):
+        pass
+    (tmp_path / "bookie-2" / "cookie").write_bytes(b"not a cookie")
+    caught = None
+    try:
+        async with local_cluster(tmp_path, bookies=2):
+            pass
+    except ChildFailed as error:
+        caught = error
+    assert caught is not None
+    assert "bookie-2" in str(caught)
+    assert "cookie" in str(caught), "its last words say why"
+    assert "given up after 2 starts" in str(caught)
+
+
+async def test_all_bookies_that_a_directory_has_run_whatever_is_asked_for(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=2):
+        pass
+    async with running_cluster(tmp_path / "cluster", "--bookies", "1") as running:
+        assert sorted(running.pids) == ["bookie-1", "bookie-2"]
+        assert "holds the data of 2 bookies" in running.says()
+
+
+async def test_twenty_five_megabytes_come_back_byte_for_byte(cluster: RunningCluster, tmp_path: Path) -> None:
+    text = text_of(25)
+    (tmp_path / "text").write_bytes(text)
+    await ledgerlog_ok("log", "create", "text", uri=cluster.uri)
+    with trio.fail_after(60):
+        appended = json.loads(
+            await ledgerlog_ok(
+                "log", "append", "text", "--input", str(tmp_path / "text"), "--json", uri=cluster.uri
+            )
+        )
+        assert appended["records"] == text.count(b"\n") + 1
+        assert appended["last_offset"] == appended["records"] - 1
+        assert await ledgerlog_ok("log", "read", "text", "--raw", uri=cluster.uri) == text
+    # Through a pipe, on top of what is there.
+    piped = json.loads(
+        await ledgerlog_ok("log", "append", "text", "--json", uri=cluster.uri, stdin=text[: 3 * MB] + b"\n")
+    )
+    assert (piped["first_offset"], piped["epoch"]) == (appended["records"], 2)
+    rest = await ledgerlog_ok(
+        "log", "read", "text", "--raw", "--start", str(piped["first_offset"]), uri=cluster.uri
+    )
+    assert rest == text[: 3 * MB] + b"\n"
+
+
+async def test_a_follower_shows_records_as_they_come_and_ends_well_when_interrupted(
+    cluster: RunningCluster,
+) -> None:
+    await ledgerlog_ok("log", "create", "live", uri=cluster.uri)
+    async with open_children() as children:
+        follower = await children.start(
+            "follower",
+            [*LEDGERLOG, "log", "read", "live", "--follow", "--raw", "--uri", cluster.uri],
+            pipe_out=True,
+        )
+        writer = await children.start(
+            "writer", [*LEDGERLOG, "log", "append", "live", "--uri", cluster.uri], pipe_in=True, pipe_out=True
+        )
+        assert writer.stdin is not None
+        for line in (b"one\n", b"two\n"):
+            await writer.stdin.send_all(line)
+            assert await read_line(follower) == line
+        follower.send_signal(signal.SIGINT)
+        assert await follower.wait() == 0
+        await writer.stdin.send_all(b"three, whose line is not finished")
+        await writer.stdin.aclose()
+        assert b"3 records" in await read_line(writer)
+        assert await writer.wait() == 0
+
+
+async def test_an_interrupted_append_says_how_far_it_came(cluster: RunningCluster, tmp_path: Path) -> None:
+    await ledgerlog_ok("log", "create", "cut", uri=cluster.uri)
+    async with open_children() as children:
+        writer = await children.start(
+            "writer",
+            [*LEDGERLOG, "log", "append", "cut", "--uri", cluster.uri],
+            pipe_in=True,
+            log_path=tmp_path / "stderr",
+        )
+        assert writer.stdin is not None
+        await writer.stdin.send_all(b"one\ntwo\nhalf a line")
+        with trio.fail_after(20):
+            while await ledgerlog_ok("log", "read", "cut", "--raw", uri=cluster.uri) != b"one\ntwo\n":
+                pass
+        writer.send_signal(signal.SIGINT)
+        assert await writer.wait() == 128 + signal.SIGINT
+    said = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert said == ("ledgerlog: interrupted by SIGINT; 2 records are in the log, at offsets 0 to 1\n")
+
+
+async def test_a_reader_of_the_output_that_goes_away_is_no_complaint(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    await ledgerlog_ok("log", "create", "long", uri=cluster.uri)
+    await ledgerlog_ok("log", "append", "long", uri=cluster.uri, stdin=b"a line\n" * 200_000)
+    async with open_children() as children:
+        reader = await children.start(
+            "reader",
+            [*LEDGERLOG, "log", "read", "long", "--uri", cluster.uri],
+            pipe_out=True,
+            log_path=tmp_path / "stderr",
+        )
+        assert b"a line" in await read_line(reader)
+        assert reader.stdout is not None
+        await reader.stdout.aclose()
+        assert await reader.wait() == 128 + signal.SIGPIPE
+    assert (tmp_path / "stderr").read_bytes() == b""
+
+
+async def test_killing_the_runner_kills_the_bookies_and_the_next_one_starts_at_once(tmp_path: Path) -> None:
+    async with open_children() as children:
+        first = await start_cluster(children, tmp_path / "cluster")
+        await ledgerlog_ok("log", "create", "kept", uri=first.uri)
+        await ledgerlog_ok("log", "append", "kept", uri=first.uri, stdin=b"kept\n")
+        first.child.kill()
+        second = await start_cluster(children, tmp_path / "cluster")
+        assert set(second.pids.values()).isdisjoint(first.pids.values())
+        assert await ledgerlog_ok("log", "read", "kept", "--raw", uri=second.uri) == b"kept\n"
+
+
+async def test_a_log_that_needs_more_bookies_than_there_are_says_so(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster", "--bookies", "1") as running:
+        await ledgerlog_ok("log", "create", "wide", uri=running.uri)
+        ran = await ledgerlog("log", "append", "wide", uri=running.uri, stdin=b"x\n")
+        assert ran.status == 1
+        assert ran.stdout == b""
+        assert ran.stderr.count("\n") == 1
+        assert "3 writable bookies are needed, 1 registered" in ran.stderr
+        assert "bookie list" in ran.stderr
