@@ -50,12 +50,20 @@ async def open_client(
     registry = LedgerRegistry(store, environment)
     directory = BookieDirectory(store, environment)
     await directory.refresh()
-    async with open_pool(network, directory.resolve) as pool, trio.open_nursery() as nursery:
+    error: BaseException | None = None
+    async with (
+        open_pool(network, directory.resolve, rng=environment.random) as pool,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(directory.run)
         ledgers = Ledgers(
             store, registry, directory, pool, environment, nursery, replication, append_deadline_s
         )
         try:
             yield LedgerClient(store, ledgers, directory, pool, environment, replication)
-        finally:
-            nursery.cancel_scope.cancel()
+        except BaseException as caught:
+            # Raised below as it is: the nursery is ours and would wrap what is the caller's in a group.
+            error = caught
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
