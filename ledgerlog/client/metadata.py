@@ -6,16 +6,20 @@ answer all look the same to the core, which decides on what is stored (rules 13 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from ledgerlog.client.environment import Environment
 from ledgerlog.core.writer import MetadataIntent
-from ledgerlog.errors import LedgerExists, LedgerNotFound, MetadataOutcomeUnknown
+from ledgerlog.errors import LedgerExists, LedgerNotFound, MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, ledger_id_of, ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
+
+_ATTEMPTS_MAX = 3
+"""How often a write without a version is tried when its answer is lost."""
 
 
 class LedgerRegistry:
@@ -31,10 +35,11 @@ class LedgerRegistry:
         ensemble: Sequence[BookieId],
         custom: Mapping[str, bytes],
     ) -> tuple[LedgerMetadata, int]:
-        """The metadata and version of a new ledger, under an id that was never used."""
+        """The metadata and version of a new ledger, under an id that was never used. Where the store's
+        answers are lost an id may be passed over."""
         environment = self._environment
         metadata = LedgerMetadata.create(
-            ledger_id=await self._store.next_id(LEDGER_COUNTER),
+            ledger_id=await self._next_id(),
             replication=replication,
             ensemble=ensemble,
             key=environment.new_key(),
@@ -42,19 +47,26 @@ class LedgerRegistry:
             created_ms=environment.now_ms(),
             custom=dict(custom),
         )
-        path = ledger_path(metadata.ledger_id)
-        while True:
+        path, value = ledger_path(metadata.ledger_id), metadata.encode()
+        for _ in range(_ATTEMPTS_MAX):
             try:
-                return metadata, await self._store.create(path, metadata.encode())
-            except MetadataOutcomeUnknown:
+                return metadata, await self._store.create(path, value)
+            except (MetadataOutcomeUnknown, NodeExists):
+                # A node that exists may be our own, of an attempt whose answer was lost (rule 14).
                 stored = await self._read_fresh(metadata.ledger_id)
-                if stored is None:
-                    continue
+            if stored is not None:
                 if stored[0].token == metadata.token:
                     return stored
-                raise LedgerExists(metadata.ledger_id) from None
-            except NodeExists:
-                raise LedgerExists(metadata.ledger_id) from None
+                raise LedgerExists(metadata.ledger_id)
+        raise MetadataUnavailable(
+            f"the store lost its answer {_ATTEMPTS_MAX} times; ledger {metadata.ledger_id} may exist, empty"
+        )
+
+    async def _next_id(self) -> int:
+        for _ in range(_ATTEMPTS_MAX):
+            with contextlib.suppress(MetadataOutcomeUnknown):  # That id is passed over.
+                return await self._store.next_id(LEDGER_COUNTER)
+        raise MetadataUnavailable(f"the store lost its answer {_ATTEMPTS_MAX} times; nothing was created")
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """A ledger's metadata and version. LedgerNotFound; MetadataCorrupt."""
@@ -91,10 +103,21 @@ class LedgerRegistry:
 
     async def delete(self, ledger_id: int) -> None:
         """Forget a ledger; its bookies collect the space later. LedgerNotFound."""
-        try:
-            await self._store.delete(ledger_path(ledger_id))
-        except NodeMissing:
-            raise LedgerNotFound(ledger_id) from None
+        path = ledger_path(ledger_id)
+        is_sent = False
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                await self._store.delete(path)
+                return
+            except NodeMissing:
+                if is_sent:
+                    return  # By the attempt whose answer was lost.
+                raise LedgerNotFound(ledger_id) from None
+            except MetadataOutcomeUnknown:
+                is_sent = True
+        raise MetadataUnavailable(
+            f"the store lost its answer {_ATTEMPTS_MAX} times; ledger {ledger_id} may be deleted"
+        )
 
     async def list(self) -> list[int]:
         """The ids of all ledgers, growing; complete, or an error."""
