@@ -78,7 +78,7 @@ async def read_range(
         found = {entry_id: payload for entry_id, payload in found.items() if entry_id < damaged}
     elif negative is None:
         if reply.header.status == Status.CORRUPT:
-            damaged = max(through, first - stride) + stride
+            damaged = first + max(0, -(-(through + 1 - first) // stride)) * stride
         if through < first and damaged is None:
             return None
         negative = Negative.ABSENT  # The error is about the entry after ``through``.

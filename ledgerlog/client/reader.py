@@ -1,22 +1,36 @@
 """A ledger's reader as a caller holds it: the shell around ``core.reader``.
 
 An open ledger is read up to the LAC, which bookies tell (the writer sends it with every add, and by
-itself when it falls idle); a closed one up to its last entry. The reader keeps the highest LAC that it
-was told and refreshes the metadata when a read fails, because bookies may have been replaced, and
-when it waits for more, because the ledger may have been closed.
+itself when it falls idle); a closed one up to its last entry.
+
+**The end of an open ledger.** ``last_add_confirmed`` promises what was acknowledged before it was called. It
+reads the metadata again, because the ledger may have been closed and bookies may have been replaced, and
+asks the last ensemble. Answers that cover the ensemble (A.0) include one of a bookie that holds the last
+acknowledged entry, but perhaps none that knows that it is acknowledged: the writer tells the LAC with
+its next frame, or a moment later if there is none. So each answer also says which entry is the last
+that the bookie holds, and the LAC is waited for, shortly, to get there. An entry that nobody will ever
+acknowledge, because its writer died, costs a reader that wait once.
+
+**Moves.** Repair and recovery move entries to other bookies. When a read fails the metadata is read again,
+and if it names other bookies the read is tried once more.
+
+The reader keeps the highest LAC that it was told: what it may read never shrinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import trio
 
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import read_range
+from ledgerlog.client.together import first_of, together
 from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.errors import (
     BookieUnavailable,
+    EntryCorrupt,
     EntryNotFound,
     EntryUnavailable,
     InvalidArgument,
@@ -58,6 +72,7 @@ class LedgerReader:
         self._store = store
         self._prefer = prefer
         self._lac = metadata.fragments[-1].first_entry - 1  # All below the last fragment is committed.
+        self._unconfirmed = NO_ENTRY  # held by a bookie, and waited for in vain
         self._failed: dict[BookieId, None] = {}
 
     @property
@@ -73,51 +88,65 @@ class LedgerReader:
     # --- the end ------------------------------------------------------------------------------
 
     async def last_add_confirmed(self) -> int:
-        """The last entry that may be read now (-1: none). For an open ledger the highest LAC that any
-        bookie of its last ensemble tells; entries that an ack quorum already holds are waited for, up to
-        0.1 s, because their writer is about to confirm them.
+        """The last entry that may be read now (-1: none). Whatever was acknowledged to the writer before this
+        call is included as long as bookies that cover the last ensemble answer, and the writer is there
+        to tell its LAC; where the latter is gone the last entries may show only after recovery.
 
         Raises EntryUnavailable if no bookie answers, LedgerNotFound, MetadataUnavailable."""
         if self.is_closed:
-            return self._end()
-        seen = await self._ask_lac()
-        if not seen:
-            if (await self.refresh()).is_closed:
-                return self._end()
-            raise EntryUnavailable(
-                self.ledger_id, self._lac + 1, "no bookie of its last ensemble tells the last add confirmed"
-            )
-        held = sorted(seen, reverse=True)[self.metadata.replication.ack_quorum - 1 :][:1]
-        if held and held[0] > self._lac:
-            with trio.move_on_after(LAC_CATCH_UP_S):
-                while self._lac < held[0]:
-                    await self._poll_any(self._lac)
-        return self._lac
+            await trio.lowlevel.checkpoint()
+        else:
+            held = await self._ask_end()
+            if not held and not self.metadata.is_closed:
+                raise EntryUnavailable(
+                    self.ledger_id,
+                    self._lac + 1,
+                    "no bookie of its last ensemble tells how far it is confirmed",
+                )
+            top = max(held.values(), default=NO_ENTRY)
+            if top > max(self._lac, self._unconfirmed) and not self.metadata.is_closed:
+                with trio.move_on_after(LAC_CATCH_UP_S):
+                    await self._poll_any(top - 1)
+                if self._lac < top:
+                    self._unconfirmed = top
+        return self._readable()
+
+    async def _ask_end(self) -> dict[int, int]:
+        """Ask the metadata and the last ensemble that it names: LAC and metadata are the newest then. What
+        the bookies that answered hold, by slot."""
+        while True:
+            asked = self.metadata.last_fragment.ensemble
+            held: dict[int, int] = {}
+            await together(self.refresh, partial(self._ask_lac, asked, held))
+            if self.metadata.is_closed or self.metadata.last_fragment.ensemble == asked:
+                return held
+
+    def _readable(self) -> int:
+        return self._end() if self.is_closed else self._lac
 
     def _end(self) -> int:
         assert self.metadata.last_entry is not None
         return self.metadata.last_entry
 
-    async def _ask_lac(self) -> list[int]:
-        """Ask the last ensemble for its LAC; the last entry that each bookie who answered holds.
+    async def _ask_lac(self, ensemble: Sequence[BookieId], held: dict[int, int]) -> None:
+        """Ask an ensemble for its LAC; into ``held``, by slot, the last entry that each bookie who answered
+        holds.
 
         Enough have answered when they cover the ensemble (no entry could be acknowledged without one of
         them); the others get a moment more, so that a dead bookie does not make every read wait."""
-        metadata = self.metadata
-        held: dict[int, int] = {}
+        covers = self.metadata.replication.covers
         async with trio.open_nursery() as nursery:
 
             async def ask(slot: int, bookie: BookieId) -> None:
                 last = await self._lac_of(bookie, wait_ms=0, beyond=NO_ENTRY)
                 if last is not None:
                     held[slot] = last
-                    if metadata.replication.covers(held):
+                    if covers(held):
                         scope = nursery.cancel_scope
                         scope.deadline = min(scope.deadline, trio.current_time() + STRAGGLER_S)
 
-            for slot, bookie in enumerate(metadata.last_fragment.ensemble):
+            for slot, bookie in enumerate(ensemble):
                 nursery.start_soon(ask, slot, bookie)
-        return list(held.values())
 
     async def _lac_of(self, bookie: BookieId, *, wait_ms: int, beyond: int) -> int | None:
         try:
@@ -126,6 +155,7 @@ class LedgerReader:
                 timeout_s=REQUEST_TIMEOUT_S + wait_ms / 1000,
                 ledger_id=self.ledger_id,
                 first=beyond,
+                last=NO_ENTRY,
                 wait_ms=wait_ms,
             )
         except BookieUnavailable:
@@ -138,29 +168,20 @@ class LedgerReader:
 
     async def wait_beyond(self, entry_id: int) -> int:
         """Wait until an entry beyond ``entry_id`` may be read; the last that may. Returns at once where one
-        may already, and with what there is when the ledger turns out to be closed or after
-        ``limits.LONG_POLL_S``. Raises LedgerNotFound, MetadataUnavailable."""
-        if not self.is_closed and self._lac <= entry_id:
+        may already, and with what there is when the ledger turns out to be closed, when its bookies changed,
+        or after ``limits.LONG_POLL_S``. Raises LedgerNotFound, MetadataUnavailable."""
+        if self.is_closed or self._lac > entry_id:
+            await trio.lowlevel.checkpoint()
+        else:
             async with self._store.watch(ledger_path(self.ledger_id)) as watch:
                 await self.refresh()
-                if not self.is_closed:
-                    await self._poll_until_change(entry_id, watch)
-        return self._end() if self.is_closed else self._lac
+                if not self.metadata.is_closed:
+                    await first_of(partial(self._follow_metadata, watch), partial(self._poll_any, entry_id))
+        return self._readable()
 
-    async def _poll_until_change(self, entry_id: int, watch: Watch) -> None:
-        async with trio.open_nursery() as nursery:
-
-            async def follow_metadata() -> None:
-                await watch.wait()
-                await self.refresh()
-                nursery.cancel_scope.cancel()
-
-            async def follow_lac() -> None:
-                await self._poll_any(entry_id)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(follow_metadata)
-            nursery.start_soon(follow_lac)
+    async def _follow_metadata(self, watch: Watch) -> None:
+        await watch.wait()
+        await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
         """Long polls to the whole last ensemble, until one shows a LAC beyond ``entry_id`` or all end."""
@@ -185,7 +206,8 @@ class LedgerReader:
 
         InvalidArgument: not 0 <= first <= last. EntryNotFound: beyond the last entry that may be read now, or
         every bookie of its write set says that there is none. EntryUnavailable: nobody who could know has
-        answered. EntryCorrupt: every copy that was found is damaged. Cancelling is harmless."""
+        answered. EntryCorrupt: every copy that was found is damaged. LedgerNotFound, MetadataUnavailable.
+        Cancelling is harmless."""
         await self._check_range(first, last)
         payloads: list[bytes] = []
         while len(payloads) <= last - first:
@@ -196,16 +218,17 @@ class LedgerReader:
         self, first: int, last: int, *, bytes_max: int = READ_REPLY_BYTES_TARGET
     ) -> list[bytes]:
         """As many entries from ``first`` on as one exchange brings, at least one, at most through ``last``;
-        about ``bytes_max`` payload bytes. Errors as for ``read``."""
+        about ``bytes_max`` payload bytes (at least 1). Errors as for ``read``."""
+        if bytes_max < 1:
+            raise InvalidArgument(f"bytes_max is {bytes_max}: it must be positive")
         await self._check_range(first, last)
         return await self._read_some(first, last, bytes_max)
 
     async def _check_range(self, first: int, last: int) -> None:
         if not 0 <= first <= last:
             raise InvalidArgument(f"entries {first}..{last} are not a range")
-        readable = self._end() if self.is_closed else self._lac
-        if last > readable and not self.is_closed:
-            await self.refresh()
+        readable = self._readable()
+        if last > readable:
             readable = await self.last_add_confirmed()
         if last > readable:
             raise EntryNotFound(self.ledger_id, last, f"the last entry that may be read is {readable}")
@@ -213,7 +236,7 @@ class LedgerReader:
     async def _read_some(self, first: int, last: int, bytes_max: int) -> list[bytes]:
         try:
             return await self._read_once(first, last, bytes_max)
-        except (EntryUnavailable, EntryNotFound):
+        except (EntryUnavailable, EntryNotFound, EntryCorrupt):
             # Repair may have moved the entries since the metadata was read.
             before = self.metadata.fragments
             await self.refresh()
@@ -231,7 +254,7 @@ class LedgerReader:
             else:
                 async with trio.open_nursery() as nursery:
                     for ask in asks:
-                        nursery.start_soon(self._ask, read, ask, bytes_max // len(asks))
+                        nursery.start_soon(self._ask, read, ask, max(1, bytes_max // len(asks)))
             payloads = read.payloads()
             if payloads:
                 return payloads
