@@ -2,14 +2,15 @@
 
 A background task keeps the view by watching; readers of the view never wait for the store, so an
 ensemble change costs one metadata write and nothing else. A registration outlives its bookie by up
-to a session time-out, so a bookie that just failed somebody is *in quarantine* for a while: it is
-chosen only where nobody else is left.
+to a session time-out, so a bookie that just failed somebody is *doubtful*, for a while: it is chosen
+only where nobody else is left, and for a replacement only where the writer is stalled without one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 
 import trio
 
@@ -52,25 +53,47 @@ class BookieDirectory:
         """Registered bookies that take no ordinary writes, by id."""
         return list(self._read_only.values())
 
+    def is_doubtful(self, bookie_id: BookieId) -> bool:
+        """Whether it failed somebody a short while ago."""
+        return self._quarantine.get(bookie_id, -math.inf) > trio.current_time()
+
     def choose(
         self,
         count: int,
         *,
         beside: Collection[BookieId] = (),
         exclude: Collection[BookieId] = (),
+        even_doubtful: bool = True,
     ) -> list[BookieId]:
-        """``count`` writable bookies, kept apart by their labels, those in quarantine last.
+        """``count`` writable bookies, kept apart by their labels, doubtful ones last or not at all.
 
         NotEnoughBookies where there are fewer."""
-        now = trio.current_time()
         candidates = self.writable()
         self._environment.random.shuffle(candidates)
-        candidates.sort(key=lambda info: self._quarantine.get(info.bookie_id, 0.0) > now)
+        if even_doubtful:
+            candidates.sort(key=lambda info: self.is_doubtful(info.bookie_id))
+        else:
+            candidates = [info for info in candidates if not self.is_doubtful(info.bookie_id)]
         staying = [self._known.get(b) or BookieInfo(b, "", "") for b in beside]
         return choose_bookies(candidates, count, beside=staying, exclude=exclude)
 
+    def replacements(
+        self, ensemble: Sequence[BookieId], failed: Sequence[int], *, even_doubtful: bool
+    ) -> dict[int, BookieId]:
+        """Bookies for failed slots of an ensemble, by slot: for all of them, or for as many as there are
+        bookies."""
+        staying = [bookie for slot, bookie in enumerate(ensemble) if slot not in failed]
+        leaving = [ensemble[slot] for slot in failed]
+        for count in range(len(failed), 0, -1):
+            try:
+                chosen = self.choose(count, beside=staying, exclude=leaving, even_doubtful=even_doubtful)
+            except NotEnoughBookies:
+                continue
+            return dict(zip(failed, chosen, strict=False))
+        return {}
+
     def quarantine(self, bookie_id: BookieId) -> None:
-        """The bookie failed somebody: choose it last for a while."""
+        """The bookie failed somebody: it is doubtful for a while."""
         self._quarantine[bookie_id] = trio.current_time() + QUARANTINE_S
 
     async def resolve(self, bookie_id: BookieId) -> BookieInfo:
@@ -138,12 +161,16 @@ class BookieDirectory:
     async def run(self) -> None:
         """Follow the registrations until cancelled. The store's outages are waited out; the view stays
         as it was meanwhile."""
+        is_troubled = False
         while True:
             try:
                 async with self._store.watch(BOOKIES) as watch:
                     while True:
                         await self.refresh()
+                        is_troubled = False
                         await watch.wait()
             except (MetadataUnavailable, SessionExpired) as cause:
-                logger.warning("the view of the bookies is not kept up: %s", cause)
+                level = logging.DEBUG if is_troubled else logging.WARNING
+                logger.log(level, "the view of the bookies is not kept up: %s", cause)
+                is_troubled = True
                 await trio.sleep(_RETRY_S)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledgerlog.core.pending import AddBatch, Send
+from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.entries import Entries, encode_add
@@ -32,6 +33,9 @@ class AddEncoder:
         self._replication = replication
         self._key = key
         self._recovery = recovery
+        self.told_lac = NO_ENTRY
+        """The LAC that the newest batch told when it was first encoded, for everybody who is sent it then.
+        Frames that are encoded or sent again later do not count: they go to one bookie."""
 
     def encode(self, send: Send, slot: int, *, lac: int, lafr: int) -> Sequence[Buffer]:
         """The frame for a slot. It tells the LAC and LAFR of when it was first encoded: an older LAC is as
@@ -41,6 +45,7 @@ class AddEncoder:
         if send.first == batch.first and not self._replication.is_striped:
             if encoded.frame is None:
                 encoded.frame = self._frame(encoded.entries, lac, lafr)
+                self.told_lac = lac
             return encoded.frame
         part = encoded.parts.get((slot, send.first))
         if part is None:
@@ -50,6 +55,8 @@ class AddEncoder:
                 if self._replication.holds(slot, entry_id)
             ]
             part = self._frame(encoded.entries.select(wanted), lac, lafr)
+            if not encoded.parts:
+                self.told_lac = lac
             encoded.parts[slot, send.first] = part
         return part
 

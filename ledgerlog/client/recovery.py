@@ -20,7 +20,7 @@ from ledgerlog.client.ranges import read_range
 from ledgerlog.client.slots import SlotSinks
 from ledgerlog.core.pending import Send
 from ledgerlog.core.recovery import LedgerRecovery, Phase, ReadAsk
-from ledgerlog.errors import BookieUnavailable, NotEnoughBookies
+from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.limits import APPEND_DEADLINE_S, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
@@ -75,29 +75,40 @@ class _Recovery:
         self._encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True)
         self._slots = SlotSinks(self, pool)
         self._wake = trio.Event()
+        self._refused_at: dict[BookieId, float] = {}
         self._settled = NO_ENTRY
         self._progress_at = trio.current_time()
 
     async def run(self) -> None:
-        core = self._core
+        """Drive the core to its end. An ordinary fault is raised as itself: the nursery is ours."""
+        fault: LedgerLogError | None = None
         try:
             async with trio.open_nursery() as nursery:
-                while core.phase not in (Phase.DONE, Phase.FAILED):
-                    self._wake = trio.Event()
-                    if core.intent is not None:
-                        core.on_metadata_read(*await self._registry.attempt(core.intent))
-                        continue
-                    for slot, bookie in core.take_fences():
-                        nursery.start_soon(self._fence, slot, bookie)
-                    for ask in core.take_reads():
-                        nursery.start_soon(self._read, ask)
-                    self._write_back()
-                    if core.intent is None and core.phase not in (Phase.DONE, Phase.FAILED):
-                        with trio.move_on_after(_LOOK_S):
-                            await self._wake.wait()
+                try:
+                    await self._drive(nursery)
+                except LedgerLogError as error:
+                    fault = error
                 nursery.cancel_scope.cancel()
         finally:
             self._slots.close()
+        if fault is not None:
+            raise fault
+
+    async def _drive(self, nursery: trio.Nursery) -> None:
+        core = self._core
+        while core.phase not in (Phase.DONE, Phase.FAILED):
+            self._wake = trio.Event()
+            if core.intent is not None:
+                core.on_metadata_read(*await self._registry.attempt(core.intent))
+                continue
+            for slot, bookie in core.take_fences():
+                nursery.start_soon(self._fence, slot, bookie)
+            for ask in core.take_reads():
+                nursery.start_soon(self._read, ask)
+            self._write_back()
+            if core.intent is None and core.phase not in (Phase.DONE, Phase.FAILED):
+                with trio.move_on_after(_LOOK_S):
+                    await self._wake.wait()
 
     async def _fence(self, slot: int, bookie: BookieId) -> None:
         try:
@@ -138,6 +149,7 @@ class _Recovery:
             self._progress_at = trio.current_time()
             return
         self._slots.follow(core.private_ensemble)
+        self._retry_refused()
         self._slots.send_due()
         self._replace()
         if core.pending.settled > self._settled:
@@ -151,17 +163,20 @@ class _Recovery:
         failed = core.replaceable()
         if not failed:
             return
-        ensemble = core.pending.ensemble
-        staying = [bookie for i, bookie in enumerate(ensemble) if i not in failed]
-        for count in range(len(failed), 0, -1):
-            try:
-                chosen = self._directory.choose(count, beside=staying, exclude=[ensemble[i] for i in failed])
-            except NotEnoughBookies:
-                continue
-            core.change_ensemble(dict(zip(failed, chosen, strict=False)))
+        is_stalled = trio.current_time() - self._progress_at >= _LOOK_S
+        chosen = self._directory.replacements(core.pending.ensemble, failed, even_doubtful=is_stalled)
+        if chosen:
+            core.change_ensemble(chosen)
             self._slots.follow(core.private_ensemble)
             self._slots.send_due()
-            return
+
+    def _retry_refused(self) -> None:
+        """Who refused a write-back (it was overloaded, or its disk was full) may take it now."""
+        now = trio.current_time()
+        for sink in self._slots.sinks:
+            if now - self._refused_at.get(sink.bookie, now) >= _LOOK_S and sink.connection.is_connected:
+                del self._refused_at[sink.bookie]
+                self._core.on_bookie_connected(sink.bookie)
 
     # --- SlotOwner ----------------------------------------------------------------------------
 
@@ -172,13 +187,17 @@ class _Recovery:
         logger.warning(
             "ledger=%d bookie=%s refuses a write-back: %s", self._core.ledger_id, bookie, status.name
         )
+        self._refused_at[bookie] = trio.current_time()
         self._core.on_bookie_failed(bookie)
+        self._directory.quarantine(bookie)
 
     def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
+        self._refused_at.pop(bookie, None)
         self._core.on_bookie_failed(bookie)
         self._directory.quarantine(bookie)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
+        self._refused_at.pop(bookie, None)
         self._core.on_bookie_connected(bookie)
 
     def take_sends(self, bookie: BookieId) -> list[Send]:

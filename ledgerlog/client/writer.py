@@ -2,20 +2,29 @@
 
 Appending is enqueue, send, wait for the watermark: callers perform no effect of the protocol, so
 cancelling one abandons its wait and nothing else. Frames go out straight from whoever made them
-possible (an appending task, or the receiver task whose acknowledgement freed the way). Everything
-that waits on other machines is done by one task of the writer, which lives in the client's nursery:
+possible (an appending task, or the receiver task whose acknowledgement freed the way). The rest is
+done by two tasks of the writer, which live in the client's nursery:
 
-* it carries out the core's metadata intent, again and again until the core has no intent;
-* it finds replacements for failed bookies;
-* it publishes the LAC when the writer falls idle (rule 16), so that readers see the last entry;
-* it gives up when no progress was made for ``append_deadline_s``.
+    metadata   carries out the core's metadata intent, again and again until the core has no intent; it may
+               hang in the store for as long as the store lets it
+    maintain   finds replacements for failed bookies; tries those again that refused an add; publishes the
+               LAC when the writer falls idle (rule 16), so that readers see the last entry; gives up when no
+               progress was made for ``append_deadline_s``. It waits for nobody, so its deadlines hold
 
-There is no timer per entry; this task looks at the clock a few times a second.
+There is no timer per entry; the second task looks at the clock a few times a second.
+
+**Who is told the LAC.** Frames tell the LAC of when they were encoded, so the last entries of a burst are
+told by nobody but ``_publish_lac``. A bookie that reconnects, or joins, is told again: what it was told
+without an entry to sync it with, it may have forgotten.
+
+**Closing** begins with refusing appends: entries that were appended before have their time to be
+confirmed, and none can slip in behind them.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -29,10 +38,13 @@ from ledgerlog.core import writer as core_writer
 from ledgerlog.core.pending import Send
 from ledgerlog.errors import (
     AppendUnknown,
+    InvalidArgument,
+    LedgerClosed,
     LedgerLogError,
     MetadataUnavailable,
     NotEnoughBookies,
     RecordTooLarge,
+    SessionExpired,
     WriteQuorumUnavailable,
 )
 from ledgerlog.limits import (
@@ -52,18 +64,23 @@ from ledgerlog.wire.entries import encode_lac
 from ledgerlog.wire.frame import Status
 
 _LOOK_S = 0.5
-"""How often the maintaining task looks at deadlines, and tries failed bookies again."""
+"""How often the maintaining task looks at deadlines. A bookie that refused an add is not tried again
+sooner, and a doubtful replacement is not tried more often."""
 
 _METADATA_RETRY_S = 0.2
+
+_BYTES = {bytes}
 
 logger = logging.getLogger(__name__)
 
 
 class LedgerWriter:
     """The single writer of one ledger. Made by ``Ledgers.create``; usable as an async context manager,
-    which closes the ledger on a normal exit and gives it up (leaves it OPEN) on an error.
+    which closes the ledger on a normal exit, or raises why it cannot be closed, and gives it up (leaves it
+    OPEN) on an error and on cancellation.
 
-    Payloads are bytes of at most ``limits.ENTRY_BYTES_MAX``; they belong to the writer until settled."""
+    Payloads are ``bytes`` of at most ``limits.ENTRY_BYTES_MAX``. Any number of tasks may use a writer at
+    once; entries are numbered in the order in which they were taken."""
 
     def __init__(
         self,
@@ -91,13 +108,17 @@ class LedgerWriter:
         self._drained = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
         self._wake = trio.Event()
+        self._intent_wanted = trio.Event()
         self._progress_callback: Callable[[], None] | None = None
         self._progress_at = 0.0  # when the LAC last moved, or when something became pending
-        self._published_lac = NO_ENTRY
         self._publish_due = False
+        self._publish_anyway = False  # also if frames told it: somebody may not have had them
         self._outcome: LedgerLogError | None = None
-        self._refusals: dict[BookieId, str] = {}
-        self._closing_since: float | None = None
+        self._refused_at: dict[BookieId, float] = {}  # by bookies whose connection stands
+        self._doubtful_at = -math.inf  # when a bookie in quarantine was last made a replacement
+        self._closers = 0
+        self._is_given_up = False
+        self._ending_since: float | None = None
 
     # --- what callers read --------------------------------------------------------------------
 
@@ -156,11 +177,14 @@ class LedgerWriter:
         """Make these the next entries, without waiting; the id of the first.
 
         Does not look at the window: callers that push without ``has_room`` bound themselves. Raises
-        RecordTooLarge (nothing is pushed) and what ``failure`` says."""
+        RecordTooLarge and InvalidArgument (a payload is not ``bytes``), LedgerClosed once ``close`` was
+        called, and what ``failure`` says; nothing is pushed then."""
         core = self._core
-        if core.failure is not None:
-            raise fresh(self.failure or core.failure)
-        if max(map(len, payloads)) > ENTRY_BYTES_MAX:
+        if core.failure is not None or self._closers:
+            self._check_alive()
+        if not _BYTES.issuperset(map(type, payloads)):
+            _check_payloads(payloads)
+        if max(map(len, payloads), default=0) > ENTRY_BYTES_MAX:
             raise RecordTooLarge(max(map(len, payloads)), ENTRY_BYTES_MAX, "ledger entry")
         if core.last_add_pushed == core.lac:
             self._progress_at = trio.current_time()
@@ -170,11 +194,24 @@ class LedgerWriter:
         return first
 
     async def wait_room(self) -> None:
-        """Return once the window has room. Raises what ``failure`` says. Always a checkpoint."""
+        """Return once the window has room. Always a checkpoint.
+
+        Raises LedgerClosed once ``close`` was called, and what ``failure`` says. In guaranteed mode the
+        window is held by entries that lack their full write quorum: WriteQuorumUnavailable where none of
+        them got it within the append deadline. The writer stays usable then."""
         await trio.lowlevel.checkpoint()
+        pending = self._core.pending
         while not self.has_room:
             self._check_alive()
-            await self._room.park()
+            settled = pending.settled
+            with trio.move_on_after(self._append_deadline_s) as patience:
+                await self._room.park()
+            if patience.cancelled_caught and self.replication.guaranteed and pending.settled == settled:
+                self._check_alive()
+                raise WriteQuorumUnavailable(
+                    f"ledger {self.ledger_id}: the window is full of entries from {settled + 1} on that are "
+                    f"not on their full write quorum; nothing was appended"
+                )
         self._check_alive()
 
     async def wait_confirmed(self, entry_id: int) -> None:
@@ -187,8 +224,9 @@ class LedgerWriter:
     async def append(self, payload: bytes) -> int:
         """Append one entry; its id, once it is synced on an ack quorum and so are all before it.
 
-        Errors as for ``wait_confirmed``, and RecordTooLarge. Cancelled before it was sent, the entry was not
-        written; afterwards its outcome is unknown. The writer stays usable and in order either way."""
+        Errors as for ``wait_confirmed``, and those of ``wait_room`` and ``push``, which say that it was not
+        written. Cancelled before it was sent, the entry was not written; afterwards its outcome is unknown.
+        The writer stays usable and in order either way."""
         if not self.has_room:
             await self.wait_room()
         entry_id = self.push([payload])
@@ -196,23 +234,15 @@ class LedgerWriter:
         return entry_id
 
     async def append_many(self, payloads: Sequence[bytes]) -> range:
-        """Append entries, pipelined through the window; their ids, once all are acknowledged.
+        """Append entries with consecutive ids, pipelined; their ids, once all are acknowledged.
 
-        Errors as for ``append``; some of the entries may then be in the ledger, always a prefix."""
-        step = max(1, self._window_entries // 8)
-        first = self.last_add_pushed + 1
-        entry_id = NO_ENTRY
-        begin = 0
-        while begin < len(payloads):
-            if not self.has_room:
-                await self.wait_room()
-            pushed = self.push(payloads[begin : begin + step])
-            if begin == 0:
-                first = pushed
-            entry_id = pushed + min(step, len(payloads) - begin) - 1
-            begin += step
-        if begin:
-            await self._confirmed.wait(entry_id)
+        Waits for room in the window once and then takes all of them, so that nobody else's entries come in
+        between: a call may pass the window by its own size. Errors and cancellation as for ``append``; where
+        it was begun, some of the entries may be in the ledger, always a prefix."""
+        if not self.has_room:
+            await self.wait_room()
+        first = self.push(payloads)
+        await self._confirmed.wait(first + len(payloads) - 1)
         return range(first, first + len(payloads))
 
     async def flush(self) -> None:
@@ -223,50 +253,55 @@ class LedgerWriter:
 
     async def close(self, *, timeout_s: float | None = None) -> int:
         """Wait until what was appended is acknowledged (in guaranteed mode: fully replicated), then close
-        the ledger there; its last entry (-1: it is empty).
+        the ledger there; its last entry (-1: it is empty). Appends are refused meanwhile.
 
         After ``timeout_s`` (default: the append deadline) of waiting, the plain mode closes at the LAC and
         what is above it fails with LedgerClosed; the guaranteed mode raises WriteQuorumUnavailable and
-        leaves the ledger OPEN and this writer usable. LedgerFenced, LedgerClosed: somebody else ended it.
-        MetadataUnavailable: the store did not answer; the ledger may or may not be closed. Cancelling
-        leaves it OPEN or closed, for the next opener to find out. Idempotent."""
-        with trio.move_on_after(self._append_deadline_s if timeout_s is None else timeout_s):
-            while not self._core.is_drained and self._core.failure is None:
-                await self._drained.park()
-        if not self._core.is_over and self._core.failure is None:
-            self._core.close()  # May raise WriteQuorumUnavailable.
-            self._wake.set()
-        with trio.move_on_after(2 * METADATA_TIMEOUT_S):
-            await self._over.wait()
-        if self._core.is_closed:
-            assert self._core.close_at is not None
-            return self._core.close_at
-        if not self._core.is_over:
-            raise MetadataUnavailable(f"ledger {self.ledger_id}: the store did not take its end in time")
+        leaves the ledger OPEN and this writer usable. LedgerFenced, LedgerClosed, LedgerNotFound: somebody
+        else ended it. AppendUnknown: the store did not say in time whether it took the end; the ledger is
+        closed there, or left OPEN for the next opener. Cancelled while it waits it has changed nothing;
+        later the ledger is closed all the same, if the store takes it. Idempotent."""
+        core = self._core
+        self._closers += 1
+        try:
+            self._room.unpark_all()  # Who waits to append is refused.
+            with trio.move_on_after(self._append_deadline_s if timeout_s is None else timeout_s):
+                while not core.is_drained and core.failure is None:
+                    await self._drained.park()
+            if core.failure is None:
+                core.close()  # May raise WriteQuorumUnavailable.
+                self._wake.set()
+        finally:
+            self._closers -= 1
+        await self._over.wait()
+        if core.is_closed:
+            assert core.close_at is not None
+            return core.close_at
         assert self.failure is not None
         raise fresh(self.failure)
 
     async def aclose(self) -> None:
         """Give the ledger up without closing it: it stays OPEN until somebody recovers it. What is not
         acknowledged fails with AppendUnknown."""
-        if not self._core.is_over:
-            self._core.abandon()
-            self._end(AppendUnknown(f"ledger {self.ledger_id} was given up by its writer before it answered"))
+        self._give_up()
         await trio.lowlevel.checkpoint()
+
+    def _give_up(self) -> None:
+        self._is_given_up = True
+        self._end(AppendUnknown(f"ledger {self.ledger_id} was given up by its writer, and left open"))
 
     async def __aenter__(self) -> LedgerWriter:
         return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *args: object) -> None:
-        if exc_type is None and (self._core.failure is None or not self._core.is_over):
-            try:
-                await self.close()
-            except WriteQuorumUnavailable:
-                self._core.abandon()
-                self._end(AppendUnknown(f"ledger {self.ledger_id} was left open by its writer"))
-                raise
-        else:
+        if exc_type is not None or self._is_given_up:
             await self.aclose()
+            return
+        try:
+            await self.close()
+        except BaseException:
+            self._give_up()
+            raise
 
     # --- SlotOwner: what connections tell -------------------------------------------------------
 
@@ -278,16 +313,17 @@ class LedgerWriter:
         if status is Status.FENCED:
             self._core.on_fenced(bookie)
             return
-        self._refusals[bookie] = status.name
+        self._refused_at[bookie] = trio.current_time()
         self._failed(bookie, f"it refuses adds: {status.name}")
 
     def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
-        self._refusals.pop(bookie, None)
+        self._refused_at.pop(bookie, None)
         self._failed(bookie, why)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
-        self._refusals.pop(bookie, None)
+        self._refused_at.pop(bookie, None)
         self._core.on_bookie_connected(bookie)
+        self._tell_lac_again()
 
     def _failed(self, bookie: BookieId, why: str) -> None:
         if self._core.on_bookie_failed(bookie):
@@ -300,7 +336,6 @@ class LedgerWriter:
 
     def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
         core = self._core
-        self._published_lac = max(self._published_lac, core.lac)
         return self._encoder.encode(send, slot, lac=core.lac, lafr=core.lafr)
 
     def act(self) -> None:
@@ -309,12 +344,13 @@ class LedgerWriter:
             core.form_batches()
             self._slots.send_due()
         if core.is_over:
-            self._end(core.failure or AppendUnknown(f"ledger {self.ledger_id} is over"))
+            assert core.failure is not None, "an end has a reason, a closed ledger included"
+            self._end(core.failure)
             return
         if core.lac > self._confirmed.value and self._confirmed.failure is None:
             self._progress_at = trio.current_time()
             self._confirmed.advance(core.lac)
-            if not self._publish_due and core.lac > self._published_lac:
+            if not self._publish_due and core.lac > self._encoder.told_lac:
                 self._publish_due = True
                 self._wake.set()
             self._tell_progress()
@@ -329,92 +365,116 @@ class LedgerWriter:
         if self._progress_callback is not None:
             self._progress_callback()
 
-    # --- the maintaining task -----------------------------------------------------------------
+    # --- the two tasks ------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Maintain the ledger until it is over. Run by the client, in its nursery."""
-        self._slots.follow(self._core.pending.ensemble)
-        self.act()
         try:
-            while not self._over.is_set():
-                self._wake = trio.Event()
-                if not await self._step():
-                    with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else _LOOK_S):
-                        await self._wake.wait()
+            self._slots.follow(self._core.pending.ensemble)
+            self.act()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_metadata)
+                await self._maintain()
+                nursery.cancel_scope.cancel()
         finally:
             self._end(
                 self._core.failure
                 or AppendUnknown(f"ledger {self.ledger_id}: its client was closed before it answered")
             )
 
-    async def _step(self) -> bool:
-        """Do one thing that waits for nobody but the metadata store. Whether anything was done."""
+    async def _write_metadata(self) -> None:
         core = self._core
-        if core.intent is not None:
-            await self._attempt()
-            return True
-        if core.failure is None:
-            self._publish_lac()
-            self._look_at_deadline()
-            return self._replace()
-        return False
+        is_troubled = False
+        while not self._over.is_set():
+            intent = core.intent
+            if intent is None:
+                self._intent_wanted = trio.Event()
+                await self._intent_wanted.wait()
+                continue
+            try:
+                stored, version = await self._registry.attempt(intent)
+            except (MetadataUnavailable, SessionExpired) as cause:
+                level = logging.DEBUG if is_troubled else logging.WARNING
+                logger.log(level, "ledger=%d metadata write is tried again: %s", self.ledger_id, cause)
+                is_troubled = True
+                await trio.sleep(_METADATA_RETRY_S)
+                continue
+            except LedgerLogError as cause:
+                # What is stored is damaged. Nobody can say what becomes of the ledger.
+                self._end(AppendUnknown(f"ledger {self.ledger_id}: {cause}"))
+                return
+            is_troubled = False
+            if self._over.is_set():
+                return  # It ended while the write was on its way; no connection is to be used any more.
+            before = core.pending.ensemble
+            core.on_metadata_read(stored, version)
+            after = core.pending.ensemble
+            if before != after:
+                logger.info("ledger=%d ensemble changed from %s to %s", self.ledger_id, before, after)
+                self._slots.follow(after)
+                self._tell_lac_again()
+            self.act()
+            self._wake.set()  # Another bookie may have failed meanwhile.
 
-    async def _attempt(self) -> None:
-        intent = self._core.intent
-        assert intent is not None
-        try:
-            stored, version = await self._registry.attempt(intent)
-        except MetadataUnavailable as cause:
-            logger.warning("ledger=%d metadata write is tried again: %s", self.ledger_id, cause)
-            self._look_at_deadline()
-            self._look_at_closing()
-            await trio.sleep(_METADATA_RETRY_S)
-            return
-        before = self._core.pending.ensemble
-        self._core.on_metadata_read(stored, version)
-        after = self._core.pending.ensemble
-        if before != after:
-            logger.info("ledger=%d ensemble changed from %s to %s", self.ledger_id, before, after)
-            self._slots.follow(after)
-        self.act()
+    async def _maintain(self) -> None:
+        core = self._core
+        while not self._over.is_set():
+            self._wake = trio.Event()
+            if core.failure is None:
+                self._publish_lac()
+                self._look_at_deadline()
+                self._replace()
+            self._look_at_ending()
+            if core.intent is not None:
+                self._intent_wanted.set()
+            elif core.is_over:
+                self.act()
+            with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else _LOOK_S):
+                await self._wake.wait()
 
-    def _replace(self) -> bool:
+    def _replace(self) -> None:
         core = self._core
         failed = core.replaceable()
-        if not failed:
-            self._retry_refused()
-            return False
-        ensemble = core.pending.ensemble
-        staying = [bookie for i, bookie in enumerate(ensemble) if i not in failed]
-        leaving = [ensemble[i] for i in failed]
-        for count in range(len(failed), 0, -1):
-            try:
-                chosen = self._directory.choose(count, beside=staying, exclude=leaving)
-            except NotEnoughBookies:
-                continue
-            core.change_ensemble(dict(zip(failed, chosen, strict=False)))
-            return True
+        if failed:
+            now = trio.current_time()
+            # While entries are confirmed there is time to wait for a bookie that can be relied on.
+            is_stalled = not core.is_drained and now - self._progress_at >= _LOOK_S
+            may_doubt = is_stalled and now - self._doubtful_at >= _LOOK_S
+            chosen = self._directory.replacements(core.pending.ensemble, failed, even_doubtful=may_doubt)
+            if chosen:
+                if any(map(self._directory.is_doubtful, chosen.values())):
+                    self._doubtful_at = now
+                core.change_ensemble(chosen)
+                return
         self._retry_refused()
-        return False
 
     def _retry_refused(self) -> None:
         """Without a replacement, a bookie that refused an add (it was full, or overloaded) is tried again
         on the connection that still stands; one that was lost is tried by its connection."""
+        if not self._refused_at:
+            return
+        now = trio.current_time()
         for sink in self._slots.sinks:
-            if sink.bookie in self._refusals and sink.connection.is_connected:
-                del self._refusals[sink.bookie]
+            if now - self._refused_at.get(sink.bookie, now) >= _LOOK_S and sink.connection.is_connected:
+                del self._refused_at[sink.bookie]
                 self._core.on_bookie_connected(sink.bookie)
+                self._tell_lac_again()
                 sink.send_due()
+
+    def _tell_lac_again(self) -> None:
+        if self._core.lac != NO_ENTRY:
+            self._publish_due = self._publish_anyway = True
+            self._wake.set()
 
     def _publish_lac(self) -> None:
         core = self._core
         if not self._publish_due:
             return
-        if core.lac <= self._published_lac:
+        if core.lac <= self._encoder.told_lac and not self._publish_anyway:
             self._publish_due = False
         elif trio.current_time() - self._progress_at >= LAC_PUBLISH_IDLE_S / 2:
-            self._publish_due = False
-            self._published_lac = core.lac
+            self._publish_due = self._publish_anyway = False
+            self._encoder.told_lac = core.lac
             frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
             for sink in self._slots.sinks:
                 if sink.connection.is_connected:
@@ -422,7 +482,7 @@ class LedgerWriter:
 
     def _look_at_deadline(self) -> None:
         core = self._core
-        if core.lac == core.last_add_pushed or core.failure is not None:
+        if core.lac == core.last_add_pushed:
             return
         waited = trio.current_time() - self._progress_at
         if waited >= self._append_deadline_s:
@@ -435,28 +495,30 @@ class LedgerWriter:
                 )
             )
 
-    def _look_at_closing(self) -> None:
+    def _look_at_ending(self) -> None:
         """The ledger is to be closed and the store does not take it: whoever waits is told in time that
         the outcome is unknown."""
-        if self._core.failure is None:
+        failure = self._core.failure
+        if failure is None:
             return
-        if self._closing_since is None:
-            self._closing_since = trio.current_time()
-        elif trio.current_time() - self._closing_since > METADATA_TIMEOUT_S:
+        if self._ending_since is None:
+            self._ending_since = trio.current_time()
+        elif trio.current_time() - self._ending_since >= METADATA_TIMEOUT_S:
             self._end(
-                AppendUnknown(
-                    f"ledger {self.ledger_id} ended ({self._core.failure}) and its end could not be stored"
-                )
+                AppendUnknown(f"ledger {self.ledger_id} ended ({failure}) and its end could not be stored")
             )
 
     def _end(self, failure: LedgerLogError) -> None:
         """Nothing more will be acknowledged: everybody who waits is told."""
         if self._over.is_set():
             return
-        if self._core.failure is None:
-            self._core.abandon()
+        core = self._core
+        if core.failure is None:
+            core.abandon()
         self._outcome = failure
         self._slots.close()
+        # What was confirmed in the same burst that brought the end is confirmed.
+        self._confirmed.advance(core.lac)
         self._confirmed.fail(failure)
         self._over.set()
         self._wake.set()
@@ -468,3 +530,12 @@ class LedgerWriter:
         failure = self.failure
         if failure is not None:
             raise fresh(failure)
+        if self._closers:
+            raise LedgerClosed(self.ledger_id, None, "it is being closed by its writer")
+
+
+def _check_payloads(payloads: Sequence[bytes]) -> None:
+    """A payload that cannot be sent must not become pending: it would stand in the way of all others."""
+    for payload in payloads:
+        if not isinstance(payload, bytes):
+            raise InvalidArgument(f"a ledger entry is bytes, not {type(payload).__name__}")
