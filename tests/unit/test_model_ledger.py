@@ -172,6 +172,14 @@ def test_repair_replaces_a_bookie_in_its_slot_but_never_in_the_open_last_fragmen
         ({"fragments": (Fragment(0, ("a", "b", "a")),)}, "each bookie once"),
         ({"last_entry": 3}, "exactly when CLOSED"),
         ({"state": LedgerState.CLOSED}, "exactly when CLOSED"),
+        (
+            {
+                "state": LedgerState.CLOSED,
+                "last_entry": 3,
+                "fragments": (Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d"))),
+            },
+            "R-B3",
+        ),
         ({"key": b"short"}, "16 bytes"),
     ],
 )

@@ -405,6 +405,17 @@ def test_an_answer_of_a_bookie_that_left_the_ensemble_is_dropped() -> None:
     assert pending.lac == 0
 
 
+def test_confirmations_of_a_replaced_bookie_do_not_pass_to_its_replacement() -> None:
+    pending = pending_adds((3, 3, 2))
+    push(pending, 2)
+    pending.on_add_ok("b0", 0, 1)
+    pending.on_bookie_failed("b0")
+    change(pending, {0: "b3"})
+    assert not pending.on_add_ok("b1", 0, 1), "T14: b1 alone is no quorum"
+    assert pending.on_add_ok("b3", 0, 0)
+    assert pending.lac == 0
+
+
 def test_a_late_answer_of_a_bookie_that_is_still_a_member_counts() -> None:
     pending = pending_adds((3, 3, 2))
     push(pending, 1)

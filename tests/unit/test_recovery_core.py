@@ -297,7 +297,10 @@ def test_the_ensemble_that_is_read_is_the_one_of_the_metadata_even_after_a_priva
     recovery.on_read(recovery.take_reads()[0], {0: payload(0)}, 0, ABSENT)
     recovery.on_bookie_failed("b0")
     recovery.change_ensemble({0: "b3"})
-    assert {ask.bookie for ask in recovery.take_reads()} == {"b0", "b1", "b2"}
+    asks = recovery.take_reads()
+    assert {ask.bookie for ask in asks} == {"b0", "b1", "b2"}
+    recovery.on_read(asks[0], {1: payload(1)}, 1, ABSENT)
+    assert {ask.bookie for ask in recovery.take_reads()} == {"b0", "b1", "b2"}, "also in rounds after the change"
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -421,6 +424,10 @@ def test_an_answer_for_a_former_round_is_not_looked_at() -> None:
     recovery.on_read_failed(first[2])
     assert recovery.phase is Phase.READING
     assert recovery.last_recoverable is None
+    recovery.on_read(second[1], {}, 1, ABSENT)
+    assert recovery.phase is Phase.READING, "what b2 said was about entry 0"
+    recovery.on_read(second[2], {}, 1, ABSENT)
+    assert recovery.last_recoverable == 0, "and its time-out then does not make it unknown now"
 
 
 def test_an_answer_that_is_cut_short_is_asked_to_go_on_where_it_stopped() -> None:
