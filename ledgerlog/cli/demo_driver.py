@@ -40,8 +40,9 @@ from ledgerlog.cli.local_cluster import LocalCluster
 from ledgerlog.cli.output import Bar
 from ledgerlog.cli.processes import Child
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.meta.store import MetadataStore
 
-__all__ = ["DemoFailed", "Driver", "Outcome"]
+__all__ = ["DemoFailed", "Driver", "Outcome", "stop_without_lock"]
 
 _BATCHES_UNANSWERED = 16
 _BATCH_RECORDS_MAX = 500
@@ -295,7 +296,7 @@ class Driver:
         )
 
     async def _fail_over(self, old: _Contender, new: _Contender) -> None:
-        await self._stop(old)
+        await stop_without_lock(old.child, self._local.cluster.store)
         self._stopped_at = trio.current_time()
         self._bar.say(
             f"{old.name} stopped (SIGSTOP) after {self._account.acknowledged:,} acknowledged records, "
@@ -317,20 +318,6 @@ class Driver:
             ]
             if left:
                 self._again.append(self._batch(left[0][0], [record for _, record in left]))
-
-    async def _stop(self, contender: _Contender) -> None:
-        """Stop a contender at a moment when it does not hold the lock of the metadata file.
-
-        The file is shared by the processes of this machine, and one that is stopped in the middle of a write
-        stops everybody's. That is a property of the file and not what is shown here; on other
-        metadata nothing of the kind can happen."""
-        while True:
-            contender.child.send_signal(signal.SIGSTOP)
-            with trio.move_on_after(_LOCK_S):
-                await self._local.cluster.store.next_id("demo-probe")
-                return
-            contender.child.send_signal(signal.SIGCONT)
-            await self._local.cluster.store.next_id("demo-probe")  # By now the lock was free.
 
     async def _settle(self, end_offset: int) -> None:
         """Find out what the lost leader had on its way by reading the part of the log that is now fixed."""
@@ -370,6 +357,21 @@ class Driver:
             async for batch in records.batches():
                 audit.feed(batch.first_offset, batch.payloads)
         return audit
+
+
+async def stop_without_lock(child: Child, store: MetadataStore) -> None:
+    """SIGSTOP for a process, at a moment when it does not hold the lock of the metadata file.
+
+    The file is shared by the processes of this machine, and one that is stopped in the middle of a write
+    stops everybody's until it goes on. That is a property of the file, and of no other metadata; what is
+    to be shown is a leader that is stopped, not a file that is locked."""
+    while True:
+        child.send_signal(signal.SIGSTOP)
+        with trio.move_on_after(_LOCK_S):
+            await store.next_id("probe")
+            return
+        child.send_signal(signal.SIGCONT)
+        await store.next_id("probe")  # By now the lock was free.
 
 
 async def _write(contender: _Contender, queue: trio.MemoryReceiveChannel[bytes]) -> None:
