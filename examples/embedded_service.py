@@ -1,0 +1,112 @@
+"""A small service with a durable log inside: a key-value store that survives kill -9.
+
+    python examples/embedded_service.py DIRECTORY [PORT]
+
+It speaks lines over TCP, so that ``nc 127.0.0.1 PORT`` is a client:
+
+    SET key value    ->  OK offset     once the change is durable
+    GET key          ->  value, or NONE
+    KEYS             ->  how many keys there are
+
+The state is a dict; the log is the truth. Every change is appended before it is applied and answered, and
+at the start the log is read from its beginning and applied again. That is all there is to it: no file
+format, no fsync, no recovery of its own. The log lives in DIRECTORY (``file:``), with its one bookie in this
+process; when one disk is no longer enough, give a cluster's URI instead of DIRECTORY, and nothing else
+changes but that a second copy of the service, started as a standby, can take the log over from this one.
+
+What to look at:
+
+* ``Store.change`` appends first and applies after, in the order of the offsets: tasks of many clients
+  append at once, and share one sync.
+* ``AppendUnknown`` and ``LostLeadership`` end the service. After either of them this process no longer knows
+  what the log says; a new one reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+
+import trio
+
+import ledgerlog
+
+
+class Store:
+    """The state, and the log that it is made from."""
+
+    def __init__(self, writer: ledgerlog.LogWriter) -> None:
+        self._writer = writer
+        self._values: dict[str, str] = {}
+        self._applied: dict[str, int] = {}  # key -> offset of the change that its value is from
+
+    def apply(self, offset: int, data: bytes) -> None:
+        key, value = json.loads(data)
+        # Two tasks may be woken in another order than that of their records: the later record wins.
+        if offset > self._applied.get(key, -1):
+            self._values[key] = value
+            self._applied[key] = offset
+
+    async def change(self, key: str, value: str) -> int:
+        """Make a change durable, then visible; the offset of its record."""
+        data = json.dumps([key, value]).encode()
+        ack = await self._writer.append(data)
+        self.apply(ack.offset, data)
+        return ack.offset
+
+    def get(self, key: str) -> str | None:
+        return self._values.get(key)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+async def serve_client(store: Store, stream: trio.SocketStream) -> None:
+    """Answer one client's lines until it leaves."""
+    rest = b""
+    try:
+        async for data in stream:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                answer = await answer_to(store, line.decode(errors="replace"))
+                await stream.send_all(f"{answer}\n".encode())
+    except trio.BrokenResourceError:
+        pass  # The client has gone; what it changed is in the log all the same.
+
+
+async def answer_to(store: Store, line: str) -> str:
+    match line.split(maxsplit=2):
+        case ["SET", key, value]:
+            return f"OK {await store.change(key, value)}"
+        case ["GET", key]:
+            found = store.get(key)
+            return "NONE" if found is None else found
+        case ["KEYS"]:
+            return str(len(store))
+        case _:
+            return "ERROR: SET key value, GET key, or KEYS"
+
+
+async def main(where: str, port: int) -> None:
+    uri = where if ":" in where else f"file:{where}"
+    async with ledgerlog.connect(uri) as cluster:
+        log = await cluster.create_log("changes", exist_ok=True)
+        async with log.writer() as writer:  # From here on nobody else can append: we read to the end.
+            store = Store(writer)
+            async with log.read("earliest") as records:
+                async for record in records:
+                    store.apply(record.offset, record.data)
+            listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+            print(
+                f"{len(store)} keys from {writer.next_offset} changes; "
+                f"serving on 127.0.0.1:{listeners[0].socket.getsockname()[1]}",
+                flush=True,
+            )
+            await trio.serve_listeners(partial(serve_client, store), listeners)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(f"usage: {sys.argv[0]} DIRECTORY [PORT]")
+    trio.run(main, sys.argv[1], int(sys.argv[2]) if len(sys.argv) == 3 else 0)

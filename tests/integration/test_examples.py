@@ -1,0 +1,92 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledgerlog.cli.processes import Child, open_children
+
+pytestmark = pytest.mark.processes
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+async def quickstart(directory: Path) -> str:
+    ran = await trio.run_process(
+        [sys.executable, str(EXAMPLES / "quickstart.py")], capture_stdout=True, cwd=directory
+    )
+    return ran.stdout.decode()
+
+
+async def test_the_quickstart_goes_on_where_it_ended(tmp_path: Path) -> None:
+    first = await quickstart(tmp_path)
+    assert first == "appended at 0, 1 and 2, in epoch 1\n0 first\n1 a\n2 b\n"
+    second = await quickstart(tmp_path)
+    assert second == "appended at 3, 4 and 5, in epoch 2\n0 first\n1 a\n2 b\n3 first\n4 a\n5 b\n"
+
+
+def test_the_quickstart_is_the_program_of_the_readme() -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    program = (EXAMPLES / "quickstart.py").read_text(encoding="utf-8")
+    for line in re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0].splitlines():
+        if "await" in line or "async for" in line:
+            code = line.partition("  #")[0].strip()
+            assert code in program, code
+
+
+class Client:
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+
+    async def ask(self, line: str) -> str:
+        await self._stream.send_all(f"{line}\n".encode())
+        answer = b""
+        with trio.fail_after(20):
+            while not answer.endswith(b"\n"):
+                answer += await self._stream.receive_some()
+        return answer.decode().strip()
+
+
+@asynccontextmanager
+async def service(directory: Path) -> AsyncIterator[tuple[Child, str, Client]]:
+    """The service as a process, what it says at its start, and a client of it."""
+    async with open_children() as children:
+        command = [sys.executable, str(EXAMPLES / "embedded_service.py"), str(directory / "data")]
+        child = await children.start("service", command, pipe_out=True, log_path=directory / "stderr")
+        assert child.stdout is not None
+        said = b""
+        with trio.fail_after(30):
+            while not said.endswith(b"\n"):
+                more = await child.stdout.receive_some()
+                assert more, (directory / "stderr").read_text()
+                said += more
+        words = said.decode().strip()
+        stream = await trio.open_tcp_stream("127.0.0.1", int(words.rpartition(":")[2]))
+        async with stream:
+            yield child, words, Client(stream)
+
+
+async def test_the_embedded_service_knows_after_a_kill_what_it_had_answered(tmp_path: Path) -> None:
+    async with service(tmp_path) as (child, said, client):
+        assert said.startswith("0 keys from 0 changes")
+        assert await client.ask("GET colour") == "NONE"
+        assert await client.ask("SET colour red") == "OK 0"
+        assert await client.ask("SET colour dark blue") == "OK 1"
+        assert await client.ask("SET size 7") == "OK 2"
+        assert await client.ask("GET colour") == "dark blue"
+        assert (await client.ask("NONSENSE")).startswith("ERROR")
+        child.kill()
+        await child.wait()
+    async with service(tmp_path) as (_, said, client):
+        assert said.startswith("2 keys from 3 changes")
+        assert await client.ask("GET colour") == "dark blue"
+        assert await client.ask("GET size") == "7"
+        assert await client.ask("SET size 8") == "OK 3"
+        assert await client.ask("KEYS") == "2"
