@@ -35,8 +35,13 @@ def cluster() -> None:
     show_default=True,
     help="Where the metadata is kept.",
 )
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Options of every bookie's storage, a TOML file.",
+)
 @json_option
-def cluster_run(path: Path, bookies: int | None, metadata: str, as_json: bool) -> None:
+def cluster_run(path: Path, bookies: int | None, metadata: str, config: Path | None, as_json: bool) -> None:
     """Run a cluster below the directory PATH until interrupted.
 
     Prints 'uri: ...' once all bookies serve. A bookie that dies is started again; its
@@ -49,7 +54,7 @@ def cluster_run(path: Path, bookies: int | None, metadata: str, as_json: bool) -
     count = max(existing, bookies or _BOOKIES)
 
     async def body() -> None:
-        async with local_cluster(path, bookies=count) as local:
+        async with local_cluster(path, bookies=count, config=config) as local:
             if bookies is not None and existing > bookies:
                 _report(f"{path} holds the data of {existing} bookies; all of them run")
             if as_json:

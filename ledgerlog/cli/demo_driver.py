@@ -328,7 +328,9 @@ class Driver:
                     for number, offset in audit.feed(batch.first_offset, batch.payloads):
                         self._acknowledge(number, 1, offset)
                         self._settled += 1
-        self._bar.say(f"{self._settled:,} of those on their way are in the log; the others are sent again")
+        self._bar.say(
+            f"{self._settled:,} records without an acknowledgement are in the log; the others are sent again"
+        )
 
     def _wake(self, old: _Contender) -> None:
         """Let the deposed leader go on, with something to do that nobody else has."""

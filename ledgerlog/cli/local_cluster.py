@@ -61,7 +61,9 @@ class LocalCluster:
     cluster: Cluster
     """A connection to it, open as long as it runs."""
     children: Children
-    """More processes may be started here; they end before the bookies' files do."""
+    """More processes may be started here; none is left when the cluster ends."""
+    config: Path | None
+    """The bookies' configuration file, where they have one."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
     """The process of each bookie that was started last."""
 
@@ -82,6 +84,8 @@ class LocalCluster:
             *(sys.executable, "-m", "bookie", "run", str(self.data_path(bookie_id))),
             *("--metadata", self.uri, "--listen", "127.0.0.1:0", "--id", bookie_id),
         ]
+        if self.config is not None:
+            command += ["--config", str(self.config)]
         child = await self.children.start(bookie_id, command, log_path=self.log_path(bookie_id))
         self.bookies[bookie_id] = child
         return child
@@ -158,7 +162,9 @@ class LocalCluster:
 
 
 @asynccontextmanager
-async def local_cluster(path: Path, *, bookies: int, grace_s: float = GRACE_S) -> AsyncIterator[LocalCluster]:
+async def local_cluster(
+    path: Path, *, bookies: int, config: Path | None = None, grace_s: float = GRACE_S
+) -> AsyncIterator[LocalCluster]:
     """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
 
     The directory is made where there is none. StorageLocked if another process runs a cluster there;
@@ -167,7 +173,7 @@ async def local_cluster(path: Path, *, bookies: int, grace_s: float = GRACE_S) -
     uri = _uri(path)
     with _lock(path), ungrouped():
         async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
-            local = LocalCluster(path, uri, cluster, children)
+            local = LocalCluster(path, uri, cluster, children, config)
             async with trio.open_nursery() as nursery:
                 for number in range(1, bookies + 1):
                     nursery.start_soon(local.start_serving, _bookie_id(number))
