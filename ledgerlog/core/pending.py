@@ -24,6 +24,12 @@ and its place in the batches falls back to what it confirmed; when it comes back
 unconfirmed is sent again (bookies take a repeated add as the same add, rule 6). A replacement starts
 with nothing confirmed and nothing sent, and so receives all that is pending (queue rule 3).
 
+**Carried entries.** While the metadata write of a change is on its way the slots that stay go on confirming,
+so entries may settle that belong to the new fragment by the time it is in force. They have their quorum,
+but the fragment would name a bookie that lacks them (Apache BookKeeper #4651). So the batches that were not
+settled when the change began are kept until the replacement was handed them, as far as
+``CARRIED_BYTES_MAX`` goes: a writer is never held up for it.
+
 **Confirmations that do not count**: those of a bookie that is not in the ensemble, and those of slots
 that are being replaced, from before the metadata write is sent (T14, T15).
 """
@@ -32,12 +38,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from ledgerlog.core.ranges import RangeSet
+from ledgerlog.limits import FRAME_BYTES_TARGET
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, change_fragments
 from ledgerlog.model.quorum import Replication, has_duplicates
+
+CARRIED_BYTES_MAX = 16 * FRAME_BYTES_TARGET
+"""Payload bytes of settled batches that are kept for replacements."""
 
 
 class AddBatch:
@@ -104,11 +115,12 @@ class PendingAdds:
         self.lac = base
         self.lafr = base
         self.batches: deque[AddBatch] = deque()
-        """Batches with an entry above ``settled``, in order."""
+        """Batches with an entry above ``settled``, and before them the carried ones, in order."""
         self.byte_count = 0
         """Payload bytes of ``batches``."""
         self.slots = [Slot(i, bookie, base) for i, bookie in enumerate(fragments[-1].ensemble)]
         self._by_bookie = {slot.bookie: slot for slot in self.slots}
+        self._carried: dict[int, int] = {}  # slot -> batches above this entry are kept for it
         if replication.is_striped:
             self._classes = [
                 [self.slots[i] for i in replication.write_set(residue)]
@@ -174,6 +186,7 @@ class PendingAdds:
                 slot.confirmed.add(first, batch.last)  # Nothing of it is this slot's to confirm.
         sends.reverse()
         slot.sent = self.lap
+        self._stop_carrying(slot)
         return sends
 
     def _holds_any(self, slot: int, first: int, last: int) -> bool:
@@ -202,6 +215,8 @@ class PendingAdds:
         if slot is None or slot.failed:
             return False
         slot.failed = True
+        if not slot.replacing:
+            self._stop_carrying(slot)
         return True
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
@@ -209,7 +224,7 @@ class PendingAdds:
         slot = self._by_bookie.get(bookie)
         if slot is not None:
             slot.failed = False
-            slot.sent = slot.confirmed.reach(self.settled + 1)
+            slot.sent = slot.confirmed.reach(self._carried.get(slot.index, self.settled) + 1)
 
     # --- watermarks ---------------------------------------------------------------------------
 
@@ -252,12 +267,25 @@ class PendingAdds:
         return base
 
     def _retire(self) -> None:
-        settled = self.settled
+        settled = retiring = self.settled
         batches = self.batches
-        while batches and batches[0].last <= settled:
+        if self._carried:
+            retiring = min(settled, *self._carried.values())
+            if self._settled_bytes() > CARRIED_BYTES_MAX:
+                self._carried.clear()
+                retiring = settled
+        while batches and batches[0].last <= retiring:
             self.byte_count -= batches.popleft().byte_count
         for slot in self.slots:
             slot.confirmed.discard_through(settled)
+
+    def _settled_bytes(self) -> int:
+        settled = self.settled
+        return sum(batch.byte_count for batch in takewhile(lambda b: b.last <= settled, self.batches))
+
+    def _stop_carrying(self, slot: Slot) -> None:
+        if self._carried.pop(slot.index, None) is not None:
+            self._retire()
 
     # --- ensemble change ----------------------------------------------------------------------
 
@@ -291,11 +319,14 @@ class PendingAdds:
         reach = self._quorum_reach(self.settled, self.replication.ack_quorum, without=leaving)
         return reach >= self.lac
 
-    def strip(self, slots: Collection[int]) -> None:
+    def strip(self, slots: Collection[int], *, carry: bool = False) -> None:
         """A change of these slots begins: from now on nothing that their bookies confirmed counts for an
         entry above ``settled`` (T14, T15). The LAC itself never goes back: in guaranteed mode
-        ``replaceable`` has made sure that every entry up to it keeps an ack quorum."""
+        ``replaceable`` has made sure that every entry up to it keeps an ack quorum. With ``carry`` what
+        settles from now on is kept for the replacements."""
         for index in slots:
+            if carry:
+                self._carried[index] = self.settled
             self.slots[index].replacing = True
             self.slots[index].confirmed.clear()
 

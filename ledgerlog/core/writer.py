@@ -221,7 +221,7 @@ class LedgerWriter:
         allowed = self.replaceable()
         assert all(index in allowed for index in replacements)
         self._replacements = dict(replacements)
-        self.pending.strip(self._replacements)
+        self.pending.strip(self._replacements, carry=True)
         self._form_intent()
 
     def _form_intent(self) -> None:
