@@ -30,7 +30,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -55,6 +55,8 @@ SMALL = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * 1024)
 """Segments that cost little to make."""
 
 EVERYBODY = "*"
+
+T = TypeVar("T")
 
 
 # --- network --------------------------------------------------------------------------------------
@@ -166,36 +168,36 @@ class _FaultyStream:
         self._there = there
         self._back = back
         self._held = b""  # arrived, and then the link stalled
-        self._closed = trio.Event()
+        self._is_closed = False
+        self._waiting: dict[trio.CancelScope, None] = {}
 
-    async def _wait_clear(self, link: _Link) -> None:
-        while link.is_stalled:
-            async with trio.open_nursery() as nursery:
-
-                async def until(wait: Callable[[], Awaitable[None]], nursery: trio.Nursery = nursery) -> None:
-                    await wait()
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(until, self._closed.wait)
-                nursery.start_soon(until, link.wait_clear)
-            self._check()
+    async def _unless_closed(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Wait for something; ConnectionLost if this end is closed meanwhile."""
+        self._check()
+        with trio.CancelScope() as waiting:
+            self._waiting[waiting] = None
+            try:
+                return await wait()
+            finally:
+                del self._waiting[waiting]
+        raise ConnectionLost(f"the connection with {self.peer} is closed")
 
     def _check(self) -> None:
-        if self._closed.is_set():
+        if self._is_closed:
             raise ConnectionLost(f"the connection with {self.peer} is closed")
 
     async def receive_into(self, buffer: memoryview) -> int:
+        back = self._back
         while not self._held:
-            await self._wait_clear(self._back)
-            self._check()
-            count = await self._inner.receive_into(buffer)
-            if not self._back.is_stalled:
+            await self._unless_closed(back.wait_clear)
+            count = await self._unless_closed(lambda: self._inner.receive_into(buffer))
+            if not back.is_stalled:
                 return count
             if not count:
-                await self._wait_clear(self._back)
+                await self._unless_closed(back.wait_clear)
                 return 0
             self._held = bytes(buffer[:count])
-        await self._wait_clear(self._back)
+        await self._unless_closed(back.wait_clear)
         count = min(len(self._held), len(buffer))
         buffer[:count] = self._held[:count]
         self._held = self._held[count:]
@@ -208,22 +210,23 @@ class _FaultyStream:
         return self._inner.send_nowait(buffers)
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        await self._wait_clear(self._there)
-        self._check()
-        await self._inner.send_all(buffers)
+        await self._unless_closed(self._there.wait_clear)
+        await self._unless_closed(lambda: self._inner.send_all(buffers))
 
     def close(self) -> None:
-        self._closed.set()
-        if not (self._there.is_stalled or self._back.is_stalled):
-            self.reset()
+        self._is_closed = True
+        for waiting in list(self._waiting):
+            waiting.cancel()
+        self.on_healed()
 
     def reset(self) -> None:
-        self._closed.set()
+        """Break the connection, for both ends."""
         self._network._streams.pop(self, None)
         self._inner.close()
 
     def on_healed(self) -> None:
-        if self._closed.is_set() and not (self._there.is_stalled or self._back.is_stalled):
+        """The other end learns of the close as soon as anything gets through."""
+        if self._is_closed and not (self._there.is_stalled or self._back.is_stalled):
             self.reset()
 
 
@@ -450,6 +453,12 @@ class Cluster:
         bookie = self.bookies[bookie_id] = Bookie(self, bookie_id)
         await bookie.start()
         return bookie
+
+    async def start_all(self) -> None:
+        """Start every bookie that does not run."""
+        for bookie in self.bookies.values():
+            if not bookie.is_running:
+                await bookie.start()
 
     def bookies_of(self, ensemble: Sequence[BookieId]) -> list[Bookie]:
         return [self.bookies[bookie_id] for bookie_id in ensemble]
