@@ -128,12 +128,6 @@ class LocalCluster:
             with trio.move_on_after(_LOOK_S):
                 await self.cluster.bookies.wait_change()
 
-    async def wait_serving(self, bookie_id: BookieId) -> None:
-        """Return once a bookie that was started answers. ChildFailed if its process ends before."""
-        child = self.bookies[bookie_id]
-        if not await self._serves(child):
-            raise ChildFailed(child.how_it_ended())
-
     async def supervise(self, report: Report) -> None:
         """Keep every bookie running until cancelled; tell ``report`` what happens.
 

@@ -44,6 +44,10 @@ from ledgerlog.model.record import RecordBatch
 __all__ = ["log_append", "log_read"]
 
 
+_AT_ONCE = 20_000
+"""Records in one call: a chunk of empty lines is a million of them, and each has an acknowledgement."""
+
+
 class AppendStopped(LedgerLogError):
     """An append of many records ended before all were written; the message says how many were."""
 
@@ -90,7 +94,7 @@ def log_append(name: str, file: BinaryIO, uri: str, as_json: bool) -> None:
 
     async def body() -> None:
         source = Source(file)
-        async with connect(uri, make=True) as cluster:
+        async with connect(uri) as cluster:
             log = await cluster.open_log(name)
             with progress_bar(f"appending to {name}", source.size, is_bytes=True) as bar:
                 await _append(log, source, done, bar)
@@ -142,11 +146,12 @@ async def _append(log: Log, source: Source, done: Appended, bar: Bar) -> None:
 
 
 async def _append_lines(writer: LogWriter, lines: list[bytes], done: Appended) -> None:
-    acks = await writer.append_many(lines)
-    if done.first_offset is None:
-        done.first_offset = acks[0].offset
-    done.last_offset = acks[-1].offset
-    done.records += len(acks)
+    for at in range(0, len(lines), _AT_ONCE):
+        acks = await writer.append_many(lines[at : at + _AT_ONCE])
+        if done.first_offset is None:
+            done.first_offset = acks[0].offset
+        done.last_offset = acks[-1].offset
+        done.records += len(acks)
 
 
 @click.command("read")

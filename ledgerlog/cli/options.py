@@ -107,7 +107,8 @@ uri_option = click.option(
 bench_uri_option = click.option(
     "--uri",
     callback=parsed(_check_uri),
-    help="Measure on this cluster instead of a throw-away one.",
+    # Without LEDGERLOG_URI: a cluster that serves somebody is measured only when it is named.
+    help="Measure on this cluster instead of a throw-away one. LEDGERLOG_URI is not looked at.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")

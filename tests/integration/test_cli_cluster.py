@@ -15,6 +15,7 @@ from running_cluster import LEDGERLOG, RunningCluster, ledgerlog, ledgerlog_ok, 
 from ledgerlog.cli import local_cluster as local_clusters
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildFailed, open_children
+from ledgerlog.cluster import connect
 from ledgerlog.errors import StorageLocked
 
 pytestmark = pytest.mark.processes
@@ -210,3 +211,15 @@ async def test_a_log_that_needs_more_bookies_than_there_are_says_so(tmp_path: Pa
         assert ran.stderr.count("\n") == 1
         assert "3 writable bookies are needed, 1 registered" in ran.stderr
         assert "bookie list" in ran.stderr
+
+
+async def test_an_embedded_cluster_that_a_service_has_open_is_refused_with_the_service_s_pid(
+    tmp_path: Path,
+) -> None:
+    uri = f"file:{tmp_path}/data"
+    async with connect(uri):
+        ran = await ledgerlog("log", "list", uri=uri)
+    assert ran.status == 1
+    assert ran.stderr.count("\n") == 1
+    assert f"in use by process {os.getpid()}" in ran.stderr
+    assert await ledgerlog_ok("log", "list", uri=uri) == b""
