@@ -1,8 +1,9 @@
 """A bookie of the model: the production ``LedgerState`` with a journal of a few records.
 
-What the engine does around the verdicts is done here in the smallest form: verdict and journal record in one
-step; an answer leaves once the block that it waits for is durable; a crash takes what was not synced, and the
-answers that waited, with it.
+What the engine does around the verdicts is done here in the smallest form: verdict and journal record are one
+step; an acknowledgement leaves once the block that it waits for is durable; a fence and a recovery read are
+answered once the fence is durable, with what is durable then; a crash takes what was not synced, and whoever
+waited, with it.
 
 Where crashes are not played, a request and its sync are one step: an answer that is late already stands for
 a sync that is late.
@@ -37,8 +38,8 @@ class BookieNode:
         self.durable_lac = NO_ENTRY
         self.durable_lafr = NO_ENTRY
         self.last_block = DURABLE
-        self.waiting: list[tuple[int, Answer]] = []
-        """Answers and the blocks that they wait for."""
+        self.waiting: list[tuple[int, AddAnswer | Fence | Read]] = []
+        """Acknowledgements, and requests that are to be answered, with the blocks that they wait for."""
         self.in_limbo = False
         """Its former life lost data: what it lacks it may have had (A.3)."""
         self.fence_was_told = False
@@ -101,14 +102,10 @@ class BookieNode:
             self.ledger = LedgerState(LEDGER, KEY)  # The first add or fence brings the key.
         if isinstance(request, Add):
             self._add(self.ledger, request)
-        elif isinstance(request, Fence):
-            self._fence(self.ledger)
-            lac, lafr = self.ledger.lac, self.ledger.lafr
-            self._answer_when_fenced(
-                self.ledger, FenceAnswer(request.client, self.name, request.slot, lac, lafr)
-            )
         else:
-            self._read(self.ledger, request)
+            self._fence(self.ledger)
+            is_settled = self.ledger.is_fence_settled(DURABLE)
+            self.waiting.append((DURABLE if is_settled else self.ledger.fence_sequence, request))
         return self._release()
 
     def _next_block(self) -> int:
@@ -116,21 +113,23 @@ class BookieNode:
         return self.last_block
 
     def _add(self, ledger: LedgerState, add: Add) -> None:
-        answer = AddAnswer(add.client, self.name, add.tenure, add.entry_id, Status.OK)
+        answer = AddAnswer(add.client, self.name, add.tenure, add.first, add.last, Status.OK)
         refusal = ledger.add_refusal(KEY, add.is_recovery)
         if refusal is not None:
             self.waiting.append((DURABLE, answer._replace(status=refusal)))
             return
         ledger.tell(add.lac, add.lafr)
-        if add.entry_id in self.entries:  # Not stored twice; it waits like the first did (rule 7).
-            payload, block = self.entries[add.entry_id]
-            assert payload == add.payload, "ContentAgree: an id has one payload (rule 6)"
-            self.waiting.append((block, answer))
-            return
-        block = self._next_block()
-        ledger.on_run(Run(LEDGER, add.entry_id, add.entry_id, 1, 0, 0, 0, block))
-        self.entries[add.entry_id] = add.payload, block
-        self.lacs.append((add.lac, add.lafr, block))
+        assert all(self.entries.get(e, (payload, 0))[0] == payload for e, payload in add.entries), (
+            "ContentAgree: an id has one payload (rule 6)"
+        )
+        fresh = [(e, payload) for e, payload in add.entries if e not in self.entries]
+        # What is there already is not stored twice; it waits like the first did (rule 7).
+        block = max((self.entries[e][1] for e, _ in add.entries if e in self.entries), default=DURABLE)
+        if fresh:
+            block = self._next_block()
+            ledger.on_run(Run(LEDGER, fresh[0][0], fresh[-1][0], len(fresh), 0, 0, 0, block))
+            self.entries |= {e: (payload, block) for e, payload in fresh}
+            self.lacs.append((add.lac, add.lafr, block))
         self.waiting.append((block, answer))
 
     def _fence(self, ledger: LedgerState) -> None:
@@ -139,29 +138,21 @@ class BookieNode:
             ledger.on_fence()
             ledger.fence_sequence = self._next_block()
 
-    def _read(self, ledger: LedgerState, read: Read) -> None:
-        self._fence(ledger)
-        ask = read.ask
-        # What was accepted counts, synced or not: it may be acknowledged yet. The answer waits for it.
-        wanted = range(ask.first, ask.last + 1, ask.stride)
-        found = tuple((e, self.entries[e][0]) for e in wanted if e in self.entries)
-        negative = Negative.UNKNOWN if self.in_limbo else Negative.ABSENT
-        block = max((self.entries[e][1] for e in wanted if e in self.entries), default=DURABLE)
-        self._answer_when_fenced(ledger, ReadAnswer(read.client, self.name, ask, found, negative), block)
-
-    def _answer_when_fenced(self, ledger: LedgerState, answer: Answer, block: int = DURABLE) -> None:
-        if not ledger.is_fence_settled(DURABLE):
-            block = max(block, ledger.fence_sequence)
-        self.waiting.append((block, answer))
-
     def _release(self) -> list[Answer]:
-        ready = [answer for block, answer in self.waiting if block <= DURABLE]
-        self.waiting = [(block, answer) for block, answer in self.waiting if block > DURABLE]
-        for answer in ready:
-            if not isinstance(answer, AddAnswer):
-                assert self.is_fenced_durably, f"FenceBeforeReply: {answer}"
-                self.fence_was_told = True
-        return ready
+        ready = [waiter for block, waiter in self.waiting if block <= DURABLE]
+        self.waiting = [(block, waiter) for block, waiter in self.waiting if block > DURABLE]
+        return [waiter if isinstance(waiter, AddAnswer) else self._answer(waiter) for waiter in ready]
+
+    def _answer(self, request: Fence | Read) -> Answer:
+        assert self.ledger is not None
+        self.fence_was_told = True
+        if isinstance(request, Fence):
+            return FenceAnswer(request.client, self.name, request.slot, self.ledger.lac, self.ledger.lafr)
+        ask = request.ask
+        held = self.durable_entries
+        found = tuple((e, held[e]) for e in range(ask.first, ask.last + 1, ask.stride) if e in held)
+        negative = Negative.UNKNOWN if self.in_limbo else Negative.ABSENT
+        return ReadAnswer(request.client, self.name, ask, found, negative)
 
     # --- the disk -----------------------------------------------------------------------------
 
@@ -182,7 +173,7 @@ class BookieNode:
         if ledger.fence_sequence:
             ledger.fence_sequence = DURABLE
         self.last_block = DURABLE
-        self.waiting = [(DURABLE, answer) for _, answer in self.waiting]
+        self.waiting = [(DURABLE, waiter) for _, waiter in self.waiting]
         return self._release()
 
     def crash(self) -> None:
@@ -206,3 +197,11 @@ class BookieNode:
                 straddle=0,
             ),
         )
+
+    def lose_everything(self) -> None:
+        """The disk is wiped. The next boot knows that something is lost: it fences every ledger, and what it
+        does not have it may have had (D27)."""
+        self.entries, self.lacs, self.waiting, self.last_block = {}, [], [], DURABLE
+        self.durable_lac = self.durable_lafr = NO_ENTRY
+        self.in_limbo = True
+        self.ledger = LedgerState(LEDGER, KEY, is_fenced=True, is_fence_durable=True)

@@ -52,6 +52,7 @@ class ClientNode:
     """What the two kinds of client share."""
 
     name: str
+    core: LedgerWriter | LedgerRecovery
 
     def __init__(self) -> None:
         self.tenures: list[int] = []
@@ -78,13 +79,15 @@ class ClientNode:
 
     def _adds(self, sends: list[Send], slot: int, lac: int, lafr: int, is_recovery: bool) -> Iterator[Add]:
         for send in sends:
-            assert send.first == send.last, "the model sends batches of one entry"
+            held = [e for e in range(send.first, send.last + 1) if self.core.replication.holds(slot, e)]
+            assert held, "a send holds something of its slot"
             yield Add(
                 self.name,
                 self.ensemble[slot],
                 self.tenures[slot],
                 send.first,
-                bytes(send.batch.payloads[0]),
+                send.last,
+                tuple((e, bytes(send.batch.payloads[e - send.batch.first])) for e in held),
                 lac,
                 lafr,
                 is_recovery,
@@ -95,7 +98,7 @@ class OwnerNode(ClientNode):
     def __init__(self, core: LedgerWriter, entries: int) -> None:
         super().__init__()
         self.name = OWNER
-        self.core = core
+        self.core: LedgerWriter = core
         self.entries_left = entries
 
     @property
@@ -140,7 +143,7 @@ class OwnerNode(ClientNode):
     def receive(self, answer: Answer) -> None:
         assert isinstance(answer, AddAnswer)
         if answer.status is Status.OK:
-            self.core.on_add_ok(answer.bookie, answer.entry_id, answer.entry_id)
+            self.core.on_add_ok(answer.bookie, answer.first, answer.last)
         else:
             assert answer.status is Status.FENCED
             self.core.on_fenced(answer.bookie)
@@ -162,7 +165,7 @@ class RecovererNode(ClientNode):
     def __init__(self, name: str, core: LedgerRecovery) -> None:
         super().__init__()
         self.name = name
-        self.core = core
+        self.core: LedgerRecovery = core
         self.asks: frozenset[ReadAsk] = frozenset()
         """Reads that are out."""
         self.fences: frozenset[int] = frozenset()
@@ -232,7 +235,7 @@ class RecovererNode(ClientNode):
         core = self.core
         if isinstance(answer, AddAnswer):
             assert answer.status is Status.OK, "recovery adds pass the fence (rule 5)"
-            core.on_add_ok(answer.bookie, answer.entry_id, answer.entry_id)
+            core.on_add_ok(answer.bookie, answer.first, answer.last)
         elif isinstance(answer, FenceAnswer):
             self.fences -= {answer.slot}
             core.on_fence_ok(answer.slot, answer.lac, answer.lafr)

@@ -8,7 +8,7 @@ every state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ledgerlog.core.recovery import Phase
 from ledgerlog.model.ids import NO_ENTRY
@@ -16,7 +16,7 @@ from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from tests.model.bookie_node import BookieNode
 from tests.model.client_nodes import OwnerNode, RecovererNode, Replacements, payload_of
-from tests.model.messages import OWNER, Add, Read
+from tests.model.messages import OWNER, Add, AddAnswer, Answer, Fence, Read
 
 NEVER = 1 << 30
 
@@ -30,79 +30,93 @@ class Violation(AssertionError):
         self.detail = detail
 
 
-_EDGES = {
-    ("OPEN", "OPEN"),
-    ("OPEN", "IN_RECOVERY"),
-    ("OPEN", "CLOSED"),
-    ("IN_RECOVERY", "CLOSED"),
-}
+_EDGES = {("OPEN", "OPEN"), ("OPEN", "IN_RECOVERY"), ("OPEN", "CLOSED"), ("IN_RECOVERY", "CLOSED")}
 
 
-def check_edge(old: LedgerMetadata, new: LedgerMetadata, client: str) -> None:
+def check_edge(old: LedgerMetadata, new: LedgerMetadata, client: str) -> Iterator[Violation]:
     """Every write of the register."""
     edge = old.state.value, new.state.value
-    if edge not in _EDGES:
-        raise Violation("ClosedImmutable" if old.is_closed else "MetaTransitions", f"{client} writes {edge}")
+    if old.is_closed:
+        yield Violation("ClosedImmutable", f"{client} writes {edge[1]} last={new.last_entry}")
+    if old.state is LedgerState.IN_RECOVERY and not new.is_closed:
+        yield Violation("FragmentsFrozenInRecovery", f"{client} writes while the ledger is in recovery")
+    elif not old.is_closed and edge not in _EDGES:
+        yield Violation("MetaTransitions", f"{client} writes {edge}")
     if (new.last_entry is not None) != new.is_closed:
-        raise Violation("ConfigOK", "last_entry is set exactly when CLOSED")
+        yield Violation("ConfigOK", "last_entry is set exactly when CLOSED")
     for fragment in new.fragments:
         if len(set(fragment.ensemble)) != new.replication.ensemble:
-            raise Violation("ConfigOK", f"ensemble {fragment.ensemble}")
+            yield Violation("ConfigOK", f"ensemble {fragment.ensemble}")
     starts = [fragment.first_entry for fragment in new.fragments]
     if starts != sorted(set(starts)) or starts[0] != 0:
-        raise Violation("FragmentsMonotone", f"{client} writes fragments that start at {starts}")
+        yield Violation("FragmentsMonotone", f"{client} writes fragments that start at {starts}")
     if old.fragments[:-1] != new.fragments[: len(old.fragments) - 1]:
-        raise Violation("FragmentsMonotone", f"{client} changes an older fragment")
-    if starts[len(old.fragments) - 1] < old.last_fragment.first_entry:
-        raise Violation("FragmentsMonotone", f"{client} writes a fragment that starts before the last")
+        yield Violation("FragmentsMonotone", f"{client} changes an older fragment")
+    elif starts[len(old.fragments) - 1] < old.last_fragment.first_entry:
+        yield Violation("FragmentsMonotone", f"{client} writes a fragment that starts before the last")
     if new.state is LedgerState.IN_RECOVERY and new.fragments != old.fragments:
-        raise Violation("FragmentsFrozenInRecovery", f"{client} writes fragments into a recovery")
+        yield Violation("FragmentsFrozenInRecovery", f"{client} writes other fragments into a recovery")
     if edge == ("OPEN", "OPEN") and client != OWNER:
-        raise Violation("MetaTransitions", f"{client} changes the fragments of an open ledger")
+        yield Violation("MetaTransitions", f"{client} changes the fragments of an open ledger")
     if new.is_closed and client == OWNER and new.fragments != old.fragments:
-        raise Violation("FragmentsMonotone", "W closes with other fragments than are stored")
+        yield Violation("FragmentsMonotone", "W closes with other fragments than are stored")
 
 
-def check_bookie_took(bookie: BookieNode, before: BookieNode, add: Add) -> None:
-    """A bookie handled an add."""
-    if before.fence_was_told and not add.is_recovery and len(bookie.entries) > len(before.entries):
-        raise Violation("FenceDurable", f"{bookie.name} takes {add} after its fence was told")
+def check_bookie(
+    bookie: BookieNode, before: BookieNode, request: Add | Fence | Read | None, answers: Sequence[Answer]
+) -> Iterator[Violation]:
+    """A bookie handled a request, or synced."""
+    is_ordinary = isinstance(request, Add) and not request.is_recovery
+    if is_ordinary and before.fence_was_told and len(bookie.entries) > len(before.entries):
+        yield Violation("FenceDurable", f"{bookie.name} takes {request} after its fence was told")
+    if not bookie.is_fenced_durably and any(not isinstance(answer, AddAnswer) for answer in answers):
+        yield Violation("FenceBeforeReply", f"{bookie.name} answers {request} and is not fenced durably")
 
 
-def check_owner(owner: OwnerNode, before: OwnerNode) -> None:
+def check_owner(owner: OwnerNode, before: OwnerNode) -> Iterator[Violation]:
     """The owner reacted."""
     core, old = owner.core, before.core
+    if core.is_closed and not old.is_closed and core.close_at != core.metadata.last_entry:
+        yield Violation("CloseAgree", f"W closed at {core.close_at}, not at {core.metadata.last_entry}")
     if core.lac < old.lac or core.lafr < old.lafr:
-        raise Violation("LacLocal", f"from LAC {old.lac}, LAFR {old.lafr} to {core.lac}, {core.lafr}")
-    _check_queue(owner)
+        yield Violation("LacLocal", f"from LAC {old.lac}, LAFR {old.lafr} to {core.lac}, {core.lafr}")
+    yield from _check_queue(owner)
 
 
-def check_recoverer(recoverer: RecovererNode, before: RecovererNode, reads: Sequence[Read]) -> None:
+def check_recoverer(
+    recoverer: RecovererNode, before: RecovererNode, reads: Sequence[Read]
+) -> Iterator[Violation]:
     """A recoverer reacted and sent ``reads``."""
     core = recoverer.core
     if core.phase in (Phase.READING, Phase.CLOSING) and before.core.phase is Phase.FENCING:
         for residue in range(core.replication.ensemble):
             outside = set(core.replication.write_set(residue)) - core.fenced
             if len(outside) >= core.replication.ack_quorum:
-                raise Violation("FenceCoverage", f"{recoverer.name} reads; slots {outside} are not fenced")
+                yield Violation("FenceCoverage", f"{recoverer.name} reads; slots {outside} are not fenced")
     for read in reads:
         frozen = core.frozen
         for entry_id in range(read.ask.first, read.ask.last + 1, read.ask.stride):
             write_set = {frozen.ensemble[slot] for slot in core.replication.write_set(entry_id)}
             if read.bookie not in write_set or entry_id < frozen.first_entry:
-                raise Violation("RecoveryTargets", f"{recoverer.name} asks {read.bookie} for e{entry_id}")
-    _check_queue(recoverer)
+                yield Violation("RecoveryTargets", f"{recoverer.name} asks {read.bookie} for e{entry_id}")
+    yield from _check_queue(recoverer)
 
 
-def _check_queue(client: OwnerNode | RecovererNode) -> None:
+def _check_queue(client: OwnerNode | RecovererNode) -> Iterator[Violation]:
     pending = client.core.pending if isinstance(client, OwnerNode) else client.pending
     if pending is not None:
-        kept = [batch.first for batch in pending.batches]
-        if kept != list(range(pending.settled + 1, pending.lap + 1)):
-            raise Violation("QueueRule", f"{client.name} keeps {kept}, settled is {pending.settled}")
+        kept = [e for batch in pending.batches for e in range(batch.first, batch.last + 1)]
+        first = pending.batches[0].first if kept else pending.lap + 1
+        is_exact = kept == list(range(first, pending.lap + 1)) and first <= pending.settled + 1
+        # Settled batches stay only where a replacement is to have them.
+        is_lean = pending._carried or all(batch.last > pending.settled for batch in pending.batches)
+        if not is_exact or not is_lean:
+            yield Violation("QueueRule", f"{client.name} keeps {kept}, settled is {pending.settled}")
 
 
-def check_pins(client: OwnerNode | RecovererNode, replacements: Replacements, full_pinning: bool) -> None:
+def check_pins(
+    client: OwnerNode | RecovererNode, replacements: Replacements, full_pinning: bool
+) -> Iterator[Violation]:
     """A client is about to replace slots."""
     pending = client.core.pending
     replication = pending.replication
@@ -120,23 +134,23 @@ def check_pins(client: OwnerNode | RecovererNode, replacements: Replacements, fu
         else:
             holds = len(confirmed - leaving) >= replication.ack_quorum
         if not holds:
-            raise Violation(
+            yield Violation(
                 "PinRespected", f"{client.name} replaces {leaving}, e{entry_id} is on {confirmed}"
             )
 
 
 def check_acknowledged(
     replication: Replication, entry_id: int, members: Sequence[str], bookies: Mapping[str, BookieNode]
-) -> None:
+) -> Iterator[Violation]:
     """The owner acknowledges an entry; ``members`` sit in its ensemble and are not being replaced."""
     holders = [bookie for bookie in members if entry_id in bookies[bookie].durable_entries]
     if len(holders) < replication.ack_quorum:
-        raise Violation("WriterAckCount", f"e{entry_id} is acked, of the ensemble only {holders} have it")
+        yield Violation("WriterAckCount", f"e{entry_id} is acked, of the ensemble only {holders} have it")
 
 
 def check_whole(
     metadata: LedgerMetadata, owner: OwnerNode, bookies: Mapping[str, BookieNode], end: int
-) -> None:
+) -> Iterator[Violation]:
     """Every state. ``end`` is the lowest entry that a recoverer found missing for certain."""
     held = {name: node.durable_entries for name, node in bookies.items()}
     acked = owner.core.lac
@@ -153,26 +167,26 @@ def check_whole(
     for name, entries in held.items():
         for entry_id, payload in entries.items():
             if payload != payload_of(entry_id):
-                raise Violation("ContentAgree", f"{name} has {payload!r} as e{entry_id}")
+                yield Violation("ContentAgree", f"{name} has {payload!r} as e{entry_id}")
     for entry_id in range(acked + 1):
         if copies[entry_id] < 1:
-            raise Violation("AckedReadable", f"e{entry_id} is acked and on no bookie of its write set")
-        if copies[entry_id] < replication.ack_quorum:
-            raise Violation("AckedAtAckQuorum", f"e{entry_id} is acked, on {copies[entry_id]}")
+            yield Violation("AckedReadable", f"e{entry_id} is acked and on no bookie of its write set")
+        if copies[entry_id] < replication.ack_quorum and not any(node.in_limbo for node in bookies.values()):
+            yield Violation("AckedAtAckQuorum", f"e{entry_id} is acked, on {copies[entry_id]}")
     if acked >= end:
-        raise Violation("NegativeReadFinal", f"e{end} was found missing, and e{acked} is acked")
+        yield Violation("NegativeReadFinal", f"e{end} was found missing, and e{acked} is acked")
     for name, node in bookies.items():
         if node.lac > acked:
-            raise Violation("LacIsCommitted", f"{name} was told LAC {node.lac}, acked is {acked}")
+            yield Violation("LacIsCommitted", f"{name} was told LAC {node.lac}, acked is {acked}")
     if metadata.is_closed:
-        _check_closed(metadata, last, acked, copies, bookies)
+        yield from _check_closed(metadata, last, acked, copies, bookies)
     if replication.guaranteed:
         for entry_id in range(promised + 1):
             if copies[entry_id] < replication.write_quorum:
-                raise Violation("LafrTruth", f"LAFR {promised} is told, e{entry_id} on {copies[entry_id]}")
+                yield Violation("LafrTruth", f"LAFR {promised} is told, e{entry_id} on {copies[entry_id]}")
         for entry_id in range(metadata.last_fragment.first_entry):
             if copies[entry_id] < replication.write_quorum:
-                raise Violation("GwqTail", f"e{entry_id}, not in the last fragment, on {copies[entry_id]}")
+                yield Violation("GwqTail", f"e{entry_id}, not in the last fragment, on {copies[entry_id]}")
 
 
 def _check_closed(
@@ -181,17 +195,17 @@ def _check_closed(
     acked: int,
     copies: Sequence[int],
     bookies: Mapping[str, BookieNode],
-) -> None:
+) -> Iterator[Violation]:
     replication = metadata.replication
     if acked > last:
-        raise Violation("NoTruncation", f"e{acked} is acked, the ledger was closed at {last}")
+        yield Violation("NoTruncation", f"e{acked} is acked, the ledger was closed at {last}")
     for name, node in bookies.items():
         if node.lac > last:
-            raise Violation("LacWithinClosedLedger", f"{name} has LAC {node.lac}, the end is {last}")
+            yield Violation("LacWithinClosedLedger", f"{name} has LAC {node.lac}, the end is {last}")
     for entry_id in range(last + 1):
         if copies[entry_id] < replication.ack_quorum:
-            raise Violation("ClosedAtAckQuorum", f"e{entry_id} is in the ledger, on {copies[entry_id]}")
+            yield Violation("ClosedAtAckQuorum", f"e{entry_id} is in the ledger, on {copies[entry_id]}")
     if replication.guaranteed:
         for entry_id in range(last + 1):
             if copies[entry_id] < replication.write_quorum:
-                raise Violation("GwqClosed", f"e{entry_id} is in the ledger, on {copies[entry_id]}")
+                yield Violation("GwqClosed", f"e{entry_id} is in the ledger, on {copies[entry_id]}")

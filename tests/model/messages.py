@@ -21,22 +21,29 @@ class Add(NamedTuple):
     bookie: str
     tenure: int
     """The sender's count of the bookies that have sat in the slot: an answer is for that tenure alone."""
-    entry_id: int
-    payload: bytes
+    first: int
+    last: int
+    entries: tuple[tuple[int, bytes], ...]
+    """Those of first..last that the slot holds."""
     lac: int
     lafr: int
     is_recovery: bool
 
     def __str__(self) -> str:
-        return f"e{self.entry_id} for {self.client} (LAC {self.lac})"
+        told = ",".join(f"e{entry_id}" for entry_id, _ in self.entries)
+        return f"{told} for {self.client} (LAC {self.lac})"
 
 
 class AddAnswer(NamedTuple):
     client: str
     bookie: str
     tenure: int
-    entry_id: int
+    first: int
+    last: int
     status: Status
+
+    def __str__(self) -> str:
+        return f"e{self.first}" if self.first == self.last else f"e{self.first}..e{self.last}"
 
 
 class Fence(NamedTuple):
@@ -115,7 +122,7 @@ def describe_receipt(message: Answer) -> str:
     match message:
         case AddAnswer():
             said = "refused" if message.status is Status.FENCED else "acks"
-            return f"{message.bookie} {said} e{message.entry_id} to {message.client}"
+            return f"{message.bookie} {said} {message} to {message.client}"
         case FenceAnswer():
             return f"{message.client} hears that {message.bookie} is fenced (LAC {message.lac})"
         case ReadAnswer():

@@ -17,7 +17,7 @@ step, and "silent" is the same step with the answer lost (see ``is_answered_at_o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from tests.model.messages import (
     OWNER,
     Add,
     AddAnswer,
+    Answer,
     Fence,
     FenceAnswer,
     Message,
@@ -100,7 +101,7 @@ class World:
         self._inert: dict[tuple[int, int, int], bool] = {}
         self._heard: dict[tuple[int, int, int], bool] = {}
         self._wants: dict[int, list[tuple[int | None, Action]]] = {}
-        self._checked: dict[tuple[int, ...], Violation | None] = {}
+        self._checked: dict[tuple[int, ...], list[Violation]] = {}
         self._features: list[int] = []
         self._feature_numbers: dict[Any, int] = {}
         # An acknowledgement may be late to some effect only where something is sent again, or to others.
@@ -216,7 +217,7 @@ class World:
     def _reaction(
         self,
         node: OwnerNode | RecovererNode | BookieNode,
-        out: list[Message],
+        out: Sequence[Message],
         *events: tuple[Any, ...],
     ) -> Reaction:
         numbers = dict.fromkeys(self._number_message(message) for message in out)
@@ -224,24 +225,26 @@ class World:
 
     def _bookie_reacts(self, old: BookieNode, what: str, argument: Any) -> Reaction:
         bookie = old.copy()
-        out: list[Message] = []
+        request = None
+        answers: list[Answer] = []
         if what == "handle":
             message = self.messages[argument]
             assert isinstance(message, Add | Fence | Read)
-            out += bookie.handle(message)
+            request = message
+            answers += bookie.handle(message)
             if not self.configuration.crash and bookie.has_unsynced:
-                out += bookie.sync()
-            if isinstance(message, Add):
-                invariants.check_bookie_took(bookie, old, message)
+                answers += bookie.sync()
         elif what == "sync":
-            out += bookie.sync()
+            answers += bookie.sync()
         else:
-            bookie.crash()
-        return self._reaction(bookie, out)
+            getattr(bookie, what)()
+        broken = invariants.check_bookie(bookie, old, request, answers)
+        return self._reaction(bookie, answers, *_broken(broken))
 
     def _owner_reacts(self, old: OwnerNode, what: str, argument: Any) -> Reaction:
         owner = old.copy()
         core = owner.core
+        broken: list[Violation] = []
         if what == "receive":
             message = self.messages[argument]
             assert isinstance(message, AddAnswer)
@@ -249,8 +252,6 @@ class World:
         elif what == "stored":
             register = self.nodes[argument]
             read_stored(owner, register.metadata, register.version)
-            if core.is_closed and core.close_at != register.metadata.last_entry:
-                raise Violation("CloseAgree", f"W closed at {core.close_at}, the register says otherwise")
         elif what == "written":
             owner.write = TO_BE_READ
         elif what == "append":
@@ -260,22 +261,24 @@ class World:
         elif what == "connect":
             core.on_bookie_connected(owner.ensemble[argument])
         elif what == "change":
-            invariants.check_pins(owner, argument, self.configuration.full_pinning)
+            broken += invariants.check_pins(owner, argument, self.configuration.full_pinning)
             owner.change(argument)
         elif what == "close":
             core.close()
         else:
             owner.give_up()
         out = owner.pump()
-        invariants.check_owner(owner, old)
-        if core.lac == old.core.lac:
-            return self._reaction(owner, out)
-        members = tuple(slot.bookie for slot in core.pending.slots if not slot.replacing)
-        return self._reaction(owner, out, ("acknowledged", old.core.lac + 1, core.lac, members))
+        broken += invariants.check_owner(owner, old)
+        events = _broken(broken)
+        if core.lac > old.core.lac:
+            members = tuple(slot.bookie for slot in core.pending.slots if not slot.replacing)
+            events.append(("acknowledged", old.core.lac + 1, core.lac, members))
+        return self._reaction(owner, out, *events)
 
     def _recoverer_reacts(self, old: RecovererNode, what: str, argument: Any) -> Reaction:
         recoverer = old.copy()
         core = recoverer.core
+        broken: list[Violation] = []
         if what == "receive":
             message = self.messages[argument]
             assert isinstance(message, AddAnswer | FenceAnswer | ReadAnswer)
@@ -284,7 +287,7 @@ class World:
             register = self.nodes[argument]
             read_stored(recoverer, register.metadata, register.version)
             if core.phase is Phase.DONE and core.metadata.last_entry != register.metadata.last_entry:
-                raise Violation("CloseAgree", f"{recoverer.name} ends at {core.metadata.last_entry}")
+                broken.append(Violation("CloseAgree", f"{recoverer.name} ends at {core.metadata.last_entry}"))
         elif what == "written":
             recoverer.write = TO_BE_READ
         elif what == "fail":
@@ -292,15 +295,16 @@ class World:
         elif what == "connect":
             core.on_bookie_connected(recoverer.ensemble[argument])
         elif what == "change":
-            invariants.check_pins(recoverer, argument, self.configuration.full_pinning)
+            broken += invariants.check_pins(recoverer, argument, self.configuration.full_pinning)
             recoverer.change(argument)
         elif what == "fail_fence":
             recoverer.fail_fence(argument)
         else:
             recoverer.fail_read(argument)
         out = recoverer.pump()
-        invariants.check_recoverer(recoverer, old, [read for read in out if isinstance(read, Read)])
-        events: list[tuple[Any, ...]] = []
+        reads = [message for message in out if isinstance(message, Read)]
+        broken += invariants.check_recoverer(recoverer, old, reads)
+        events = _broken(broken)
         if core.phase in (Phase.READING, Phase.CLOSING) and old.core.phase is Phase.FENCING:
             events.append(("reading", tuple(core.frozen.ensemble[slot] for slot in sorted(core.fenced))))
         if core.last_recoverable is not None and old.core.last_recoverable is None:
@@ -486,10 +490,11 @@ class World:
         if found is None:
             reaction = self._react(bookie, "handle", number)
             out: tuple[int, ...] = ()
-            events: tuple[tuple[Any, ...], ...] = ()
+            events = reaction.events
             for answer in reaction.out:
                 if self.nodes[client].listens_to(self.messages[answer]):
-                    client, out, events = self._react(client, "receive", answer)
+                    client, out, heard = self._react(client, "receive", answer)
+                    events += heard
             found = self._deliveries[key] = (reaction.node, client, out, events)
         return found
 
@@ -517,7 +522,7 @@ class World:
         old = self.nodes[places[META]]
         if old.version == message.version:
             new = Register(message.intent.metadata, old.version + 1)
-            invariants.check_edge(old.metadata, new.metadata, message.client)
+            self._report(invariants.check_edge(old.metadata, new.metadata, message.client))
             places[META] = self._number_register(new)
         client = self.senders[number]
         node = self.nodes[places[client]]
@@ -533,12 +538,14 @@ class World:
         elif event[0] == "reading":
             for bookie in event[1]:
                 if not self.nodes[places[self.place_of[bookie]]].is_fenced_durably:
-                    raise Violation("FenceCoverage", f"{bookie} is counted and is not fenced")
+                    self._report([Violation("FenceCoverage", f"{bookie} is counted and is not fenced")])
+        elif event[0] == "broken":
+            self._report([event[1]])
         else:
             _, first, last, members = event
             nodes = {name: self.nodes[places[self.place_of[name]]] for name in members}
             for entry_id in range(first, last + 1):
-                invariants.check_acknowledged(self.replication, entry_id, members, nodes)
+                self._report(invariants.check_acknowledged(self.replication, entry_id, members, nodes))
 
     def _without_inert(self, places: tuple[int, ...], pool: frozenset[int]) -> frozenset[int]:
         """Without the messages that can change nothing any more, whenever they come."""
@@ -578,23 +585,28 @@ class World:
             features[places[FIRST_CLIENT]],
             *[features[number] for number in places[self.first_bookie :]],
         )
-        if where not in self._checked:
-            self._checked[where] = self._find_violation(places)
-        violation = self._checked[where]
-        if violation is not None:
+        broken = self._checked.get(where)
+        if broken is None:
+            broken = self._checked[where] = list(
+                invariants.check_whole(
+                    self.nodes[places[META]].metadata,
+                    self.nodes[places[FIRST_CLIENT]],
+                    {name: self.nodes[places[self.place_of[name]]] for name in self.bookies},
+                    self.nodes[places[END]],
+                )
+            )
+        if broken:
+            self._report(broken)
+
+    def _report(self, broken: Iterable[Violation]) -> None:
+        """What to do about invariants that do not hold: stop at the first."""
+        for violation in broken:
             raise violation
 
-    def _find_violation(self, places: tuple[int, ...]) -> Violation | None:
-        try:
-            invariants.check_whole(
-                self.nodes[places[META]].metadata,
-                self.nodes[places[FIRST_CLIENT]],
-                {name: self.nodes[places[self.place_of[name]]] for name in self.bookies},
-                self.nodes[places[END]],
-            )
-        except Violation as violation:
-            return violation
-        return None
+
+def _broken(violations: Iterable[Violation]) -> list[tuple[Any, ...]]:
+    """Violations as events: they are reported whenever the reaction is met."""
+    return [("broken", violation) for violation in violations]
 
 
 def _feature(node: Any, number: int) -> Any:
