@@ -198,6 +198,16 @@ def test_a_torn_block_is_damage_where_a_later_segment_was_begun(writer: Writer) 
         writer.walk()
 
 
+def test_two_torn_blocks_are_damage_though_the_later_segment_has_nothing_but_its_own(writer: Writer) -> None:
+    writer.block()
+    for image in (0, 1):
+        start, _ = writer.block(2)
+        writer.images[image][start + PAGE_BYTES : start + 2 * PAGE_BYTES] = bytes(PAGE_BYTES)
+        writer.roll()
+    with pytest.raises(StorageCorrupt, match="segment 1"):
+        writer.walk()
+
+
 def test_a_missing_last_block_is_noticed_by_the_next_segments_sequence(writer: Writer) -> None:
     writer.block()
     start, stop = writer.block()

@@ -1,0 +1,7 @@
+"""All mutants."""
+
+from __future__ import annotations
+
+from tests.mutants import bookie_rules, ledger_rules
+
+MUTANTS = (*ledger_rules.MUTANTS, *bookie_rules.MUTANTS)

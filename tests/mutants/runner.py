@@ -1,0 +1,212 @@
+"""Trying mutants: in a copy of the tree, one at a time, against the tests that each names.
+
+    copy the tree (once for each worker)
+    run every named test on the copy as it is             they must pass, or nothing that follows means anything
+    for each mutant: patch, run its tests until one fails, restore
+
+What counts as noticing is a test that *failed*. A mutant that cannot be imported, a test run that crashes or
+hangs, or a failure that is a NameError are mistakes of the mutant, or of the run, and are told as that.
+
+The copy is imported, and not the tree that it was made from: the copy's root comes first on the path of every
+test run, which is checked. Compiled files are told apart by their source's time in seconds and its size, so
+a patched file gets a time of its own, and the old one when it is restored.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import attrs
+
+from tests.mutants.mutant import Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+_COPIED = ("ledgerlog", "bookie", "tests", "docs", "pyproject.toml")
+_TIMEOUT_S = 600.0
+_FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
+_MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError")
+
+
+class RunFailed(Exception):
+    """The tests could not be asked."""
+
+
+class Outcome(enum.Enum):
+    CAUGHT = "caught"
+    SURVIVED = "survived"
+    EQUIVALENT = "equivalent"
+    """Nothing noticed it, and nothing was to."""
+    NOT_EQUIVALENT = "caught, though it is listed as equivalent"
+    MISTAKE = "mistake"
+    """The mutant or the run is broken."""
+
+
+@attrs.frozen
+class Verdict:
+    mutant: Mutant
+    outcome: Outcome
+    seconds: float
+    by: str = ""
+    """The test that noticed, or what went wrong."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.outcome in (Outcome.CAUGHT, Outcome.EQUIVALENT)
+
+
+@attrs.frozen
+class _Ran:
+    status: int
+    output: str
+
+    def first_failed(self) -> tuple[str, str] | None:
+        """The test that failed first and why, None if none did."""
+        found = _FAILED.search(self.output)
+        return None if found is None else (found[1], found[2] or "")
+
+
+@attrs.frozen
+class Copy:
+    """A copy of the tree that may be patched."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, source: Path, target: Path, *, with_compiled: bool = False) -> Copy:
+        ignored = shutil.ignore_patterns(*(() if with_compiled else ("__pycache__",)))
+        for name in _COPIED:
+            path = source / name
+            if path.is_dir():
+                shutil.copytree(path, target / name, ignore=ignored)
+            elif path.exists():
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target / name)
+        return cls(target)
+
+    def _run(self, command: Sequence[str]) -> _Ran:
+        environment = os.environ | {"PYTHONPATH": str(self.root), "COLUMNS": "250"}
+        process = subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+        try:
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            output = f"the tests did not end within {_TIMEOUT_S:g} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        return _Ran(process.returncode, output)
+
+    def check_path(self) -> None:
+        """RunFailed if tests that run here would import the product from somewhere else."""
+        ran = self._run([sys.executable, "-c", "import ledgerlog; print(ledgerlog.__file__)"])
+        if not Path(ran.output.strip()).is_relative_to(self.root):
+            raise RunFailed(f"tests in {self.root} would import {ran.output.strip()}")
+
+    def run_tests(self, tests: Iterable[str], *, until_failure: bool = True) -> _Ran:
+        options = ["-q", "--tb=line", "--no-header", "-p", "no:cacheprovider", *(["-x"] * until_failure)]
+        return self._run([sys.executable, "-m", "pytest", *options, *tests])
+
+    def try_mutant(self, mutant: Mutant) -> Verdict:
+        """Ask the mutant's tests. Raises Stale."""
+        begin = time.monotonic()
+        patched = mutant.patched(self.root)
+        before = {file: (self.root / file).read_bytes() for file in patched}
+        times = {file: (self.root / file).stat() for file in patched}
+        try:
+            for file, text in patched.items():
+                (self.root / file).write_text(text, encoding="utf-8")
+                moment = times[file].st_mtime_ns + 10**10
+                os.utime(self.root / file, ns=(moment, moment))
+            ran = self.run_tests(mutant.tests)
+        finally:
+            for file, data in before.items():
+                (self.root / file).write_bytes(data)
+                os.utime(self.root / file, ns=(times[file].st_atime_ns, times[file].st_mtime_ns))
+        outcome, by = _judge(mutant, ran)
+        return Verdict(mutant, outcome, time.monotonic() - begin, by)
+
+
+def _judge(mutant: Mutant, ran: _Ran) -> tuple[Outcome, str]:
+    failed = ran.first_failed()
+    if ran.status == 0 and failed is None:
+        return (Outcome.SURVIVED, "") if mutant.equivalent is None else (Outcome.EQUIVALENT, "")
+    if ran.status != 1 or failed is None:
+        lines = [line for line in ran.output.splitlines() if line.strip()]
+        return Outcome.MISTAKE, f"exit {ran.status}: {' / '.join(lines[-3:])}"
+    test, why = failed
+    if why.startswith(_MISTAKES):
+        return Outcome.MISTAKE, f"{test}: {why}"
+    if mutant.equivalent is not None:
+        return Outcome.NOT_EQUIVALENT, f"{test}: {why}"
+    return Outcome.CAUGHT, test
+
+
+def run_mutants(
+    mutants: Sequence[Mutant],
+    directory: Path,
+    *,
+    workers: int = 1,
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+) -> list[Verdict]:
+    """Try the mutants in copies below ``directory``; the verdicts in the order of ``mutants``.
+
+    Raises Stale if one cannot be applied, and RunFailed if the tests fail without any mutant."""
+    for each in mutants:
+        each.patched(ROOT)
+    first = Copy.make(ROOT, directory / "0")
+    first.check_path()
+    baseline = first.run_tests(dict.fromkeys(test for each in mutants for test in each.tests))
+    if baseline.status != 0:
+        raise RunFailed(f"the tests fail without any mutant:\n{baseline.output}")
+    copies = [first]
+    for number in range(1, min(workers, len(mutants))):
+        copies.append(Copy.make(first.root, directory / str(number), with_compiled=True))
+
+    waiting: SimpleQueue[Mutant] = SimpleQueue()
+    for each in mutants:
+        waiting.put(each)
+    verdicts: dict[str, Verdict] = {}
+    failures: list[BaseException] = []
+    lock = threading.Lock()
+
+    def work(copy: Copy) -> None:
+        try:
+            while not failures:
+                verdict = copy.try_mutant(waiting.get_nowait())
+                with lock:
+                    verdicts[verdict.mutant.name] = verdict
+                    on_verdict(verdict)
+        except Empty:
+            return
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work, args=(copy,)) for copy in copies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [verdicts[each.name] for each in mutants]
