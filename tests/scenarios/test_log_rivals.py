@@ -8,7 +8,7 @@ whatever anybody was told must agree with it:
 * offsets are dense, epochs and timestamps never decrease;
 * a record that was acknowledged is there, at its offset (also one whose Ack came after a takeover);
 * a record whose append failed definitely, or was taken back, is not there; nothing is there twice;
-* what is there of one leadership is a prefix of what it sent, in its order;
+* of the records of one call a prefix is there, and the calls of one task are there in their order;
 * nobody is told an offset at or beyond the start of a newer leadership (no ack by a deposed leader);
 * what followers saw is the beginning of that history.
 
@@ -41,8 +41,6 @@ from ledgerlog.meta.store import Operation
 from ledgerlog.model.log import RollPolicy
 from ledgerlog.model.record import Ack, Record
 
-SEEDS = range(60)
-
 
 class LossyStore(MemoryStore):
     """Sometimes loses the answer to a write, and sometimes the request."""
@@ -71,6 +69,7 @@ class History:
     begun: dict[int, int] = attrs.field(factory=dict)
     """Epoch -> the offset at which that leadership began."""
     unknown: int = 0
+    calls: list[list[bytes]] = attrs.field(factory=list)
     followed: list[list[Record]] = attrs.field(factory=list)
 
     def ack(self, data: bytes, ack: Ack) -> None:
@@ -114,8 +113,8 @@ class Rival:
 
     async def lead(self, writer: LogWriter, scope: trio.CancelScope) -> None:
         async with trio.open_nursery() as nursery:
-            for _ in range(self.dice.randrange(1, 5)):
-                nursery.start_soon(self.append, writer)
+            for task in range(self.dice.randrange(1, 5)):
+                nursery.start_soon(self.append, writer, task)
             if self.dice.random() < 0.5:
                 nursery.start_soon(self.roll, writer)
             if self.dice.random() < 0.2:
@@ -130,14 +129,15 @@ class Rival:
             except LedgerLogError:
                 return
 
-    def name(self, writer: LogWriter) -> bytes:
+    def name(self, writer: LogWriter, task: int) -> bytes:
         self.count += 1
-        return b"%d.%d.%d" % (writer.epoch, self.number, self.count)
+        return b"%d.%d.%d.%d" % (writer.epoch, self.number, task, self.count)
 
-    async def append(self, writer: LogWriter) -> None:
+    async def append(self, writer: LogWriter, task: int) -> None:
         for _ in range(self.dice.randrange(1, 12)):
             await self.pause(6)
-            names = [self.name(writer) for _ in range(self.dice.choice([1, 1, 1, 3, 8]))]
+            names = [self.name(writer, task) for _ in range(self.dice.choice([1, 1, 1, 3, 8]))]
+            self.history.calls.append(names)
             many = len(names) > 1
             try:
                 with trio.CancelScope() as scope:
@@ -190,11 +190,15 @@ def judge(history: History, found: list[Record]) -> None:
     for epoch, begun in history.begun.items():
         assert all(r.offset >= begun for r in found if r.epoch == epoch)
         assert all(r.offset < begun for r in found if r.epoch < epoch)
-    by_task: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+    last: dict[bytes, int] = defaultdict(int)
     for record in found:
-        epoch, number, count = record.data.split(b".")
-        assert int(epoch) == record.epoch
-        by_task[record.epoch, number].append(int(count))
+        assert int(record.data.split(b".")[0]) == record.epoch
+        task, _, count = record.data.rpartition(b".")
+        assert int(count) > last[task], "the calls of one task are in the log in their order"
+        last[task] = int(count)
+    for names in history.calls:
+        there = [name in at for name in names]
+        assert there == sorted(there, reverse=True), "of the records of one call a prefix is there"
     for seen in history.followed:
         assert seen == found[: len(seen)]
 
@@ -206,7 +210,9 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> random.Random:
     return trio._core._run._r  # type: ignore[attr-defined,no-any-return]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [*range(60), *(pytest.param(n, marks=pytest.mark.soak) for n in range(60, 3000))]
+)
 async def test_contending_leaders_make_one_history(seed: int, deterministic: random.Random) -> None:
     deterministic.seed(seed)
     dice = random.Random(seed)
