@@ -408,15 +408,14 @@ WRITER = (
         _WRITER,
         "if self.replication.guaranteed and not self.is_drained:",
         "if self.replication.guaranteed and self._queue:",
-        f"{_TEST_WRITER}::"
-        "test_a_guaranteed_ledger_closes_only_when_everything_is_on_its_full_write_quorum",
+        f"{_TEST_WRITER}::test_a_guaranteed_ledger_closes_only_when_everything_is_on_its_full_write_quorum",
     ),
     mutant(
         "a_guaranteed_ledger_is_closed_when_bookies_are_missing",
         "D18",
         _WRITER,
-        "        if self.replication.guaranteed:\n            self._fail(AppendUnknown(f\"{reason};",
-        "        if not self.replication.write_quorum:\n            self._fail(AppendUnknown(f\"{reason};",
+        '        if self.replication.guaranteed:\n            self._fail(AppendUnknown(f"{reason};',
+        '        if not self.replication.write_quorum:\n            self._fail(AppendUnknown(f"{reason};',
         f"{_TEST_WRITER}::"
         "test_without_enough_bookies_a_guaranteed_ledger_is_left_open_with_an_unknown_outcome",
     ),
@@ -634,8 +633,7 @@ RECOVERY = (
         _RECOVERY,
         "        self._unfenced.add(slot)\n",
         "        self._unfenced.add(slot)\n        self.on_fence_ok(slot, NO_ENTRY, NO_ENTRY)\n        return\n",
-        f"{_TEST_RECOVERY}::"
-        "test_fencing_fails_exactly_when_some_write_set_has_an_ack_quorum_of_failures",
+        f"{_TEST_RECOVERY}::test_fencing_fails_exactly_when_some_write_set_has_an_ack_quorum_of_failures",
     ),
     mutant(
         "what_is_read_moves_with_the_private_ensemble",
@@ -658,8 +656,7 @@ RECOVERY = (
         "an_entry_above_the_end_is_written_back",
         "A.1",
         _RECOVERY,
-        "                self._write_back(recovered)\n"
-        "                self.last_recoverable = entry_id - 1\n",
+        "                self._write_back(recovered)\n                self.last_recoverable = entry_id - 1\n",
         "                above = [a.found[entry_id + 1] for a in self._answers.values() "
         "if entry_id + 1 in a.found]\n"
         "                self._write_back([*recovered, *above[:1]])\n"

@@ -1,0 +1,187 @@
+"""Mutants of the chain of ledgers: takeover, rolling, acknowledging, ending."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Edit, mutant
+
+_LOG = "ledgerlog/model/log.py"
+_CHAIN = "ledgerlog/core/log_chain.py"
+_QUEUE = "ledgerlog/core/append_queue.py"
+
+_TEST_LOG = "tests/unit/test_log_metadata.py"
+_TEST_CHAIN = "tests/unit/test_log_chain.py"
+_TEST_QUEUE = "tests/unit/test_append_queue.py"
+
+CHAIN = (
+    mutant(
+        "takeover_recovers_the_last_ledger_only",
+        "A.6, D23, C01",
+        _CHAIN,
+        "            self._counts = []\n            self._go_on()\n",
+        "            self._counts = [NOTHING] * (len(metadata.open_segments) - 1)\n            self._go_on()\n",
+        f"{_TEST_CHAIN}::test_c01_a_takeover_during_a_roll_recovers_both_ledgers",
+    ),
+    mutant(
+        "takeover_fences_without_recovering",
+        "A.6, D23",
+        _CHAIN,
+        "        if len(self._counts) < len(self.base.open_segments):\n"
+        "            self.need = TakeoverNeed.RECOVER\n",
+        "        self._counts += [NOTHING] * (len(self.base.open_segments) - len(self._counts))\n"
+        "        if len(self._counts) < len(self.base.open_segments):\n"
+        "            self.need = TakeoverNeed.RECOVER\n",
+        f"{_TEST_CHAIN}::test_a_takeover_recovers_what_is_open_before_it_makes_a_ledger",
+    ),
+    mutant(
+        "list_conflict_reads_only_the_version_anew",
+        "A.6, D24, C02",
+        _CHAIN,
+        "            self._counts = []\n            self._go_on()\n",
+        "            self._go_on()\n",
+        f"{_TEST_CHAIN}::test_c02_a_lost_compare_and_set_starts_over_with_recovery",
+        f"{_TEST_CHAIN}::test_every_interleaving_of_two_takeovers_and_a_roll_keeps_the_rules",
+    ),
+    mutant(
+        "second_roll_with_two_ledgers_open",
+        "A.6 rule R, C03",
+        _CHAIN,
+        "if self._roll_wanted and self.draining is None and self.spare is not None:",
+        "if self._roll_wanted and self.spare is not None:",
+        f"{_TEST_CHAIN}::test_c03_no_second_roll_while_the_ledger_before_the_current_one_is_open",
+        also=(
+            Edit(
+                _CHAIN,
+                '                assert self.draining is None, "a roll waits for the one before it (C03)"\n',
+                "",
+            ),
+            Edit(
+                _LOG,
+                '        assert len(self.open_segments) == 1, "a roll waits until the one before it is closed (C03)"\n',
+                "",
+            ),
+        ),
+    ),
+    mutant(
+        "list_with_three_ledgers_open",
+        "A.6 rule R, C OnlyLastTwoOpen",
+        _LOG,
+        '_require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")',
+        "_require(True, '')",
+        f"{_TEST_LOG}::test_only_the_last_two_ledgers_may_be_open",
+    ),
+    mutant(
+        "serving_before_the_list_is_written",
+        "A.6, C04",
+        _CHAIN,
+        "            self.record = self.base.taken_over(self._counts, self.ledger_id, self._new_token())\n"
+        "            self.need = TakeoverNeed.WRITE\n",
+        "            self.record = self.base.taken_over(self._counts, self.ledger_id, self._new_token())\n"
+        "            self.need = TakeoverNeed.DONE\n",
+        f"{_TEST_CHAIN}::test_nothing_is_served_before_the_list_is_written",
+    ),
+    mutant(
+        "epoch_is_not_raised",
+        "A.6",
+        _LOG,
+        "counted, epoch=self.epoch + 1, segments=",
+        "counted, epoch=max(1, self.epoch), segments=",
+        f"{_TEST_LOG}::test_a_takeover_raises_the_epoch_counts_what_was_open_and_appends_one_ledger",
+        also=(
+            Edit(
+                _LOG,
+                "segment = Segment(ledger_id, self.epoch + 1, counted.counted_end)",
+                "segment = Segment(ledger_id, max(1, self.epoch), counted.counted_end)",
+            ),
+        ),
+    ),
+    mutant(
+        "deposed_leader_goes_on",
+        "A.6, A.7",
+        _CHAIN,
+        "        elif not metadata.has_same_chain(self.metadata):\n",
+        "        elif metadata.sealed:\n",
+        f"{_TEST_CHAIN}::test_a_roll_that_meets_a_takeover_ends_the_leadership_with_the_new_epoch",
+    ),
+    mutant(
+        "lost_answer_of_a_takeover_is_not_settled",
+        "rule 14",
+        _CHAIN,
+        "if metadata is not None and metadata.token == self.record.token:",
+        "if metadata is not None and metadata.token == b'never':",
+        f"{_TEST_CHAIN}::test_a_takeover_whose_answer_was_lost_knows_its_own_write",
+    ),
+    mutant(
+        "ledger_that_may_be_listed_is_deleted",
+        "rule 14",
+        _CHAIN,
+        "if self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):",
+        "if self.need not in (TakeoverNeed.WRITE, TakeoverNeed.DONE):",
+        f"{_TEST_CHAIN}::test_a_takeover_given_up_leaves_no_ledger_unless_it_may_be_listed",
+    ),
+    mutant(
+        "newer_ledger_counts_though_the_older_lost_some",
+        "A.6, C05",
+        _CHAIN,
+        "    if contents.first_offset > start_offset and follows_open:\n        return NOTHING\n",
+        "    if contents.first_offset > start_offset and follows_open:\n"
+        "        start_offset = contents.first_offset\n",
+        f"{_TEST_CHAIN}::test_records_of_a_newer_ledger_whose_older_one_lost_some_are_not_in_the_log",
+        f"{_TEST_CHAIN}::test_a_ledger_that_does_not_continue_an_open_one_before_it_counts_as_empty",
+    ),
+    mutant(
+        "ledger_is_closed_before_it_is_drained",
+        "A.6 d",
+        _CHAIN,
+        "if self.closing is not None and self._drained:",
+        "if self.closing is not None:",
+        f"{_TEST_CHAIN}::test_a_roll_moves_the_appends_and_then_closes_and_counts_the_old_ledger",
+    ),
+)
+
+APPENDS = (
+    mutant(
+        "new_ledger_is_acknowledged_before_the_old",
+        "A.6 c, C05",
+        _QUEUE,
+        "            if batch.entry_id > self._confirmed.get(batch.ledger_id, NO_ENTRY):\n"
+        "                break\n",
+        "            if batch.ledger_id == ledger_id and batch.entry_id > last_confirmed:\n"
+        "                break\n",
+        f"{_TEST_QUEUE}::test_c05_what_a_newer_ledger_confirms_is_held_until_the_older_one_has_confirmed_all",
+    ),
+    mutant(
+        "lost_in_the_old_ledger_is_durable_in_the_new",
+        "A.6, C05",
+        _QUEUE,
+        "            if verdict is not BatchState.LOST:\n",
+        "            if True:\n",
+        f"{_TEST_QUEUE}::test_c05_when_the_older_ledger_loses_an_entry_the_newer_one_loses_all",
+        f"{_TEST_QUEUE}::test_verdicts_follow_from_where_the_ledgers_ended",
+        also=(
+            Edit(
+                _QUEUE,
+                "                elif batch.entry_id > end:\n                    verdict = BatchState.LOST\n",
+                "                else:\n"
+                "                    verdict = BatchState.LOST if batch.entry_id > end else BatchState.DURABLE\n",
+            ),
+        ),
+    ),
+    mutant(
+        "unknown_is_told_as_lost",
+        "A.7",
+        _QUEUE,
+        "                    verdict = BatchState.UNKNOWN\n",
+        "                    verdict = BatchState.LOST\n",
+        f"{_TEST_QUEUE}::test_verdicts_follow_from_where_the_ledgers_ended",
+    ),
+    mutant(
+        "a_record_that_was_sent_is_taken_back",
+        "A.7",
+        _QUEUE,
+        "        if batch.state is not BatchState.QUEUED:\n            return False\n",
+        "        if batch.state is not BatchState.QUEUED:\n            return True\n",
+        f"{_TEST_QUEUE}::test_what_was_sent_is_not_taken_back",
+    ),
+)
+
+MUTANTS = (*CHAIN, *APPENDS)
