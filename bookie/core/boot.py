@@ -67,9 +67,10 @@ def segments_to_replay(numbers: Sequence[int], mark: Mark, directory: str) -> li
 
 
 class JournalWalk:
-    """Follows a journal from a mark on. ``on_segment`` must be called with consecutive segments."""
+    """Follows a journal from a mark on. ``on_segment`` must be called with consecutive segments, which may be
+    trimmed only where the mark is not what the index says but the journal's beginning."""
 
-    def __init__(self, mark: Mark) -> None:
+    def __init__(self, mark: Mark, *, may_be_trimmed: bool = False) -> None:
         self.end = mark.end
         """Where the journal ends, as far as it was followed."""
         self.next_segment = mark.segment
@@ -77,6 +78,7 @@ class JournalWalk:
         self._number = mark.segment
         self._torn: tuple[str, int] | None = None
         self._skipped: str | None = None
+        self._may_be_trimmed = may_be_trimmed
 
     @property
     def next_sequence(self) -> int:
@@ -94,6 +96,8 @@ class JournalWalk:
         if scan.is_pristine:
             self._skipped = self._skipped or path
             return
+        if scan.is_trimmed and not self._may_be_trimmed:
+            raise StorageCorrupt(path, scan.end, "the file ends here, though replay has not passed it")
         if self._torn is not None:
             torn_path, offset = self._torn
             raise StorageCorrupt(torn_path, offset, f"a damaged block, though {path} was written after it")

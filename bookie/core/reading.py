@@ -222,7 +222,11 @@ class RangeReader:
                 bytes(cursor.payload[starts[index] : starts[index + 1]]) for index in indices
             )
             self._digests.extend(entries.digests[index] for index in indices)
-        self._ids.extend(cursor.ids[index] for index in indices)
+        if isinstance(cursor.ids, range):
+            assert isinstance(indices, range)
+            self._ids.extend(cursor.ids[indices.start : indices.stop : indices.step])
+        else:
+            self._ids.extend([cursor.ids[index] for index in indices])
         self._lengths.extend(lengths)
         self._bytes_left -= sum(lengths)
         self.through = self._ids[-1]

@@ -15,7 +15,8 @@ blocks (``bookie.core.block``) without gaps, then zeros:
     4092    4     checksum   CRC-32C of bytes 0 to 4091
 
 Segments are numbered from 1 without gaps, written one after the other, and never recycled. They are where
-entries stay: the index says where in which segment each run lies.
+entries stay: the index says where in which segment each run lies. Once nothing more can be written to a
+segment and the index has all of it, its file may be *trimmed*: cut behind its last block.
 
 **Scanning.** ``scan_segment`` reads blocks until one is not valid and decides what that means, on the
 evidence within the segment: the end (nothing but zeros follow), a torn write (see ``bookie.core.block``), or
@@ -113,6 +114,8 @@ class SegmentScan:
     """Where the last valid block ends; where the first would be if there is none."""
     is_torn: bool
     """A write was begun at ``end`` and did not complete, as far as this segment tells."""
+    is_trimmed: bool = False
+    """The file ends with the last block."""
 
     @property
     def is_pristine(self) -> bool:
@@ -128,11 +131,14 @@ def scan_segment(
     ``sequence`` is that of its first block, None if it is not known. With ``stop`` it is known where its last
     block ends (a START record or the index says so): blocks must reach exactly there, and what stands
     behind is not looked at. Raises StorageCorrupt for damage, naming ``path`` and the offset."""
-    if len(image) != header.size:
-        raise StorageCorrupt(path, None, f"the file has {len(image)} bytes, {header.size} were preallocated")
+    size = len(image)
+    if size > header.size or size % PAGE_BYTES:
+        raise StorageCorrupt(path, None, f"the file has {size} bytes, {header.size} were preallocated")
     blocks: list[FoundBlock] = []
     at = SEGMENT_HEADER_BYTES
-    limit = header.size if stop is None else stop
+    limit = size if stop is None else stop
+    if limit > size:
+        raise StorageCorrupt(path, size, f"the file ends here, though the journal goes on to {stop}")
     while at < limit:
         view = image[at:]
         block = decode_header(view, nonce=header.nonce, segment=header.number)
@@ -150,7 +156,8 @@ def scan_segment(
         at += block.block_bytes
     if at > limit:
         raise StorageCorrupt(path, at, f"the last block passes the end of the journal at {limit}")
-    return SegmentScan(header.number, tuple(blocks), at, is_torn=False)
+    is_trimmed = size < header.size and at == size
+    return SegmentScan(header.number, tuple(blocks), at, is_torn=False, is_trimmed=is_trimmed)
 
 
 def first_block(image: memoryview, header: SegmentHeader) -> FoundBlock | None:
@@ -176,6 +183,8 @@ def _tail(
     """Decides about the place ``at``, where a valid block was looked for and not found."""
     if stop is not None:
         raise StorageCorrupt(path, at, f"a damaged block, though the journal goes on to {stop}")
+    if len(image) != header.size:
+        raise StorageCorrupt(path, at, "a damaged block in a file that was cut behind its last block")
     if damage is Damage.ROTTEN:
         raise StorageCorrupt(path, at, "a damaged block: no interrupted write leaves such bytes behind")
     if block is None and first_nonzero(image, at, header.size) is None:

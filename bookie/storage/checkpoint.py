@@ -7,6 +7,7 @@ in it each run lies. The order of durability:
     2  rows of its runs                     each batch synced, in pieces
     3  rows of all ledgers that changed
     4  the segment's row and the mark       from here on replay begins at the next segment
+    5  the segment's file is trimmed        what was allocated and never written is given back
 
 A crash in between repeats some of it: rows are the same again, and ledger states only grow. States may run
 ahead of the mark, and may speak of adds that were not durable yet: as bounds they are right all the same
@@ -29,15 +30,18 @@ from bookie.core.rows import SegmentRow
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
-from bookie.storage.segments import Segment
+from bookie.storage.segments import Segment, SegmentFiles
 
 _PIECE_ROWS = 1024
 
 
 class Checkpointer:
-    def __init__(self, *, journal: Journal, ledgers: Ledgers, catalogue: Catalogue) -> None:
+    def __init__(
+        self, *, journal: Journal, files: SegmentFiles, ledgers: Ledgers, catalogue: Catalogue
+    ) -> None:
         self.checkpoints = 0
         self._journal = journal
+        self._files = files
         self._ledgers = ledgers
         self._catalogue = catalogue
         self._lock = trio.Lock()
@@ -52,9 +56,7 @@ class Checkpointer:
             elif self._ledgers.is_crowded:
                 async with self._lock:
                     await save_ledgers(self._catalogue, self._ledgers.dirty())
-                self._ledgers.sweep(journal.commit.durable)
-                # What is crowded after that has to wait for a segment to fill up.
-                await journal.progress.park()
+                await self._ledgers.shrink()
             else:
                 await journal.progress.park()
 
@@ -105,6 +107,7 @@ class Checkpointer:
         row = SegmentRow(segment.number, segment.end, segment.final_sequence, len(segment.runs))
         mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
         await self._catalogue.write([rows.encode_segment(row), rows.encode_mark(mark)])
+        await self._files.trim(segment.number, segment.end)
 
     async def _index_runs(self, segment: Segment, sequence: int) -> None:
         """Bring the segment's runs up to the block ``sequence``, which is durable, into the index."""

@@ -76,6 +76,10 @@ class Disk(Protocol):
         """Remove a directory with the files in it; nothing if there is none."""
         ...
 
+    async def truncate(self, path: str, size: int) -> None:
+        """Cut the end of a file off. After a crash it may not have happened."""
+        ...
+
     # --- small files ------------------------------------------------------------------------------
 
     async def write_file(self, path: str, data: bytes) -> None:

@@ -142,8 +142,7 @@ class Engine:
         if refusal is not None:
             return refusal
         if not is_known:
-            self._ledgers.add(state)
-            self._sweep()
+            self._add_ledger(state)
         self._tell(state, header)
         return self._commit.newest
 
@@ -209,8 +208,8 @@ class Engine:
                 if state.lac >= entry_id:
                     event.set()
 
-    def _sweep(self) -> None:
-        self._ledgers.sweep(self._commit.durable)
+    def _add_ledger(self, state: LedgerState) -> None:
+        self._ledgers.add(state)
         if self._ledgers.is_crowded:
             self._journal.progress.unpark_all()
 
@@ -261,8 +260,7 @@ class Engine:
             return FenceResult(_status_of(error), NO_ENTRY, NO_ENTRY)
         if state is None:
             state = LedgerState(ledger_id, key)
-            self._ledgers.add(state)
-            self._sweep()
+            self._add_ledger(state)
         refusal = state.fence_refusal(key)
         if refusal is None and self._stopped is not None:
             refusal = self._stopped
@@ -469,12 +467,14 @@ async def open_engine(
             await journal.write_block()
             mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
             await catalogue.write([encode_mark(mark)])
-            ledgers = Ledgers(catalogue, maximum=config.ledgers_max)
+            for number, end in replayed.ends:
+                await files.trim(number, end)
+            ledgers = Ledgers(catalogue, maximum=config.ledgers_max, durable=lambda: commit.durable)
             engine = Engine(
                 journal=journal,
                 ledgers=ledgers,
                 reader=Reader(journal=journal, files=files, catalogue=catalogue),
-                checkpointer=Checkpointer(journal=journal, ledgers=ledgers, catalogue=catalogue),
+                checkpointer=Checkpointer(journal=journal, files=files, ledgers=ledgers, catalogue=catalogue),
                 arenas=arenas,
                 config=config,
             )

@@ -63,7 +63,7 @@ class Journal:
         """Segments that are full and not indexed yet, oldest first."""
         self.is_disk_full = False
         self.given_up = 0
-        """How many segments have left memory."""
+        """How many segments have left memory, or begun to."""
         self.syncs = 0
         self.bytes_written = 0
         self.progress = trio.lowlevel.ParkingLot()
@@ -202,9 +202,11 @@ class Journal:
             if not oldest.is_indexed:
                 await self.progress.park()
                 continue
+            self.given_up += (
+                1  # Before the first run is forgotten: whoever asked the index earlier asks again.
+            )
             await forget(oldest)
             del self.residents[oldest.number]
-            self.given_up += 1
             self._disk.close(oldest.file)
             self._arenas.give_back(oldest.image.view)
         return await self._arenas.take()

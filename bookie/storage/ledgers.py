@@ -5,13 +5,16 @@ for one ledger, and no lock (rule 3; two objects have lost acknowledged entries 
 is a read of the index in the loop's thread on the first touch of a ledger: a few microseconds when it is
 cached or when the filter rules the key out, a disk read otherwise.
 
-When there are more than ``maximum`` states, the oldest that were not used since the last look leave memory,
-if nothing would be lost with them (``LedgerState.is_evictable``).
+When there are more than ``maximum`` states, those that were not used since the last look leave memory, the
+oldest first, if nothing would be lost with them (``LedgerState.is_evictable``). Each new state looks at a
+few, so that the work is spread; when a segment leaves memory, and with it what held many states, all are
+looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable
 
 import trio
 
@@ -19,18 +22,26 @@ from bookie.core.ledger import LedgerState
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.segments import Segment
 
-_SWEEP = 64
-_FORGET_STEP = 256
+_SWEEP = 16
+_STEP = 256
 
 
 class Ledgers:
-    def __init__(self, catalogue: Catalogue, *, maximum: int) -> None:
-        self.loaded: dict[int, LedgerState] = {}
+    """``durable`` says which journal block is the last durable one."""
+
+    def __init__(self, catalogue: Catalogue, *, maximum: int, durable: Callable[[], int]) -> None:
+        self.loaded: OrderedDict[int, LedgerState] = OrderedDict()
         """The states in memory; the hot path looks here before it asks ``get``."""
-        self.is_crowded = False
-        """There are too many and the last sweep could not help it: saving the dirty ones would."""
+        self.unsaved = 0
+        """How many states came into memory, while there were too many, since ``saved``."""
         self._catalogue = catalogue
         self._maximum = maximum
+        self._durable = durable
+
+    @property
+    def is_crowded(self) -> bool:
+        """So many states came and could not leave that it is worth saving the dirty ones."""
+        return self.unsaved > self._maximum // 4
 
     def get(self, ledger_id: int) -> LedgerState | None:
         """The state of a ledger, None if nothing is known of it. StorageError if the index cannot say."""
@@ -40,37 +51,45 @@ class Ledgers:
             if stored is None:
                 return None
             state = LedgerState.restore(ledger_id, stored)
-            self.loaded[ledger_id] = state
+            self._put(state)
         state.was_used = True
         return state
 
     def add(self, state: LedgerState) -> None:
         """A ledger that was unknown."""
         assert state.ledger_id not in self.loaded
+        self._put(state)
+
+    def _put(self, state: LedgerState) -> None:
+        # Before the new one is in, so that it cannot be what leaves.
+        if len(self.loaded) >= self._maximum and not self._sweep(_SWEEP):
+            self.unsaved += 1
         self.loaded[state.ledger_id] = state
 
-    def sweep(self, durable: int) -> None:
-        """Let some states leave memory if there are too many. Call it once per batch or so, never per
-        entry."""
-        loaded = self.loaded
-        surplus = len(loaded) - self._maximum
-        if surplus <= 0:
-            self.is_crowded = False
-            return
+    def _sweep(self, count: int) -> int:
+        """Look at the ``count`` oldest states, and let go of those that may leave; how many did."""
+        loaded, durable = self.loaded, self._durable()
         evicted = 0
-        for ledger_id in _first(loaded, _SWEEP + 2 * surplus):
-            state = loaded.pop(ledger_id)
+        for _ in range(min(count, len(loaded))):
+            ledger_id, state = loaded.popitem(last=False)
             if not state.was_used and state.is_evictable(durable):
                 evicted += 1
-                if evicted == surplus:
-                    break
             else:
                 state.was_used = False
                 loaded[ledger_id] = state  # Now the youngest.
-        self.is_crowded = evicted < surplus
+        return evicted
+
+    async def shrink(self) -> None:
+        """Look at every state once, as long as there are too many."""
+        left = len(self.loaded)
+        while left > 0 and len(self.loaded) > self._maximum:
+            self._sweep(_STEP)
+            left -= _STEP
+            await trio.lowlevel.checkpoint()
 
     def dirty(self) -> list[LedgerState]:
-        """The states that the index does not have."""
+        """The states that the index does not have; they are taken to be saved now."""
+        self.unsaved = 0
         return [state for state in self.loaded.values() if state.is_dirty]
 
     async def forget(self, segment: Segment) -> None:
@@ -78,10 +97,6 @@ class Ledgers:
         ledger_ids = {run.ledger_id for run in segment.runs}
         for count, ledger_id in enumerate(ledger_ids):
             self.loaded[ledger_id].forget_runs(segment.number)
-            if count % _FORGET_STEP == _FORGET_STEP - 1:
+            if count % _STEP == _STEP - 1:
                 await trio.lowlevel.checkpoint()
-
-
-def _first(keys: Iterable[int], count: int) -> Iterator[int]:
-    """A copy of the first keys, to be able to change what they are keys of."""
-    return iter([key for key, _ in zip(keys, range(count), strict=False)])
+        await self.shrink()

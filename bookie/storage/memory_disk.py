@@ -75,6 +75,10 @@ class MemoryDisk:
             del self.files[name]
         self.directories.discard(path)
 
+    async def truncate(self, path: str, size: int) -> None:
+        await trio.lowlevel.checkpoint()
+        del self._content(path)[size:]
+
     async def write_file(self, path: str, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
         self.files[path] = bytearray(data)

@@ -165,6 +165,9 @@ class RealDisk:
 
         await self._run("remove", path, remove)
 
+    async def truncate(self, path: str, size: int) -> None:
+        await self._run("truncate", path, lambda: os.truncate(path, size))
+
     # --- small files ------------------------------------------------------------------------------
 
     async def write_file(self, path: str, data: bytes) -> None:

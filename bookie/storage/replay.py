@@ -56,6 +56,9 @@ class Replayed:
     """The segment to go on in; ``pristine`` if it exists, else to be made."""
     pristine: tuple[SegmentHeader, ...]
     """Segments behind the end to which nothing was ever written."""
+    ends: tuple[tuple[int, int], ...]
+    """Where the last block of each replayed segment ends. They can be trimmed once the mark has passed
+    them."""
     segments: int
     runs: int
 
@@ -63,10 +66,21 @@ class Replayed:
 class _Replay:
     """Follows the journal and writes what it holds to the index."""
 
-    def __init__(self, *, disk: Disk, files: SegmentFiles, catalogue: Catalogue, mark: Mark) -> None:
-        self.walk = JournalWalk(mark)
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        files: SegmentFiles,
+        catalogue: Catalogue,
+        mark: Mark,
+        may_be_trimmed: bool = False,
+    ) -> None:
+        self.walk = JournalWalk(mark, may_be_trimmed=may_be_trimmed)
         self.runs = 0
         self.pristine: list[SegmentHeader] = []
+        self.ends: list[tuple[int, int]] = []
+        self.is_closed = True
+        """The last block seen is the CLOSE of a clean stop, or there is none, or its file is whole."""
         self._disk = disk
         self._files = files
         self._catalogue = catalogue
@@ -82,9 +96,11 @@ class _Replay:
             if scan.is_pristine and seal is None:
                 self.pristine.append(header)
             return
-        if seal is None:
+        self.ends.append((number, scan.end))
+        self.is_closed = not scan.is_trimmed or seal is not None or _is_close(image, scan.blocks[-1], path)
+        if seal is None and not scan.is_trimmed:
             await self._write_again(number, image, scan.blocks[-1])
-        ledgers = Ledgers(self._catalogue, maximum=2**63)
+        ledgers = Ledgers(self._catalogue, maximum=2**63, durable=lambda: 0)
         found = _apply(ledgers, image, scan, path)
         for start in range(0, len(found), _PIECE_ROWS):
             await self._catalogue.write([rows.encode_run(run) for run in found[start : start + _PIECE_ROWS]])
@@ -124,6 +140,12 @@ def _apply(ledgers: Ledgers, image: memoryview, scan: SegmentScan, path: str) ->
     return found
 
 
+def _is_close(image: memoryview, block: FoundBlock, path: str) -> bool:
+    start = block.offset + BLOCK_HEADER_BYTES
+    content = records.decode_records(image, start, start + block.header.content_bytes, path)
+    return [record.kind for record in content] == [records.CLOSE]
+
+
 def _state(ledgers: Ledgers, ledger_id: int, key: bytes) -> LedgerState:
     state = ledgers.get(ledger_id)
     if state is None:
@@ -156,6 +178,7 @@ async def replay(directory: StorageDirectory, files: SegmentFiles, catalogue: Ca
         end=walk.end,
         next_segment=walk.next_segment,
         pristine=tuple(steps.pristine),
+        ends=tuple(steps.ends),
         segments=walk.next_segment - mark.segment,
         runs=steps.runs,
     )
@@ -181,10 +204,17 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     index = await directory.indexes.create(fresh_path)
     try:
         catalogue = Catalogue(index)
-        steps = _Replay(disk=directory.disk, files=files, catalogue=catalogue, mark=_START)
+        steps = _Replay(
+            disk=directory.disk, files=files, catalogue=catalogue, mark=_START, may_be_trimmed=True
+        )
         for number in segments_to_replay(numbers, _START, files.directory):
             await steps.take_segment(number, seals.get(number))
         walk = steps.walk
+        if not steps.is_closed:
+            # A segment is trimmed before the next is begun only by a clean stop, whose mark would end it.
+            raise StorageCorrupt(
+                files.path(walk.end.segment), walk.end.offset, "the end of the file is missing"
+            )
         mark = Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
         await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
     finally:

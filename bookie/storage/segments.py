@@ -18,7 +18,6 @@ from bookie.core.journal import SegmentImage
 from bookie.core.records import Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.disk import Disk, File
-from ledgerlog.errors import StorageCorrupt
 
 _NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
 _UNFINISHED = ".new"
@@ -107,19 +106,19 @@ class SegmentFiles:
         await self.disk.unlink(self.path(number))
         await self.disk.sync_directory(self.directory)
 
+    async def trim(self, number: int, end: int) -> None:
+        """Give back the space behind the last block of a segment that the mark has passed."""
+        await self.disk.truncate(self.path(number), end)
+
     async def read_header(self, number: int) -> SegmentHeader:
-        """StorageCorrupt if it is damaged or the file's size is not the one it declares."""
+        """StorageCorrupt if it is damaged."""
         path = self.path(number)
         file = await self.disk.open(path)
         try:
             (page,) = await self.disk.read(file, [(0, SEGMENT_HEADER_BYTES)])
-            size = await self.disk.size(file)
         finally:
             self.disk.close(file)
-        header = SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
-        if size != header.size:
-            raise StorageCorrupt(path, size, f"the file has {size} bytes, {header.size} were allocated")
-        return header
+        return SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
 
     async def read_image(self, number: int) -> bytes:
         """The whole file."""

@@ -2,8 +2,8 @@
 
     python killed_bookie.py PATH BOOT
 
-Prints ``ready``, then a line ``ledger first last`` for each add once it is durable and ``fence ledger`` for each
-fence, in pieces that a single write to a pipe keeps whole."""
+Prints ``ready``, then a line ``ledger first last`` for each add once it is durable and ``fence ledger`` for
+each fence, in pieces that a single write to a pipe keeps whole."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ the states it may leave follow from the contract in ``bookie.storage.disk``:
 * writes that had ended are there; of one in flight, any of its sectors of 512 bytes, the others reading as
   before. ``_torn`` gives none, all, all but one, only one, and some halves;
 * changes of names are there up to the last ``sync_directory`` that ended, and any first few of those after;
+* of a truncation in flight, that it happened or not;
 * index batches that had ended are there; one in flight is there or not.
 
 So one run of a scenario is examined in thousands of places without running it again.
@@ -102,6 +103,12 @@ class RecordingDisk(MemoryDisk):
         await super().unlink(path)
         self.recorder.end(effect)
 
+    async def truncate(self, path: str, size: int) -> None:
+        effect = Effect("truncate", path, size=size)
+        self.recorder.begin(effect)
+        await super().truncate(path, size)
+        self.recorder.end(effect)
+
     async def write_file(self, path: str, data: bytes) -> None:
         effect = Effect("write_file", path, data=data)
         self.recorder.begin(effect)
@@ -172,7 +179,7 @@ def crash_states(recorder: Recorder, position: int, start: CrashState | None = N
     # All directories count as one here: this code syncs each directory right after it changed a name in it.
     pending = [e for e in done if e.is_name and e.ended is not None and e.ended > synced]
     pending += [e for e in in_flight if e.is_name]
-    variants = [list(_variants(e)) for e in in_flight if e.kind in ("write", "index")]
+    variants = [list(_variants(e)) for e in in_flight if e.kind in ("write", "index", "truncate")]
     for survivors in range(len(pending) + 1):
         lost = {id(e) for e in pending[survivors:]}
         for chosen in itertools.product(*variants):
@@ -234,6 +241,8 @@ def _apply(start: CrashState | None, effects: Sequence[Effect], story: str) -> C
                 if path in files:
                     files[effect.target] = files.pop(path)
                 aliases[path] = effect.target
+            case "truncate":
+                del files[path][effect.size :]
             case "unlink":
                 files.pop(path, None)
             case "write" if path in files:

@@ -137,10 +137,28 @@ def test_rot_in_the_last_block_is_damage_and_not_a_torn_write(writer: Writer) ->
         writer.images[0][at] ^= 0xFF
 
 
-def test_a_segment_of_the_wrong_size_is_damage(writer: Writer) -> None:
+def test_a_file_of_an_odd_size_or_too_large_is_damage(writer: Writer) -> None:
     writer.block()
-    del writer.images[0][-1]
-    with pytest.raises(StorageCorrupt, match="preallocated"):
+    image = writer.images[0]
+    for wrong in (image[:-1], image + bytes(4096)):
+        writer.images[0] = wrong
+        with pytest.raises(StorageCorrupt, match="preallocated"):
+            writer.scan()
+
+
+def test_a_trimmed_file_ends_with_its_last_block_and_nothing_of_it_may_be_damaged(writer: Writer) -> None:
+    start, stop = writer.block(2)
+    del writer.images[0][stop:]
+    scan = writer.scan()
+    assert scan.is_trimmed
+    assert scan.end == stop
+    with pytest.raises(StorageCorrupt, match="has not passed it"):
+        writer.walk()
+    writer.images[0][start + PAGE_BYTES : start + 2 * PAGE_BYTES] = bytes(PAGE_BYTES)
+    with pytest.raises(StorageCorrupt):
+        writer.scan()
+    del writer.images[0][stop - PAGE_BYTES :]
+    with pytest.raises(StorageCorrupt):
         writer.scan()
 
 

@@ -1,0 +1,94 @@
+"""Segments give back what they do not use, and a file that is cut anywhere else is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from storing import KEY, SMALL, add_durably, opened, payloads, read_all, running
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.storage.engine import open_engine
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.replay import rebuild_index
+from ledgerlog.errors import StorageCorrupt
+from ledgerlog.wire.frame import Status
+
+
+def sizes(disk: MemoryDisk) -> list[int]:
+    return [len(content) for path, content in sorted(disk.files.items()) if path.endswith(".journal")]
+
+
+async def test_many_starts_do_not_fill_the_disk() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    for start in range(20):
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, [start])
+            await wait_all_tasks_blocked()
+    *used, spare = sizes(disk)
+    assert len(used) == 20
+    assert max(used) <= 4 * 4096
+    assert spare == SMALL.segment_bytes, "one segment is prepared in advance"
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == payloads(1, range(20))
+
+
+async def test_many_crashes_do_not_fill_the_disk() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+
+    async def add_and_crash(start: int) -> None:
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, [start])
+            await wait_all_tasks_blocked()
+            raise ZeroDivisionError
+
+    for start in range(10):
+        with pytest.raises(ZeroDivisionError):
+            await add_and_crash(start)
+    *used, _active, _spare = sizes(disk)
+    assert max(used) <= 4 * 4096
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == payloads(1, range(10))
+
+
+async def test_the_index_is_made_again_from_trimmed_segments() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    for start in range(3):
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, [start])
+            await engine.fence(7 + start, KEY)
+    async with opened("b", disk, indexes) as directory:
+        indexes.indexes.clear()
+        assert await rebuild_index(directory) == 3
+        async with open_engine(directory, SMALL) as engine:
+            assert await read_all(engine, 1) == payloads(1, range(3))
+            for ledger in (7, 8, 9):
+                assert (await engine.fence(ledger, KEY)).status is Status.OK
+
+
+@pytest.mark.parametrize("segment", [1, 2, 3])
+async def test_a_trimmed_segment_that_lost_its_last_blocks_is_noticed_when_the_index_is_made_again(
+    segment: int,
+) -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    for start in range(3):
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, [start])
+    path = f"b/journal/{segment:016x}.journal"
+    del disk.files[path][-4096:]
+    async with opened("b", disk, indexes) as directory:
+        with pytest.raises(StorageCorrupt, match=path):
+            await rebuild_index(directory)
+    # With the index, what is left can be read and what is not is said to be damaged, if it held entries.
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == payloads(1, range(3)), "the last block is that of the clean stop"
+
+
+async def test_real_files_are_trimmed_and_read_back(tmp_path: Path) -> None:
+    async with running(str(tmp_path / "b")) as engine:
+        await add_durably(engine, 1, range(10))
+    first = tmp_path / "b" / "journal" / f"{1:016x}.journal"
+    assert first.stat().st_size < SMALL.segment_bytes // 2
+    async with running(str(tmp_path / "b")) as engine:
+        assert await read_all(engine, 1) == payloads(1, range(10))
