@@ -1,10 +1,11 @@
-"""The guaranteed write quorum against real bookies: a ledger that closes is whole, one that cannot be stays open.
+"""The guaranteed write quorum against real bookies: a ledger that closes is whole, and one that is not whole
+stays open.
 
-Bookies are killed with SIGKILL while entries are on their way to them, so that some entries are on one, two or
-three of the three bookies that should have them. What ``cluster.ledgers.verify`` says is what
-``ledgerlog ledger verify`` prints: it asks every bookie of every fragment which entries it holds. A dead bookie
-answers nothing, so what a fragment before its death owes to it is under-replicated to ``verify`` until it is
-back; that it is there then shows that it had been synced before it was counted.
+Bookies are killed with SIGKILL while entries are on their way to them, so that some entries are on one, two
+or three of the three bookies that should have them. What ``cluster.ledgers.verify`` says is what
+``ledgerlog ledger verify`` prints: it asks every bookie of every fragment which entries it holds. A dead
+bookie answers nothing, so what a fragment before its death owes to it is under-replicated to ``verify`` until
+it is back; that it is there then shows that it had been synced before it was counted.
 """
 
 from __future__ import annotations

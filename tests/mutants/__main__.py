@@ -1,8 +1,8 @@
 """``python -m tests.mutants [name ...] [-j 2]``: put known bugs back and see that tests notice each.
 
-Names choose mutants by the beginning of their names; without any, all are tried. Prints a line for each as it
-is done, and at the end what was not as it should be. Exit 0: every mutant was caught, and every equivalent one
-was not. Exit 1: one was not, or the tests fail without any. Exit 2: wrong usage."""
+Names choose mutants by the beginning of their names; without any, all are tried. Prints a line for each as
+it is done, and at the end what was not as it should be. Exit 0: every mutant was caught, and no equivalent
+one. Exit 1: some were not, or are stale, or the tests fail without any. Exit 2: wrong usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the bookie: what it refuses, what it promises, and when; its journal and what a boot makes of it."""
+"""Mutants of the bookie: what it refuses and promises, and when; its journal, and what a boot makes of it."""
 
 from __future__ import annotations
 
@@ -349,10 +349,10 @@ ANSWERS = (
         "unreadable_index_is_no_such_ledger",
         "rule 8",
         _ENGINE,
-        "            return ReadResult(_status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)\n"
-        "        self._reads += 1",
-        "            return ReadResult(Status.NO_SUCH_LEDGER, no_entries(ledger_id), last, NO_ENTRY, NO_ENTRY)\n"
-        "        self._reads += 1",
+        "            return ReadResult(_status_of(error), no_entries(ledger_id), first - 1, "
+        "NO_ENTRY, NO_ENTRY)\n        self._reads += 1",
+        "            return ReadResult(Status.NO_SUCH_LEDGER, no_entries(ledger_id), last, "
+        "NO_ENTRY, NO_ENTRY)\n        self._reads += 1",
         f"{_TEST_FAILURES}::test_rule_8_trouble_of_the_index_is_an_error_and_never_an_unknown_ledger",
     ),
     mutant(
@@ -396,7 +396,8 @@ BOOT = (
         "storage",
         _SEGMENT,
         "    if damage is Damage.ROTTEN:\n"
-        '        raise StorageCorrupt(path, at, "a damaged block: no interrupted write leaves such bytes behind")\n',
+        "        raise StorageCorrupt("
+        'path, at, "a damaged block: no interrupted write leaves such bytes behind")\n',
         "",
         f"{_TEST_SEGMENT}::test_rot_in_the_last_block_is_damage_and_not_a_torn_write",
     ),

@@ -131,7 +131,8 @@ PENDING = (
         "late_acks_of_a_slot_that_is_being_replaced_count",
         "D14, T15",
         _PENDING,
-        "        if slot is None or slot.replacing:\n            return False\n        assert last <= self.lap",
+        "        if slot is None or slot.replacing:\n            return False\n"
+        "        assert last <= self.lap",
         "        if slot is None:\n            return False\n        assert last <= self.lap",
         f"{_TEST_PENDING}::"
         "test_confirmations_of_a_slot_that_is_being_replaced_stop_counting_before_the_write_is_sent",
@@ -281,9 +282,9 @@ PENDING = (
         "",
         _TEST_PENDING,
         _TEST_WRITER,
-        because="confirmations are kept by slot and looked at as a whole with every answer, and a slot that is "
-        "being replaced counts for nothing already from strip() on: installing a bookie that has confirmed "
-        "nothing moves no watermark. The line states the rule where a reader looks for it",
+        because="confirmations are kept by slot and looked at as a whole with every answer, and a slot that "
+        "is being replaced counts for nothing already from strip() on: installing a bookie that has "
+        "confirmed nothing moves no watermark. The line states the rule where a reader looks for it",
     ),
 )
 
@@ -439,7 +440,8 @@ WRITER = (
         "a_dead_writer_goes_on_sending",
         "A.1, rule 15",
         _WRITER,
-        "        if self.failure is not None:\n            return []\n        return self.pending.take_sends(bookie)",
+        "        if self.failure is not None:\n            return []\n"
+        "        return self.pending.take_sends(bookie)",
         "        return self.pending.take_sends(bookie)",
         f"{_TEST_WRITER}::test_nothing_is_sent_formed_or_acknowledged_by_a_dead_writer",
     ),
@@ -632,7 +634,8 @@ RECOVERY = (
         "A.0",
         _RECOVERY,
         "        self._unfenced.add(slot)\n",
-        "        self._unfenced.add(slot)\n        self.on_fence_ok(slot, NO_ENTRY, NO_ENTRY)\n        return\n",
+        "        self._unfenced.add(slot)\n"
+        "        self.on_fence_ok(slot, NO_ENTRY, NO_ENTRY)\n        return\n",
         f"{_TEST_RECOVERY}::test_fencing_fails_exactly_when_some_write_set_has_an_ack_quorum_of_failures",
     ),
     mutant(

@@ -18,7 +18,8 @@ CHAIN = (
         "A.6, D23, C01",
         _CHAIN,
         "            self._counts = []\n            self._go_on()\n",
-        "            self._counts = [NOTHING] * (len(metadata.open_segments) - 1)\n            self._go_on()\n",
+        "            self._counts = [NOTHING] * (len(metadata.open_segments) - 1)\n"
+        "            self._go_on()\n",
         f"{_TEST_CHAIN}::test_c01_a_takeover_during_a_roll_recovers_both_ledgers",
     ),
     mutant(
@@ -56,7 +57,8 @@ CHAIN = (
             ),
             Edit(
                 _LOG,
-                '        assert len(self.open_segments) == 1, "a roll waits until the one before it is closed (C03)"\n',
+                "        assert len(self.open_segments) == 1, "
+                '"a roll waits until the one before it is closed (C03)"\n',
                 "",
             ),
         ),
@@ -162,7 +164,8 @@ APPENDS = (
                 _QUEUE,
                 "                elif batch.entry_id > end:\n                    verdict = BatchState.LOST\n",
                 "                else:\n"
-                "                    verdict = BatchState.LOST if batch.entry_id > end else BatchState.DURABLE\n",
+                "                    lost = batch.entry_id > end\n"
+                "                    verdict = BatchState.LOST if lost else BatchState.DURABLE\n",
             ),
         ),
     ),

@@ -1,7 +1,7 @@
 """Trying mutants: in a copy of the tree, one at a time, against the tests that each names.
 
     copy the tree (once for each worker)
-    run every named test on the copy as it is             they must pass, or nothing that follows means anything
+    run every named test on the copy as it is      they must pass, or what follows means nothing
     for each mutant: patch, run its tests until one fails, restore
 
 What counts as noticing is a test that *failed*. A mutant that cannot be imported, a test run that crashes or
