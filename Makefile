@@ -4,6 +4,7 @@
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
 #   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak
 #   make check              format, lint, types and the layering test: seconds, for while you edit
+#   make model [ARGS=...]   the protocol cores through every order of events: the wide set, an hour or so
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)
 #
@@ -18,7 +19,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint bench clean
+.PHONY: help demo test check lint model bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -45,7 +46,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,8s/^#  //p' Makefile
+	@sed -n '4,9s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -55,6 +56,9 @@ bench: $(RUN_STAMP)
 
 test: lint
 	@exec $(BIN)/pytest -m 'not soak' $(ARGS)
+
+model: $(TEST_STAMP)
+	@exec $(BIN)/python -m tests.model $(ARGS)
 
 check: lint
 	@exec $(BIN)/pytest -q tests/unit/test_layering.py

@@ -18,6 +18,7 @@ import attrs
 
 from tests.model.configuration import Configuration
 from tests.model.invariants import Violation
+from tests.model.messages import OWNER
 from tests.model.words import describe
 from tests.model.world import Action, State, World
 
@@ -44,7 +45,10 @@ class Result:
     seconds: float = 0.0
     """CPU seconds."""
     closed: int = 0
-    """States in which the register says CLOSED; a search that never closes a ledger has tested little."""
+    """States in which the register says CLOSED (of walks: the last of each)."""
+    acknowledged: int = 0
+    """The most entries acknowledged in any state; of walks, those of all. What never closes a ledger, or
+    never acknowledges, has tested little."""
     complete: bool = True
     schedule: Schedule | None = None
 
@@ -83,6 +87,7 @@ def explore(configuration: Configuration, *, states_max: int = 1 << 62) -> Resul
                     came_from[found.print] = here
                     following.append(found)
                     result.closed += world.metadata(found).is_closed
+                    result.acknowledged = max(result.acknowledged, world.node(found, OWNER).core.lac + 1)
         if len(came_from) >= states_max and following:
             result.complete = False
             return _finish(result, came_from, begin)
@@ -148,6 +153,7 @@ def walk(configuration: Configuration, seeds: range, *, steps_max: int = 400) ->
             seen.add(state.print)
             result.depth = max(result.depth, depth)
         result.closed += world.metadata(state).is_closed
+        result.acknowledged += world.node(state, OWNER).core.lac + 1
     result.states = len(seen)
     result.seconds = time.process_time() - begin
     return result
@@ -159,8 +165,10 @@ def _weight(world: World, action: Action, slow: dict[int, float]) -> float:
         return 1.0 * slow[world.targets[action[1]]]
     if action[0] == "again":
         return 0.05
+    if action[0] == "silent":
+        return 0.15
     if action[0] == "start":
-        return 0.25
+        return 0.06
     return _LEANINGS.get(action[2], 1.0) * slow[action[1]]
 
 

@@ -1,0 +1,71 @@
+"""Which configurations are searched: a small set in every test run, a wide one on request.
+
+Of the small set every state is visited. In the wide set the exhaustive ones are, unless they are cut at
+``STATES_MAX`` (breadth first: everything that takes no more steps was seen); the rest is walked at random.
+"""
+
+from __future__ import annotations
+
+from tests.model.configuration import Configuration as C
+
+SMALL = [
+    # The plain mode: recovery racing with the owner, one recoverer and two.
+    C((2, 2, 1), entries=2, bookies=2),
+    C((2, 2, 1), entries=1, bookies=2, recoverers=2),
+    C((3, 3, 2), entries=1, bookies=3),
+    # Striped: coverage, classes, batches that a slot holds nothing of.
+    C((3, 2, 2), entries=1, bookies=3),
+    # Ensemble changes by the owner and, in private, by the recoverer.
+    C((2, 2, 1), entries=2, bookies=3, recoverers=0, close=True, fail=1, change=1, give_up=1),
+    C((2, 2, 2), entries=1, bookies=3, fail=1, change=1),
+    # Guaranteed mode with both ways of pinning.
+    C((2, 2, 1), entries=1, bookies=3, guaranteed=True, fail=1, change=1),
+    C((2, 2, 1), entries=1, bookies=3, guaranteed=True, full_pinning=True, fail=1, change=1),
+    # Closing, metadata writes whose answers are lost, crashes of bookies.
+    C((2, 2, 2), entries=1, bookies=2, close=True, lost=1),
+    C((2, 2, 2), entries=1, bookies=2, crash=1),
+]
+
+WIDE = [
+    C((2, 2, 1), entries=2, bookies=2, close=True, lost=1),
+    C((2, 2, 1), entries=3, bookies=2),
+    C((2, 2, 2), entries=2, bookies=2),
+    C((2, 2, 2), entries=1, bookies=2, recoverers=2),
+    C((2, 2, 2), entries=1, bookies=2, recoverers=2, fence=1, read=1),
+    C((2, 2, 1), entries=1, bookies=2, recoverers=2, fence=1, read=1, lost=1),
+    C((2, 2, 2), entries=1, bookies=2, fail=1, connect=1, dup=1),
+    C((2, 2, 2), entries=1, bookies=2, crash=2),
+    C((2, 2, 1), entries=1, bookies=2, recoverers=2, crash=1),
+    C((2, 2, 2), entries=1, bookies=3, close=True, fail=1, change=1, lost=1),
+    C((2, 2, 1), entries=1, bookies=3, recoverers=2, fail=1, change=1),
+    C((2, 2, 2), entries=1, bookies=3, recoverers=2, fail=1, change=1),
+    C((2, 2, 1), entries=2, bookies=3, fail=1, change=1),
+    C((2, 2, 1), entries=2, bookies=4, recoverers=0, close=True, fail=2, change=2, lost=1),
+    C((3, 3, 2), entries=2, bookies=3),
+    C((3, 3, 2), entries=1, bookies=4, fail=1, change=1),
+    C((3, 2, 2), entries=2, bookies=3),
+    C((3, 2, 2), entries=2, bookies=3, round_entries=2),
+    C((3, 2, 2), entries=1, bookies=4, fail=1, change=1),
+    C((2, 2, 1), entries=2, bookies=2, guaranteed=True, close=True),
+    C((2, 2, 1), entries=2, bookies=3, guaranteed=True, fail=1, change=1),
+    C((2, 2, 1), entries=2, bookies=3, guaranteed=True, full_pinning=True, fail=1, change=1),
+    C((2, 2, 2), entries=1, bookies=3, guaranteed=True, recoverers=2, fail=1, change=1),
+    C((3, 3, 2), entries=1, bookies=4, guaranteed=True, fail=1, change=1),
+]
+
+STATES_MAX = 3_000_000
+
+_STORMY = {"fail": 3, "connect": 2, "change": 3, "fence": 1, "read": 1, "lost": 2, "dup": 2}
+
+WALKED = [
+    C((3, 3, 2), entries=4, bookies=5, recoverers=2, close=True, **_STORMY),
+    C((3, 3, 2), entries=4, bookies=5, recoverers=2, round_entries=2, crash=3, **_STORMY),
+    C((3, 2, 2), entries=6, bookies=5, recoverers=2, close=True, **_STORMY),
+    C((4, 3, 2), entries=6, bookies=6, recoverers=2, **_STORMY),
+    C((4, 2, 2), entries=6, bookies=6, recoverers=2, round_entries=2, give_up=1, **_STORMY),
+    C((3, 3, 2), entries=4, bookies=5, recoverers=2, guaranteed=True, close=True, **_STORMY),
+    C((3, 3, 2), entries=4, bookies=5, recoverers=2, guaranteed=True, full_pinning=True, **_STORMY),
+    C((4, 3, 2), entries=6, bookies=6, recoverers=2, guaranteed=True, **_STORMY),
+    C((5, 3, 2), entries=7, bookies=7, recoverers=2, guaranteed=True, crash=2, **_STORMY),
+    C((4, 4, 2), entries=4, bookies=6, recoverers=2, guaranteed=True, **_STORMY),
+]

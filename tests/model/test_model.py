@@ -1,0 +1,103 @@
+"""The small set of the model checker, and the proof that the checker sees what is wrong.
+
+``make model`` searches much more."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgerlog.core.pending import PendingAdds
+from ledgerlog.model.quorum import Replication
+from tests.cores import new_metadata
+from tests.model.checker import explore, walk
+from tests.model.configuration import Configuration
+from tests.model.sets import SMALL, WALKED
+from tests.model.structure import clone, picture
+from tests.scenarios import mutants
+
+WALKS = 40
+
+STRIPED = Configuration((3, 2, 2), entries=4, bookies=5, recoverers=2, fail=2, change=2, read=1)
+PLAIN = WALKED[0]
+CRASHING = WALKED[1]
+GUARANTEED = WALKED[5]
+
+MUTANTS: list[tuple[mutants.Mutant, Configuration]] = [
+    (mutants.recovery_reads_do_not_fence, PLAIN),
+    (mutants.fence_is_answered_before_it_is_durable, CRASHING),
+    (mutants.regular_adds_pass_the_fence, PLAIN),
+    (mutants.fence_of_an_unknown_ledger_is_forgotten, PLAIN),
+    (mutants.negative_quorum_is_one_too_small, PLAIN),
+    (mutants.coverage_is_a_negative_quorum_of_the_ensemble, STRIPED),
+    (mutants.recovery_reads_ask_the_whole_ensemble, STRIPED),
+    (mutants.time_outs_are_negative, PLAIN),
+    (mutants.closing_at_the_last_add_pushed, PLAIN),
+    (mutants.acknowledging_after_the_end_was_fixed, PLAIN),
+    (mutants.a_gap_is_acknowledged_over, PLAIN),
+    (mutants.confirmations_outlive_their_bookie, PLAIN),
+    (mutants.confirmations_are_stripped_after_the_write, PLAIN),
+    (mutants.nobody_is_pinned, GUARANTEED),
+    (mutants.the_owner_writes_whatever_it_reads, PLAIN),
+    (mutants.private_changes_are_published_at_once, PLAIN),
+    (mutants.guaranteed_recovery_starts_after_the_lac, GUARANTEED),
+    (mutants.recovery_closes_before_its_write_backs_are_confirmed, PLAIN),
+    (mutants.the_closing_race_is_won_by_the_last, PLAIN),
+    (mutants.reading_starts_below_the_last_fragment, PLAIN),
+    (mutants.write_backs_carry_the_progress_of_recovery, PLAIN),
+    (mutants.write_backs_carry_the_progress_of_recovery, GUARANTEED),
+]
+
+
+@pytest.mark.parametrize("configuration", SMALL, ids=str)
+def test_no_order_of_events_breaks_an_invariant(configuration: Configuration) -> None:
+    result = explore(configuration)
+    assert result.schedule is None, str(result.schedule)
+    assert result.complete
+    assert result.closed > 100
+    assert result.acknowledged == configuration.entries, "a search without acknowledgements tests nothing"
+
+
+@pytest.mark.parametrize("configuration", WALKED, ids=str)
+def test_random_walks_through_larger_worlds_break_no_invariant(configuration: Configuration) -> None:
+    result = walk(configuration, range(WALKS))
+    assert result.schedule is None, str(result.schedule)
+    assert result.closed > WALKS // 2
+    assert result.acknowledged > WALKS // 2
+
+
+@pytest.mark.parametrize(("mutant", "configuration"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
+def test_random_walks_find_a_rule_that_is_missing(
+    mutant: mutants.Mutant, configuration: Configuration
+) -> None:
+    with mutant():
+        result = walk(configuration, range(400))
+    assert result.schedule is not None
+
+
+def test_a_violation_comes_with_a_shortest_schedule_in_words() -> None:
+    with mutants.negative_quorum_is_one_too_small():
+        result = explore(Configuration((2, 2, 1), entries=1, bookies=2))
+    schedule = result.schedule
+    assert schedule is not None
+    assert schedule.violation.name == "NegativeReadFinal"
+    assert schedule.steps[0] == "W sends e0 (LAC -1)"
+    assert schedule.steps[-1] == "b1 serves R0 read e0; b1 answers R0 read e0: NoSuchEntry"
+    assert len(schedule.steps) == 8, str(schedule)
+
+
+def test_a_copy_of_a_component_looks_alike_and_shares_nothing_that_changes() -> None:
+    pending = PendingAdds(Replication(3, 3, 2), new_metadata().fragments)
+    pending.push([b"x", b"y"], 2)
+    copy = clone(pending)
+    assert picture(copy) == picture(pending)
+    copy.on_add_ok("b0", 0, 1)
+    assert picture(copy) != picture(pending)
+    assert pending.slots[0].confirmed.ranges() == []
+    assert copy.slot_of("b0") is copy.slots[0], "what was one object is one object in the copy"
+
+
+def test_an_object_of_an_unknown_kind_is_never_shared_by_oversight() -> None:
+    with pytest.raises(TypeError, match="nobody said"):
+        clone([object()])
+    with pytest.raises(TypeError, match="nobody said"):
+        picture([object()])
