@@ -102,6 +102,8 @@ class LogReader:
         self._batch: RecordBatch | None = None
         self._records = _NO_RECORDS
         self._next_offset = max(first_offset, place.offset)
+        self._offset = place.offset
+        """The offset of the first record of the next entry to be fetched."""
 
     @property
     def next_offset(self) -> int:
@@ -168,7 +170,6 @@ class LogReader:
 
     async def _walk(self) -> None:
         segment, entry_id = self._place.segment, self._place.entry_id
-        self._offset = self._place.offset
         while not self._is_past_until():
             if segment is not None and entry_id is not None and segment.record_count != 0:
                 try:
