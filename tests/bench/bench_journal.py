@@ -14,7 +14,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import trio
 
@@ -44,7 +43,8 @@ def frame_of(ledger_id: int, first: int, count: int, size: int) -> tuple[Frame, 
 
 
 def renumbered(frame: Frame, ledger_id: int, first: int) -> Frame:
-    """The frame with other ids and stale checksums, which the engine does not look at: cheap to make many of."""
+    """The frame with other ids and stale checksums, which the engine does not look at: cheap to make many
+    of."""
     count = frame.header.entry_count
     header = frame.header._replace(ledger_id=ledger_id, first=first, last=first + count - 1)
     raw = bytearray(frame.raw)

@@ -1,4 +1,5 @@
-"""What lies in a cache only: the index says nothing of it, and nobody is shown it before it is on the disk."""
+"""What lies in a cache only: the index says nothing of it, and nobody is shown it before it is on the
+disk."""
 
 from __future__ import annotations
 
