@@ -106,5 +106,5 @@ class Ledgers:
         await self._registry.delete(check_ledger_id(ledger_id))
 
     async def verify(self, ledger_id: int) -> LedgerVerification:
-        """Look for every copy of every entry; see ``LedgerVerification``. LedgerNotFound."""
+        """Read every copy of every entry; see ``LedgerVerification``. LedgerNotFound."""
         return await verify_ledger(check_ledger_id(ledger_id), registry=self._registry, pool=self._pool)

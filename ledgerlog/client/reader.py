@@ -19,7 +19,7 @@ The reader keeps the highest LAC that it was told: what it may read never shrink
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 import trio
@@ -180,8 +180,11 @@ class LedgerReader:
         return self._readable()
 
     async def _follow_metadata(self, watch: Watch) -> None:
-        await watch.wait()
-        await self.refresh()
+        """Return when the ledger is closed or its entries go to other bookies."""
+        ensemble = self.metadata.last_fragment.ensemble
+        while not self.metadata.is_closed and self.metadata.last_fragment.ensemble == ensemble:
+            await watch.wait()
+            await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
         """Long polls to the whole last ensemble, until one shows a LAC beyond ``entry_id`` or all end."""
@@ -277,7 +280,7 @@ class LedgerReader:
             self._failed.pop(ask.bookie, None)
             read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
 
-    async def follow(self, first: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+    async def follow(self, first: int = 0) -> AsyncGenerator[tuple[int, bytes], None]:
         """Every entry from ``first`` on, with its id, as it becomes readable; ends when the ledger is closed
         and read to its end. Use it under ``contextlib.aclosing``. Errors as for ``read``."""
         next_entry = first

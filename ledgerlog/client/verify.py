@@ -1,97 +1,127 @@
-"""Looking for every copy of every entry of one ledger.
+"""Reading every copy of every entry of one ledger.
 
-Each bookie of each fragment is asked which entries its index names (runs, not entries), so verifying a
-ledger costs a few requests whatever its length; entries that lack a copy are then read from the
-bookies that should have them, to tell a missing copy from an unreachable one.
+Each bookie of each fragment is asked for every entry that its slot holds, and each copy is held against its
+digest. That costs what reading the ledger costs, once for each bookie of the write quorum; what an index
+names would be cheaper to ask for and says nothing about the bytes. Payloads are dropped as they come, so
+memory is bounded by a reply for each bookie and by the ids of what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import attrs
 
 from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.client.ranges import read_range
+from ledgerlog.client.together import together
 from ledgerlog.core.ranges import RangeSet
-from ledgerlog.errors import BookieUnavailable, WireError
-from ledgerlog.limits import ENTRY_ID_MAX, REQUEST_TIMEOUT_S
-from ledgerlog.model.ids import NO_ENTRY, BookieId
-from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import Fragment
+from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
-from ledgerlog.wire.frame import Kind, Status, decode_pairs_untrusted
 
 
 @attrs.frozen
 class LedgerVerification:
     """What was found. For an open ledger, entries up to the end of the last fragment but one, and those
-    of the last fragment that any of its bookies holds."""
+    of the last fragment up to the highest that any of its bookies holds."""
 
     ledger_id: int
     entries: int
     """How many entries were looked for."""
     under_replicated: list[int]
-    """Entry ids whose copies found are fewer than the write quorum, those with none included."""
+    """Entry ids whose intact copies are fewer than the write quorum, those with none included."""
     unreadable: list[int]
-    """Entry ids of which no copy was found."""
+    """Entry ids of which no intact copy was found."""
     unreachable: list[BookieId]
-    """Bookies that did not answer; what only they hold counts as not found."""
+    """Bookies that did not answer, or not to the end; what they did not show counts as not found."""
+    damaged: list[tuple[int, BookieId]] = attrs.field(factory=list)
+    """Copies that do not match their digests, or that their bookie cannot read for that reason."""
 
 
 async def verify_ledger(
     ledger_id: int, *, registry: LedgerRegistry, pool: ConnectionPool
 ) -> LedgerVerification:
-    """Look for every copy. LedgerNotFound, MetadataUnavailable."""
+    """Read every copy. LedgerNotFound, MetadataUnavailable. Cancelling is harmless."""
     metadata, _ = await registry.read(ledger_id)
-    held: dict[BookieId, RangeSet] = {}
-    unreachable: list[BookieId] = []
-    for bookie in dict.fromkeys(b for fragment in metadata.fragments for b in fragment.ensemble):
-        try:
-            held[bookie] = await _held_by(pool, bookie, ledger_id)
-        except (BookieUnavailable, WireError):
-            unreachable.append(bookie)
-    last = _last_entry(metadata, held)
-    under_replicated: list[int] = []
-    unreadable: list[int] = []
-    write_quorum = metadata.replication.write_quorum
+    result = LedgerVerification(ledger_id, 0, [], [], [])
+    unreachable: dict[BookieId, None] = {}
+    entries = 0
     for index, fragment in enumerate(metadata.fragments):
         end = metadata.fragment_end(index)
-        stop = last if end is None else end
-        for entry_id in range(fragment.first_entry, stop + 1):
-            bookies = [fragment.ensemble[slot] for slot in metadata.replication.write_set(entry_id)]
-            copies = sum(bookie in held and entry_id in held[bookie] for bookie in bookies)
-            if copies < write_quorum:
-                under_replicated.append(entry_id)
+        slots = [
+            _Slot(pool, ledger_id, metadata.replication, fragment, slot)
+            for slot in range(metadata.replication.ensemble)
+        ]
+        await together(*(partial(slot.read, ENTRY_ID_MAX if end is None else end) for slot in slots))
+        if end is None:
+            end = max(fragment.first_entry - 1, *(slot.highest for slot in slots))
+        for slot in slots:
+            result.damaged.extend((entry_id, slot.bookie) for entry_id in slot.damaged)
+            if not slot.is_complete:
+                unreachable[slot.bookie] = None
+        for entry_id in range(fragment.first_entry, end + 1):
+            copies = sum(slots[holder].has(entry_id) for holder in metadata.replication.write_set(entry_id))
+            if copies < metadata.replication.write_quorum:
+                result.under_replicated.append(entry_id)
             if not copies:
-                unreadable.append(entry_id)
-    return LedgerVerification(ledger_id, last + 1, under_replicated, unreadable, unreachable)
+                result.unreadable.append(entry_id)
+        entries = end + 1
+    return attrs.evolve(
+        result, entries=entries, unreachable=list(unreachable), damaged=sorted(result.damaged)
+    )
 
 
-def _last_entry(metadata: LedgerMetadata, held: dict[BookieId, RangeSet]) -> int:
-    if metadata.last_entry is not None:
-        return metadata.last_entry
-    ends = [
-        high
-        for bookie in metadata.last_fragment.ensemble
-        if bookie in held
-        for _, high in held[bookie].ranges()[-1:]
-    ]
-    return max([metadata.last_fragment.first_entry - 1, *ends], default=NO_ENTRY)
+class _Slot:
+    """What the bookie in one slot of one fragment shows."""
 
+    def __init__(
+        self, pool: ConnectionPool, ledger_id: int, replication: Replication, fragment: Fragment, slot: int
+    ) -> None:
+        self.bookie = fragment.ensemble[slot]
+        self.damaged: list[int] = []
+        self.highest = fragment.first_entry - 1
+        self.is_complete = True
+        self._pool = pool
+        self._ledger_id = ledger_id
+        self._stride = stride = replication.ensemble if replication.is_striped else 1
+        first = fragment.first_entry
+        self._starts = [e for e in range(first, first + stride) if replication.holds(slot, e)]
+        # For each class of entries with one write set: their ids divided by the stride, so that they join.
+        self._intact = [RangeSet() for _ in range(stride)]
 
-async def _held_by(pool: ConnectionPool, bookie: BookieId, ledger_id: int) -> RangeSet:
-    held = RangeSet()
-    first = 0
-    while True:
-        reply = await pool.connection(bookie).request(
-            Kind.LIST, timeout_s=REQUEST_TIMEOUT_S, ledger_id=ledger_id, first=first
-        )
-        if reply.header.status == Status.NO_SUCH_LEDGER:
-            return held
-        if reply.header.status != Status.OK:
-            raise BookieUnavailable(f"bookie {bookie} answers {Status(reply.header.status).name}")
-        pairs: Sequence[tuple[int, int]] = decode_pairs_untrusted(reply.body)
-        for low, high in pairs:
-            held.add(low, high)
-        if not pairs or reply.header.argument >= ENTRY_ID_MAX:
-            return held  # The list is complete to the last id that there can be.
-        first = reply.header.argument + 1
+    def has(self, entry_id: int) -> bool:
+        return entry_id // self._stride in self._intact[entry_id % self._stride]
+
+    async def read(self, last: int) -> None:
+        for start in self._starts:
+            if start <= last and not await self._read(start, last):
+                self.is_complete = False
+                return
+
+    async def _read(self, entry_id: int, last: int) -> bool:
+        """Read one class of entries; whether the bookie answered to the end."""
+        stride = self._stride
+        intact = self._intact[entry_id % stride]
+        while entry_id <= last:
+            answer = await read_range(
+                self._pool.connection(self.bookie),
+                self._ledger_id,
+                first=entry_id,
+                last=last,
+                stride=stride,
+            )
+            if answer is None or (answer.damaged is None and answer.through < entry_id):
+                return False
+            for found in answer.found:
+                intact.add(found // stride, found // stride)
+                self.highest = max(self.highest, found)
+            if answer.damaged is not None:
+                self.damaged.append(answer.damaged)
+                self.highest = max(self.highest, answer.damaged)
+                entry_id = answer.damaged + stride
+            else:
+                entry_id += ((answer.through - entry_id) // stride + 1) * stride
+        return True

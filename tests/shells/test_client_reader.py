@@ -1,0 +1,557 @@
+"""Reading ledgers: where the end is, following it, and entries whose bookies are dead, slow or damaged."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import attrs
+import pytest
+import trio
+from clusters import Bookie, Client, Cluster, eventually, open_cluster
+from trio.testing import MockClock
+
+from ledgerlog.client.reader import LAC_CATCH_UP_S, LedgerReader
+from ledgerlog.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerNotFound,
+    MetadataUnavailable,
+)
+from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import Fragment
+from ledgerlog.model.quorum import Replication
+from ledgerlog.wire.entries import Entries, encode_add
+
+R332 = Replication(3, 3, 2)
+STRIPED = Replication(5, 3, 2)
+
+
+def payloads(count: int) -> list[bytes]:
+    return [b"<entry %d of this ledger>" % i for i in range(count)]
+
+
+async def closed_ledger(client: Client, replication: Replication, count: int = 10) -> LedgerReader:
+    async with await client.ledgers.create(replication=replication) as writer:
+        await writer.append_many(payloads(count))
+    await trio.sleep(0.1)
+    return await client.ledgers.open(writer.ledger_id)
+
+
+def bookies(cluster: Cluster, reader: LedgerReader, entry_id: int = 0) -> list[Bookie]:
+    """The bookies of an entry."""
+    return cluster.bookies_of(reader.metadata.bookies_of(entry_id))
+
+
+async def damage(bookie: Bookie, *needles: bytes) -> None:
+    """Damage the bookie's copies: on the disk, and no longer in its memory. After a clean stop it reads no
+    journal and finds the damage when it is asked for the entry."""
+    await bookie.stop()
+    for needle in needles:
+        assert bookie.flip_byte(needle), "the bookie has no such entry"
+    await bookie.start()
+
+
+# --- the end of an open ledger --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replication", [R332, Replication(1, 1, 1), Replication(4, 2, 2), STRIPED], ids=str)
+async def test_what_append_returned_can_be_read_at_once(replication: Replication, clock: MockClock) -> None:
+    async with (
+        open_cluster(replication.ensemble) as cluster,
+        cluster.client() as client,
+        cluster.client() as other,
+    ):
+        writer = await client.ledgers.create(replication=replication)
+        reader = await other.ledgers.open(writer.ledger_id)
+        assert await reader.last_add_confirmed() == -1
+        for number in range(50):
+            entry_id = await writer.append(b"%d" % number)
+            begun = trio.current_time()
+            assert await reader.last_add_confirmed() == entry_id
+            assert trio.current_time() - begun < LAC_CATCH_UP_S
+            assert await reader.read(entry_id, entry_id) == [b"%d" % number]
+
+
+async def test_what_append_returned_can_be_read_though_a_bookie_is_behind(clock: MockClock) -> None:
+    """The answers that come may be of one bookie that has the entry and one that has not."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        reader = await other.ledgers.open(writer.ledger_id)
+        await writer.append(b"x")
+        behind, *rest = writer.metadata.last_fragment.ensemble
+        cluster.network.stall(client.host, behind)
+        for number in range(1, 4):
+            unasked = rest[number % 2]
+            cluster.network.stall(other.host, unasked)
+            assert await writer.append(b"y") == number
+            assert await reader.last_add_confirmed() == number
+            cluster.network.heal(other.host, unasked)
+
+
+async def test_the_end_is_known_after_bookies_were_replaced_one_after_another(clock: MockClock) -> None:
+    async with open_cluster(6) as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        reader = await other.ledgers.open(writer.ledger_id)
+        before = writer.metadata.last_fragment.ensemble
+        await writer.append(b"x")
+        for slot in range(3):
+            cluster.network.cut(client.host, before[slot])
+            await eventually(lambda slot=slot: writer.metadata.last_fragment.ensemble[slot] != before[slot])  # type: ignore[misc]
+        assert not set(before) & set(writer.metadata.last_fragment.ensemble)
+        entry_id = await writer.append(b"y")
+        assert await reader.last_add_confirmed() == entry_id
+        assert await reader.read(0, entry_id) == [b"x", b"y"]
+
+
+async def test_the_end_of_a_ledger_that_was_closed_meanwhile_is_its_last_entry(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        reader = await other.ledgers.open(writer.ledger_id)
+        await writer.append(b"x")
+        await writer.close()
+        assert await reader.last_add_confirmed() == 0
+        assert reader.is_closed
+
+
+async def test_an_idle_writer_tells_its_lac(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        await trio.sleep(0.1)
+        for bookie in cluster.bookies.values():
+            assert bookie.node.engine.lac(writer.ledger_id)[0] == 0
+
+
+async def test_a_bookie_that_was_away_is_told_the_lac_when_it_is_back(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        await trio.sleep(0.1)
+        for bookie in cluster.bookies.values():
+            await bookie.restart()  # What it was told without an entry was not synced.
+        await eventually(
+            lambda: all(b.node.engine.lac(writer.ledger_id)[0] == 0 for b in cluster.bookies.values())
+        )
+        reader = await other.ledgers.open(writer.ledger_id)
+        assert await reader.last_add_confirmed() == 0
+
+
+async def test_an_entry_that_will_never_be_confirmed_is_waited_for_once(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        await trio.sleep(0.1)
+        for bookie in writer.metadata.last_fragment.ensemble[1:]:
+            cluster.network.stall(client.host, bookie)
+        writer.push([b"y"])
+        await trio.sleep(0.1)
+        await writer.aclose()
+        reader = await other.ledgers.open(writer.ledger_id)
+        waits = []
+        for _ in range(3):
+            begun = trio.current_time()
+            assert await reader.last_add_confirmed() == 0
+            waits.append(trio.current_time() - begun)
+        assert waits[0] == pytest.approx(LAC_CATCH_UP_S, abs=0.05)
+        assert max(waits[1:]) < 0.05
+
+
+async def test_reading_does_not_disturb_the_writer(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        for number in range(20):
+            await writer.append(b"x")
+            reader = await other.ledgers.open(writer.ledger_id)
+            assert await reader.last_add_confirmed() == number
+            with pytest.raises(EntryNotFound):
+                await reader.read(0, number + 1)
+        assert not (await other.ledgers.metadata(writer.ledger_id)).is_closed
+        assert await writer.close() == 19
+
+
+async def test_the_end_is_unavailable_where_no_bookie_answers(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        cluster.network.cut(other.host, "*")
+        with pytest.raises(EntryUnavailable):
+            await reader.last_add_confirmed()
+        cluster.network.heal()
+        cluster.network.stall(other.host, "*")
+        begun = trio.current_time()
+        with pytest.raises(EntryUnavailable):
+            await reader.last_add_confirmed()
+        assert trio.current_time() - begun <= REQUEST_TIMEOUT_S + 1
+
+
+async def test_a_dead_bookie_does_not_make_the_question_wait(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        cluster.network.stall(other.host, writer.metadata.last_fragment.ensemble[0])
+        reader = await other.ledgers.open(writer.ledger_id)
+        for _ in range(3):
+            begun = trio.current_time()
+            assert await reader.last_add_confirmed() == 0
+            assert trio.current_time() - begun < 0.2
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_faults_of_the_metadata_are_raised_as_themselves(is_deleted: bool, clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        assert await reader.last_add_confirmed() == 0
+        wanted = LedgerNotFound if is_deleted else MetadataUnavailable
+
+        async def fail_later() -> None:
+            await trio.sleep(1)
+            if is_deleted:
+                await client.ledgers.delete(writer.ledger_id)
+            else:
+                other.store.disconnect()
+                # A change is seen, and cannot be looked at.
+                await client.store.set(ledger_path(writer.ledger_id), writer.metadata.encode(), version=0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_later)
+            with pytest.raises(wanted):
+                await forever(reader)
+        for question in (reader.last_add_confirmed, reader.refresh):
+            with pytest.raises(wanted):
+                await question()
+        with pytest.raises(wanted):
+            await reader.wait_beyond(0)
+        with pytest.raises(wanted):
+            await reader.read(0, 1)
+
+
+async def forever(reader: LedgerReader) -> None:
+    while True:
+        await reader.wait_beyond(0)
+
+
+# --- following ------------------------------------------------------------------------------------
+
+
+async def test_waiting_ends_when_an_entry_is_appended_within_the_poll(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        reader = await other.ledgers.open(writer.ledger_id)
+        begun = trio.current_time()
+        assert await reader.wait_beyond(-1) == -1
+        assert trio.current_time() - begun == pytest.approx(LONG_POLL_S, abs=0.2)
+        waited: list[float] = []
+
+        async def wait() -> None:
+            assert await reader.wait_beyond(-1) == 0
+            waited.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(2)
+            await writer.append(b"x")
+            appended = trio.current_time()
+        assert waited[0] - appended < 0.05
+        assert await reader.wait_beyond(-1) == 0
+
+
+@pytest.mark.parametrize("who", ["its writer", "somebody else"])
+async def test_waiting_ends_when_the_ledger_is_closed(who: str, clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await client.ledgers.open(writer.ledger_id)
+        assert await reader.wait_beyond(-1) == 0
+
+        async def close() -> None:
+            await trio.sleep(1)
+            await (writer.close() if who == "its writer" else other.ledgers.recover(writer.ledger_id))
+
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(close)
+            assert await reader.wait_beyond(0) == 0
+        assert reader.is_closed
+        assert trio.current_time() - begun < 1.2
+
+
+async def test_following_gives_every_entry_once_and_ends_with_the_ledger(clock: MockClock) -> None:
+    async with open_cluster(5) as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        reader = await other.ledgers.open(writer.ledger_id)
+        seen: list[tuple[int, bytes]] = []
+
+        async def follow() -> None:
+            async with aclosing(reader.follow()) as entries:
+                async for entry in entries:
+                    assert entry[0] <= writer.last_add_confirmed
+                    seen.append(entry)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            for number, payload in enumerate(payloads(60)):
+                await writer.append(payload)
+                await trio.sleep(0.01 * (number % 7))
+                if number in (15, 35):
+                    await cluster.bookies[writer.metadata.last_fragment.ensemble[number % 3]].kill()
+            await writer.close()
+        assert seen == list(enumerate(payloads(60)))
+        async with aclosing(reader.follow(58)) as entries:
+            assert [entry_id async for entry_id, _ in entries] == [58, 59]
+
+
+async def test_following_goes_on_while_one_bookie_hears_nothing_of_the_writer(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        cluster.network.stall(client.host, writer.metadata.last_fragment.ensemble[0])
+        for number in range(1, 100):
+            await writer.append(b"x")
+            assert await reader.wait_beyond(number - 1) >= number
+        await writer.close()
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replication", [R332, Replication(4, 2, 2), STRIPED], ids=str)
+async def test_ranges_and_batches_are_the_entries_in_order(
+    replication: Replication, clock: MockClock
+) -> None:
+    async with open_cluster(replication.ensemble) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, replication, 300)
+        expected = payloads(300)
+        assert await reader.read(0, 299) == expected
+        assert await reader.read(17, 17) == expected[17:18]
+        assert await reader.read(123, 250) == expected[123:251]
+        at = 0
+        while at < 300:
+            batch = await reader.read_batch(at, 299, bytes_max=1000)
+            assert 1 <= len(batch) <= 60
+            assert batch == expected[at : at + len(batch)]
+            at += len(batch)
+        assert len(await reader.read_batch(0, 299, bytes_max=1)) >= 1
+
+
+async def test_entries_larger_than_a_reply_are_read_one_by_one(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        sizes = [600_000, 10, 600_000, 600_000, 0, 5]
+        assert sum(sizes) > READ_REPLY_BYTES_TARGET
+        async with await client.ledgers.create(replication=R332) as writer:
+            for size in sizes:
+                await writer.append(bytes(size))
+        reader = await client.ledgers.open(writer.ledger_id)
+        assert [len(payload) for payload in await reader.read(0, 5)] == sizes
+
+
+async def test_what_is_no_range_is_refused(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, R332)
+        for first, last in ((-1, 3), (4, 3)):
+            with pytest.raises(InvalidArgument):
+                await reader.read(first, last)
+        with pytest.raises(InvalidArgument):
+            await reader.read_batch(0, 3, bytes_max=0)
+        with pytest.raises(EntryNotFound):
+            await reader.read(0, 10)
+        with pytest.raises(LedgerNotFound):
+            await client.ledgers.open(12345)
+
+
+@pytest.mark.parametrize("how", ["dead", "hung", "damaged"])
+@pytest.mark.parametrize("replication", [R332, STRIPED], ids=str)
+async def test_one_copy_is_enough(replication: Replication, how: str, clock: MockClock) -> None:
+    async with open_cluster(replication.ensemble) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, replication, 20)
+        for bookie in bookies(cluster, reader)[1:]:
+            if how == "dead":
+                await bookie.kill()
+            elif how == "hung":
+                cluster.network.stall(client.host, bookie.bookie_id)
+            else:
+                await damage(bookie, b"<entry 0 ", b"<entry 5 ")
+        begun = trio.current_time()
+        assert await reader.read(0, 0) == payloads(1)
+        assert trio.current_time() - begun <= 2 * REQUEST_TIMEOUT_S + 1
+        begun = trio.current_time()
+        for _ in range(3):
+            assert await reader.read(0, 0) == payloads(1)
+        assert trio.current_time() - begun < 0.1, "who failed once is asked last"
+        assert await reader.read(5, 5) == payloads(6)[5:]
+
+
+@pytest.mark.parametrize("replication", [R332, STRIPED], ids=str)
+async def test_absent_unavailable_and_corrupt_are_three_answers(
+    replication: Replication, clock: MockClock
+) -> None:
+    async with open_cluster(replication.ensemble) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, replication, 20)
+        holders = bookies(cluster, reader, 7)
+        for bookie in holders:
+            await damage(bookie, b"<entry 7 ")
+        with pytest.raises(EntryCorrupt):
+            await reader.read(7, 7)
+        with pytest.raises(EntryCorrupt):
+            await reader.read(0, 19)
+        assert await reader.read(8, 19) == payloads(20)[8:]
+        await holders[1].kill()
+        with pytest.raises(EntryUnavailable):
+            await reader.read(7, 7)
+        for bookie in holders:
+            if bookie.is_running:
+                await bookie.kill()
+        with pytest.raises(EntryUnavailable):
+            await reader.read(7, 7)
+
+
+async def test_an_entry_that_every_bookie_denies_does_not_exist(clock: MockClock) -> None:
+    async with open_cluster(6) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, R332)
+        strangers = cluster.spares(reader.metadata.last_fragment.ensemble)
+        moved = attrs.evolve(
+            reader.metadata, fragments=(Fragment(0, tuple(bookie.bookie_id for bookie in strangers)),)
+        )
+        path = ledger_path(reader.ledger_id)
+        node = await client.store.get(path)
+        assert node is not None
+        await client.store.set(path, moved.encode(), version=node.version)
+        lied_to = await client.ledgers.open(reader.ledger_id)
+        with pytest.raises(EntryNotFound):
+            await lied_to.read(3, 3)
+        await strangers[0].kill()
+        with pytest.raises(EntryUnavailable):
+            await lied_to.read(3, 3)
+
+
+async def test_entries_that_repair_moved_are_found_by_an_open_reader(clock: MockClock) -> None:
+    """Repair copied the entries to another bookie, changed the metadata, and the old copies went."""
+    async with open_cluster(6) as cluster, cluster.client() as client:
+        old = await closed_ledger(client, R332)
+        new = await closed_ledger(client, R332)
+        # The same entries under another id stand in for the copies that repair made: the reader that is open
+        # on the old ledger must look at the metadata again when its bookies are gone.
+        for bookie in bookies(cluster, old):
+            if bookie not in bookies(cluster, new):
+                await bookie.kill()
+        spares = [bookie for bookie in cluster.bookies.values() if bookie.is_running]
+        assert len(spares) >= 3
+        async with cluster.client() as repairer:
+            await copy(cluster, repairer, old, spares[:3])
+        for bookie in cluster.bookies.values():
+            if bookie not in spares[:3] and bookie.is_running:
+                await bookie.kill()
+        assert await old.read(0, 9) == payloads(10)
+
+
+async def copy(cluster: Cluster, client: Client, reader: LedgerReader, targets: list[Bookie]) -> None:
+    """What repair does, in short: read, write to the targets, name them."""
+    entries = await reader.read(0, 9)
+    frame = encode_add(
+        Entries.build(reader.ledger_id, 0, entries), lac=9, lafr=-1, key=reader.metadata.key, recovery=True
+    )
+    for target in targets:
+        sink = _Sink()
+        connection = client.opened.pool.connection(target.bookie_id)
+        connection.attach(sink)
+        await eventually(lambda connection=connection: connection.is_connected)  # type: ignore[misc]
+        connection.send_add(frame, sink, 0, 9)
+        await eventually(lambda sink=sink: sink.is_done)  # type: ignore[misc]
+        connection.detach(sink)
+    path = ledger_path(reader.ledger_id)
+    node = await client.store.get(path)
+    assert node is not None
+    moved = attrs.evolve(
+        reader.metadata, fragments=(Fragment(0, tuple(target.bookie_id for target in targets)),)
+    )
+    await client.store.set(path, moved.encode(), version=node.version)
+
+
+class _Sink:
+    is_done = False
+
+    def on_add_ok(self, *args: object) -> None:
+        self.is_done = True
+
+    def on_add_refused(self, *args: object) -> None:
+        raise AssertionError(args)
+
+    def on_bookie_lost(self, *args: object) -> None: ...
+
+    def on_bookie_connected(self, *args: object) -> None: ...
+
+    def on_batch_end(self) -> None: ...
+
+
+async def test_many_tasks_may_read_at_once(clock: MockClock) -> None:
+    async with open_cluster(5) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, STRIPED, 100)
+        await bookies(cluster, reader)[0].kill()
+        expected = payloads(100)
+
+        async def read(first: int) -> None:
+            assert await reader.read(first, 99) == expected[first:]
+
+        async with trio.open_nursery() as nursery:
+            for first in range(0, 100, 5):
+                nursery.start_soon(read, first)
+
+
+# --- verification ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replication", [R332, Replication(4, 2, 2), STRIPED], ids=str)
+async def test_verification_of_a_healthy_ledger_finds_nothing_missing(
+    replication: Replication, clock: MockClock
+) -> None:
+    async with open_cluster(replication.ensemble) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, replication, 2 * replication.ensemble + 1)
+        found = await client.ledgers.verify(reader.ledger_id)
+        assert found.entries == 2 * replication.ensemble + 1
+        assert (found.under_replicated, found.unreadable, found.unreachable) == ([], [], [])
+        empty = await closed_ledger(client, replication, 0)
+        assert (await client.ledgers.verify(empty.ledger_id)).entries == 0
+
+
+@pytest.mark.parametrize("replication", [R332, STRIPED], ids=str)
+async def test_verification_tells_missing_unreadable_and_damaged_entries(
+    replication: Replication, clock: MockClock
+) -> None:
+    async with open_cluster(replication.ensemble) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, replication, 20)
+        one, *others = bookies(cluster, reader, 6)
+        await damage(one, b"<entry 6 ")
+        found = await client.ledgers.verify(reader.ledger_id)
+        assert (found.under_replicated, found.unreadable) == ([6], [])
+        assert found.damaged == [(6, one.bookie_id)]
+        for other in others:
+            await damage(other, b"<entry 6 ")
+        found = await client.ledgers.verify(reader.ledger_id)
+        assert (found.under_replicated, found.unreadable) == ([6], [6])
+        await one.kill()
+        found = await client.ledgers.verify(reader.ledger_id)
+        assert found.unreachable == [one.bookie_id]
+        mine = [e for e in range(20) if one.bookie_id in reader.metadata.bookies_of(e)]
+        assert found.under_replicated == sorted({*mine, 6})
+
+
+async def test_verification_of_an_open_ledger_looks_at_what_its_bookies_hold(clock: MockClock) -> None:
+    async with open_cluster(4) as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many(payloads(5))
+        await trio.sleep(0.1)
+        found = await other.ledgers.verify(writer.ledger_id)
+        assert (found.entries, found.under_replicated) == (5, [])
+        await cluster.bookies[writer.metadata.last_fragment.ensemble[0]].kill()
+        await writer.append_many(payloads(5))
+        await trio.sleep(0.1)
+        found = await other.ledgers.verify(writer.ledger_id)
+        assert (found.entries, found.unreadable) == (10, [])
+        with pytest.raises(LedgerNotFound):
+            await other.ledgers.verify(4711)
