@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ledgerlog.core.pending import PendingAdds, Send
 from ledgerlog.core.recovery import LedgerRecovery, Phase, ReadAsk
 from ledgerlog.core.writer import LedgerWriter
-from ledgerlog.errors import NotEnoughBookies
+from ledgerlog.errors import LedgerClosed, NotEnoughBookies
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.wire.frame import Status
 from tests.model.messages import (
@@ -113,15 +113,17 @@ class OwnerNode(ClientNode):
     def key(self) -> object:
         core = self.core
         if core.is_over:
-            return (
-                self.name,
-                "over",
-                core.lac,
-                core.lafr,
-                core.close_at if core.is_closed else None,
-                self.write,
-            )
+            end = core.close_at if core.is_closed else None
+            return self.name, "over", core.lac, core.lafr, end, self.denies
         return self.name, picture(core), self.entries_left, tuple(self.tenures), self.write
+
+    @property
+    def denies(self) -> bool:
+        """Whether adds that were sent have failed for certain: their callers were told that they are not in
+        the ledger."""
+        core = self.core
+        is_certain = isinstance(core.failure, LedgerClosed | NotEnoughBookies)
+        return core.is_over and is_certain and core.pending.lap > core.lac
 
     def pump(self) -> list[Message]:
         """Everything that the core wants done now."""

@@ -4,6 +4,9 @@ Each is stated over what the bookies have durably, what the register holds and w
 acknowledged, never over what a core believes, except where the invariant is about that. Those of one
 component are checked when it reacts, those of the register when it is written, and those of the whole in
 every state.
+
+One is added to part C: *FailedMeansAbsent*. An add that was sent and failed with an error other than one of
+unknown outcome (A.7) is not in the ledger, then or ever.
 """
 
 from __future__ import annotations
@@ -178,6 +181,8 @@ def check_whole(
     for name, node in bookies.items():
         if node.lac > acked:
             yield Violation("LacIsCommitted", f"{name} was told LAC {node.lac}, acked is {acked}")
+    if owner.denies and not (metadata.is_closed and last <= acked):
+        yield Violation("FailedMeansAbsent", f"W failed adds above e{acked} for certain, the end is {last}")
     if metadata.is_closed:
         yield from _check_closed(metadata, last, acked, copies, bookies)
     if replication.guaranteed:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from ledgerlog.core.pending import PendingAdds
@@ -38,6 +39,8 @@ MUTANTS: list[tuple[mutants.Mutant, Configuration]] = [
     (mutants.confirmations_are_stripped_after_the_write, PLAIN),
     (mutants.nobody_is_pinned, GUARANTEED),
     (mutants.the_owner_writes_whatever_it_reads, PLAIN),
+    (mutants.adds_that_recovery_may_keep_are_denied, PLAIN),
+    (mutants.giving_up_in_guaranteed_mode_denies_what_is_pending, attrs.evolve(GUARANTEED, give_up=1)),
     (mutants.private_changes_are_published_at_once, PLAIN),
     (mutants.guaranteed_recovery_starts_after_the_lac, GUARANTEED),
     (mutants.recovery_closes_before_its_write_backs_are_confirmed, PLAIN),

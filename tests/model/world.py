@@ -614,7 +614,7 @@ def _feature(node: Any, number: int) -> Any:
     if isinstance(node, BookieNode):
         return "bookie", tuple(sorted(node.durable_entries.items())), node.lac, node.lafr
     if isinstance(node, OwnerNode):
-        return "owner", node.core.lac, node.core.lafr
+        return "owner", node.core.lac, node.core.lafr, node.denies
     return "number", number
 
 

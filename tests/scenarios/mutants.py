@@ -18,6 +18,7 @@ from bookie.core.ledger import LedgerState as BookieLedger
 from ledgerlog.core.pending import PendingAdds, Slot
 from ledgerlog.core.recovery import LedgerRecovery, Negative, Phase, ReadAsk
 from ledgerlog.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.errors import LedgerClosed
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from tests.model.bookie_node import BookieNode
@@ -213,6 +214,17 @@ def nobody_is_pinned() -> AbstractContextManager[Any]:
         return [slot.index for slot in slots if slot.failed and not slot.replacing]
 
     return _patched(PendingAdds, replaceable=replaceable)
+
+
+def adds_that_recovery_may_keep_are_denied() -> AbstractContextManager[Any]:
+    def closed_elsewhere(self: LedgerWriter, last_entry: int) -> Any:
+        return LedgerClosed(self.ledger_id, last_entry)
+
+    return _patched(LedgerWriter, _closed_elsewhere=closed_elsewhere)
+
+
+def giving_up_in_guaranteed_mode_denies_what_is_pending() -> AbstractContextManager[Any]:
+    return _patched(LedgerWriter, give_up=lambda self, reason: self._fail(reason))
 
 
 @contextmanager

@@ -121,7 +121,7 @@ SCHEDULES = [
         (3, 3, 2),
         bookies=3,
         mutant=mutants.closing_at_the_last_add_pushed,
-        violations={"ClosedAtAckQuorum": 3},
+        violations={"ClosedAtAckQuorum": 3, "FailedMeansAbsent": 3},
         stops=(2, "W closes at -1"),
         ends=("CLOSED last=-1", -1),
         steps="""
@@ -503,6 +503,25 @@ def test_production_code_does_not_take_the_step_that_breaks_a_ledger(schedule: S
     stage.finish()
     assert stage.outcome.violations == {}
     assert (stage.metadata, stage.node("W").core.lac) == schedule.ends
+
+
+T29 = """
+    (1) W sends e0 (LAC -1); W sends e1 (LAC -1). (2) b0 stores e0, acks W; b2 stores e0, acks W. (3) b1
+    stores e1, acks W; b2 stores e1, acks W; b0 stores e1, acks W. (4) W: b1 failed, starts change to
+    (b0,b3,b2). (5) W: ensemble CAS succeeds. (6) b3 stores e0, acks W; b3 stores e1, acks W. (7) W fixes
+    close value 1. (8) W: closing CAS succeeds, last=1.
+"""
+
+
+def test_t29_full_pinning_blocks_the_owner_for_ever_and_relaxed_pinning_lets_it_finish() -> None:
+    stage = Stage(Configuration((3, 3, 2), entries=2, bookies=4, guaranteed=True, close=True))
+    outcome = stage.play(T29)
+    assert outcome == Outcome()
+    assert stage.metadata == "CLOSED last=1"
+    configuration = Configuration((3, 3, 2), entries=2, bookies=4, guaranteed=True, full_pinning=True)
+    outcome = Stage(configuration).play(T29)
+    assert outcome.violations == {}
+    assert (outcome.stopped_at, outcome.why) == (4, "W may replace slots [] alone")
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)

@@ -300,7 +300,9 @@ def test_the_ensemble_that_is_read_is_the_one_of_the_metadata_even_after_a_priva
     asks = recovery.take_reads()
     assert {ask.bookie for ask in asks} == {"b0", "b1", "b2"}
     recovery.on_read(asks[0], {1: payload(1)}, 1, ABSENT)
-    assert {ask.bookie for ask in recovery.take_reads()} == {"b0", "b1", "b2"}, "also in rounds after the change"
+    assert {ask.bookie for ask in recovery.take_reads()} == {"b0", "b1", "b2"}, (
+        "also in rounds after the change"
+    )
 
 
 # --- verdicts -------------------------------------------------------------------------------------
