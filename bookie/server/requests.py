@@ -221,7 +221,9 @@ class Requests:
         self._outbox.reply(buffers, lambda: self._give(held))
 
     def _refuse(self, header: Header, status: Status) -> None:
-        self._outbox.reply([_encode_reply(header, status)])
+        # Nothing was looked at, so nothing is said, not even of the first entry: that it is not in this
+        # reply must never be taken for its absence (rule 8).
+        self._outbox.reply([_encode_reply(header, status, argument=header.first - 1)])
 
 
 _ANSWERS = {

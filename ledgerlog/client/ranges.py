@@ -22,6 +22,9 @@ _NEGATIVES = {
     Status.UNKNOWN: Negative.UNKNOWN,
 }
 
+_ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
+"""Errors in reading one entry: the reply is complete up to the one before it."""
+
 
 @attrs.frozen
 class RangeAnswer:
@@ -49,7 +52,8 @@ async def read_range(
     """Entries first, first + stride, ... up to last, as far as one reply of about ``bytes_max`` goes.
 
     With ``recovery_key`` the read fences the ledger before it is answered. None where the bookie did not
-    answer, or said nothing about the first entry: nothing at all is known then."""
+    answer, refused to look (whatever else is in its reply then), or said nothing about the first entry:
+    nothing at all is known then."""
     try:
         reply = await connection.request(
             Kind.READ,
@@ -66,8 +70,12 @@ async def read_range(
     except (BookieUnavailable, WireError) as cause:
         logger.debug("ledger=%d bookie=%s read failed: %s", ledger_id, connection.bookie_id, cause)
         return None
+    status = Status(reply.header.status)
+    if status not in _NEGATIVES and status not in _ABOUT_THE_NEXT:
+        logger.debug("ledger=%d bookie=%s read refused: %s", ledger_id, connection.bookie_id, status.name)
+        return None
     through = reply.header.argument
-    negative = _NEGATIVES.get(Status(reply.header.status))
+    negative = _NEGATIVES.get(status)
     found = dict(zip(entries.ids, entries.payloads(), strict=True))
     damaged = entries.first_damaged() if len(entries) else None
     if damaged is not None:
@@ -77,7 +85,7 @@ async def read_range(
         through = damaged - 1
         found = {entry_id: payload for entry_id, payload in found.items() if entry_id < damaged}
     elif negative is None:
-        if reply.header.status == Status.CORRUPT:
+        if status is Status.CORRUPT:
             damaged = first + max(0, -(-(through + 1 - first) // stride)) * stride
         if through < first and damaged is None:
             return None

@@ -38,8 +38,9 @@ request it never made, or with another kind or ledger than it asked about.
 **READ** asks for the entries first, first + stride, ... up to ``last`` within ``argument`` payload
 bytes. The reply holds what was found and says in ``argument`` through which entry it is complete: an
 asked entry up to there that is not in the reply does not exist on this bookie (status OK or
-NO_SUCH_LEDGER), or is unknown to it (status UNKNOWN: limbo). After it, nothing is said; an error
-status says why the next entry could not be read.
+NO_SUCH_LEDGER), or is unknown to it (status UNKNOWN: limbo). After it, nothing is said; CORRUPT and
+IO_ERROR say why the next entry could not be read. With any other status the request was refused and the
+reply says nothing of any entry: ``argument`` is below ``first``, and no reader goes by it.
 
 **READ_LAC** asks for the LAC, and may wait until it has passed ``first``. The reply says in ``last`` which
 entry is the last that is durable on the bookie, acknowledged by the ledger's writer or not (-1: none).

@@ -510,6 +510,7 @@ async def test_one_request_too_many_is_answered_so(machine: Machine, monkeypatch
         polls = [await client.request(Kind.READ_LAC, ledger_id=L, first=5, wait_ms=60_000) for _ in range(3)]
         reply = await client.ask(Kind.READ, ledger_id=L, first=0, last=0, count=1, argument=100)
         assert reply.header.status == Status.TOO_MANY_REQUESTS
+        assert reply.header.argument == -1, "a refusal says nothing of any entry"
         for _ in range(2):
             await other.request(Kind.READ_LAC, ledger_id=L, first=5, wait_ms=60_000)
         reply = await other.ask(Kind.INFO)

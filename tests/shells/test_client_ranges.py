@@ -1,0 +1,60 @@
+"""What a range read makes of a bookie's reply: a refusal is not an answer about entries."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from scripted_bookie import Peer, Scene, opened_scene
+
+from ledgerlog.client.ranges import RangeAnswer, read_range
+from ledgerlog.core.recovery import Negative
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.wire.frame import Kind, Status
+
+ABOUT_ENTRIES = frozenset((Status.OK, Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER, Status.UNKNOWN))
+ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
+REFUSALS = frozenset(Status) - ABOUT_ENTRIES - ABOUT_THE_NEXT
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with opened_scene(LocalNetwork(), "bookie:0") as scene:
+        yield scene
+
+
+async def answer_to(scene: Scene, *, first: int, status: Status, through: int) -> RangeAnswer | None:
+    """What is made of a reply without entries to a recovery read of ``first`` to 9."""
+    answers: list[RangeAnswer | None] = []
+
+    async def read() -> None:
+        answers.append(
+            await read_range(scene.connection, 7, first=first, last=9, recovery_key=b"k" * 16, timeout_s=60)
+        )
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        peer: Peer = await scene.bookie.next()
+        request = await peer.next_frame()
+        assert request.header.kind == Kind.READ
+        await peer.reply(request, status=status, argument=through)
+    return answers[0]
+
+
+@pytest.mark.parametrize("status", sorted(REFUSALS), ids=lambda status: status.name)
+@pytest.mark.parametrize("first", [0, 4])
+async def test_a_refused_read_says_nothing_of_any_entry_whatever_is_in_its_reply(
+    scene: Scene, first: int, status: Status
+) -> None:
+    assert await answer_to(scene, first=first, status=status, through=first) is None
+
+
+@pytest.mark.parametrize("status", sorted(ABOUT_THE_NEXT), ids=lambda status: status.name)
+async def test_an_error_in_reading_an_entry_leaves_what_the_reply_says_of_those_before(
+    scene: Scene, status: Status
+) -> None:
+    answer = await answer_to(scene, first=2, status=status, through=4)
+    assert answer is not None
+    assert (answer.through, answer.negative) == (4, Negative.ABSENT)
+    assert answer.damaged == (5 if status is Status.CORRUPT else None)
