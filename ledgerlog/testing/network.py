@@ -1,0 +1,622 @@
+"""A network of streams under simulated time: what TCP does on a bad day, decided by a seed.
+
+Every process is a host with a ``Network`` of its own, so it is known who talks to whom. A *link* is an
+ordered pair of hosts; each direction has its own state:
+
+* **latency**: uniform between two bounds, and now and then a longer tail; ``slow`` multiplies it;
+* **clogged**: it carries so many bytes a second and no more;
+* **blocked**: nothing arrives, and nothing is said. What was sent is kept (by the sender's kernel, which goes
+  on trying) and arrives after the link is healed. Blocking one direction only is a one-way partition;
+* **reset**: the connections between two hosts break. What was in flight is lost. Both ends learn it, or only
+  one of them, and then the other end is half open and learns it when it sends something.
+
+A connection has two *channels*. Order is kept within one and not between connections. What is sent travels in
+pieces, cut where the seed says. A channel holds at most ``buffer_bytes`` in flight and unread: a sender in
+front of a full one has sent a part and waits.
+
+**The ends of processes.** When a process is killed, its kernel closes what it had open: the peer receives
+what was sent before, and then the end or a reset. When its machine loses power, nothing is said at all: the
+peers are half open, what they send is kept, and once the machine is up again it is answered by a reset.
+
+**Pieces and tokens.** Each piece on its way is an entry of its channel's queue and one timer. The timer does
+not name the piece: it delivers whatever is the first in the queue. So when a link was blocked and is healed,
+pieces that waited and pieces that come later cannot overtake each other. A timer that finds the link blocked
+is counted as *stalled* and set again by ``heal``.
+
+Closing, and who gets ConnectionLost, is as in ``net.transport``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+from trio.lowlevel import ParkingLot
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import KIB
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes, unsent
+from ledgerlog.testing.deterministic import Simulation
+from ledgerlog.testing.process import Incarnation
+
+__all__ = ["EVERYBODY", "Link", "LinkQuality", "SimNetwork"]
+
+EVERYBODY = "*"
+"""All hosts, where a fault names a host."""
+
+_BACKLOG = 1024
+_FREE_TURNS = 16
+_FIRST_FREE_PORT = 49152
+Piece = bytes | None
+"""Bytes; no bytes for the end of what is sent; None for a reset."""
+
+_FIN: Piece = b""
+_RESET: Piece = None
+
+
+@attrs.frozen(kw_only=True)
+class LinkQuality:
+    """What links are like when nothing is wrong."""
+
+    latency_s: tuple[float, float] = (0.0001, 0.001)
+    tail_share: float = 0.01
+    """So many of the pieces take longer:"""
+    tail_s: float = 0.02
+    """by up to this."""
+    cut_share: float = 0.1
+    """So many of the sends are cut into pieces that travel by themselves."""
+    short_read_share: float = 0.05
+    """So many of the receives get less than there is."""
+
+
+@attrs.define(eq=False)
+class Link:
+    """One direction between two hosts."""
+
+    source: str
+    target: str
+    is_blocked: bool = False
+    slow: float = 1.0
+    """Latencies are this much longer."""
+    bytes_per_s: float | None = None
+    """None: as many as one likes."""
+
+
+class SimNetwork:
+    """The network of a simulated cluster; ``at`` is what one process sees of it."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        quality: LinkQuality | None = None,
+        buffer_bytes: int = 256 * KIB,
+    ) -> None:
+        self.simulation = simulation
+        self.quality = quality or LinkQuality()
+        self.buffer_bytes = buffer_bytes
+        self.random = simulation.random("network")
+        self.resets = 0
+        self.bytes_lost = 0
+        self._hosts: dict[str, None] = {}
+        self._down: dict[str, None] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._owners: dict[str, str] = {}
+        self._listeners: dict[str, _Listener] = {}
+        self._ends: dict[_End, None] = {}
+        self._changed = trio.Event()
+        self._next_port = _FIRST_FREE_PORT
+        self._next_connection = 1
+        self._watchers: list[Callable[[], None]] = []
+
+    def at(self, incarnation: Incarnation) -> HostNetwork:
+        """The network of one life of a process."""
+        self.add_host(incarnation.process)
+        return HostNetwork(self, incarnation)
+
+    def add_host(self, host: str) -> None:
+        """Make a host known, so that EVERYBODY includes it."""
+        self._hosts[host] = None
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def link(self, source: str, target: str) -> Link:
+        """The direction from one host to another, to read it or to make it slow or clogged."""
+        link = self._links.get((source, target))
+        if link is None:
+            link = self._links[source, target] = Link(source, target)
+        return link
+
+    def links(self, a: str, b: str, *, one_way: bool = False) -> list[Link]:
+        """All directions from ``a`` to ``b``, and back unless ``one_way``."""
+        sources = list(self._hosts) if a == EVERYBODY else [a]
+        targets = list(self._hosts) if b == EVERYBODY else [b]
+        pairs = [(s, t) for s in sources for t in targets if s != t]
+        if not one_way:
+            pairs = list(dict.fromkeys(pairs + [(t, s) for s, t in pairs]))
+        return [self.link(*pair) for pair in pairs]
+
+    def block(self, a: str, b: str, *, one_way: bool = False) -> None:
+        """Let nothing through from ``a`` to ``b``, nor back unless ``one_way``, without a word."""
+        for link in self.links(a, b, one_way=one_way):
+            link.is_blocked = True
+        self._on_change()
+
+    def heal(self, a: str = EVERYBODY, b: str = EVERYBODY) -> None:
+        """Let everything through again, at full speed."""
+        for link in self.links(a, b):
+            link.is_blocked, link.slow, link.bytes_per_s = False, 1.0, None
+        self._on_change()
+
+    def reset(self, a: str, b: str, *, half: bool = False) -> int:
+        """Break the connections between two hosts; what is in flight is lost. With ``half`` only the ends at
+        ``a`` learn it now, and the others are half open. How many connections there were."""
+        count = 0
+        for end in [end for end in self._ends if (end.host, end.peer_host) == (a, b)]:
+            count += 1
+            end.outgoing.lose()
+            end.other.outgoing.lose()
+            end.break_off("it was reset")
+            if not half:
+                end.other.break_off("it was reset")
+        self.resets += count
+        return count
+
+    def is_blocked(self, a: str, b: str) -> bool:
+        """Whether a round trip between the two cannot be made."""
+        return self.link(a, b).is_blocked or self.link(b, a).is_blocked
+
+    # --- hosts --------------------------------------------------------------------------------
+
+    def on_process_end(self, incarnation: Incarnation, *, is_silent: bool) -> None:
+        """The process is gone. ``is_silent``: with its machine, which says nothing to anybody."""
+        host = incarnation.process
+        for address, listener in list(self._listeners.items()):
+            if listener.incarnation is incarnation:
+                del self._listeners[address]
+                listener.close()
+        for end in [end for end in self._ends if end.incarnation is incarnation]:
+            end.die(is_silent=is_silent)
+        if is_silent:
+            self._down[host] = None
+
+    def on_process_start(self, host: str) -> None:
+        """The machine is up."""
+        if host in self._down:
+            del self._down[host]
+            self._on_change()
+
+    def on_resume(self) -> None:
+        """A process that was paused goes on."""
+        self._on_change()
+
+    def is_down(self, host: str) -> bool:
+        return host in self._down
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher()`` after each change of links or hosts."""
+        self._watchers.append(watcher)
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+        for end in list(self._ends):
+            end.outgoing.go_on()
+        for watcher in self._watchers:
+            watcher()
+
+    # --- travelling ---------------------------------------------------------------------------
+
+    def latency(self, link: Link, size: int) -> float:
+        """How long a piece takes."""
+        quality, random = self.quality, self.random
+        low, high = quality.latency_s
+        seconds = low + (high - low) * random.random()
+        if random.random() < quality.tail_share:
+            seconds += random.random() * quality.tail_s
+        seconds *= link.slow
+        if link.bytes_per_s is not None:
+            seconds += size / link.bytes_per_s
+        return seconds
+
+    async def travel(self, incarnation: Incarnation, source: str, target: str) -> None:
+        """The time that a small message takes, for as long as the link is blocked or the target is down. On
+        behalf of a process, which may die or be cancelled meanwhile."""
+        link = self.link(source, target)
+        while True:
+            await incarnation.delay(self.latency(link, 64))
+            if not link.is_blocked and target not in self._down:
+                return
+            await self._changed.wait()
+
+    # --- what processes do --------------------------------------------------------------------
+
+    async def _connect(self, incarnation: Incarnation, address: str) -> Stream:
+        _check_address(address)
+        incarnation.enter_door()
+        host = incarnation.process
+        target = self._owners.get(address) or address.partition(":")[0]
+        await self.travel(incarnation, host, target)
+        listener = self._listeners.get(address)
+        refusal = None
+        if listener is None:
+            refusal = "nobody listens"
+        elif len(listener.waiting) >= _BACKLOG:
+            refusal = "too many connections wait there"
+        if listener is None or refusal is not None:
+            await self.travel(incarnation, target, host)
+            raise ConnectionLost(f"cannot connect to {address}: {refusal}")
+        number, self._next_connection = self._next_connection, self._next_connection + 1
+        there, back = _Channel(self, host, target), _Channel(self, target, host)
+        mine = _End(incarnation, target, address, number, incoming=back, outgoing=there)
+        theirs = _End(listener.incarnation, host, f"{host}#{number}", number, incoming=there, outgoing=back)
+        mine.other, theirs.other = theirs, mine
+        self._ends[mine] = self._ends[theirs] = None
+        self.simulation.event("connect", host, target, number)
+        listener.waiting.append(theirs)
+        listener.lot.unpark()
+        try:
+            await self.travel(incarnation, target, host)
+        except BaseException:
+            mine.close()
+            raise
+        return mine
+
+    async def _listen(self, incarnation: Incarnation, address: str) -> Listener:
+        _check_address(address)
+        incarnation.enter_door()
+        await trio.lowlevel.checkpoint()
+        if address.endswith(":0"):
+            address = f"{address[:-1]}{self._next_port}"
+            self._next_port += 1
+        if address in self._listeners:
+            raise ConnectionLost(f"cannot listen at {address}: the address is taken")
+        listener = self._listeners[address] = _Listener(self, incarnation, address)
+        self._owners[address] = incarnation.process
+        return listener
+
+
+@attrs.frozen
+class HostNetwork:
+    """The network as one process sees it (``transport.Network``)."""
+
+    _network: SimNetwork
+    _incarnation: Incarnation
+
+    async def connect(self, address: str) -> Stream:
+        """See ``transport.Network``. It hangs while the link is blocked: the caller brings the deadline."""
+        return await self._network._connect(self._incarnation, address)
+
+    async def listen(self, address: str) -> Listener:
+        return await self._network._listen(self._incarnation, address)
+
+
+def _check_address(address: str) -> None:
+    if not address or not address.isprintable() or any(character.isspace() for character in address):
+        raise InvalidArgument(f"{address!r} is not an address: text without blanks")
+
+
+class _Channel:
+    """One direction of a connection."""
+
+    __slots__ = (
+        "chunks",
+        "in_flight",
+        "is_finished",
+        "last_arrival",
+        "link",
+        "network",
+        "offset",
+        "queue",
+        "readers",
+        "receiver",
+        "sender",
+        "stalled",
+        "unread",
+        "writers",
+    )
+
+    receiver: _End
+    sender: _End
+
+    def __init__(self, network: SimNetwork, source: str, target: str) -> None:
+        self.network = network
+        self.link = network.link(source, target)
+        self.queue: deque[Piece] = deque()  # on the way; there is a timer or a stalled token for each
+        self.stalled = 0
+        self.in_flight = 0
+        self.last_arrival = 0.0
+        self.chunks: deque[bytes] = deque()  # arrived
+        self.offset = 0  # of the first unread byte in the first chunk
+        self.unread = 0
+        self.is_finished = False
+        self.readers = ParkingLot()
+        self.writers = ParkingLot()
+
+    # --- the sender's side --------------------------------------------------------------------
+
+    def put(self, buffers: Sequence[Buffer]) -> int:
+        """Take bytes until full; how many."""
+        network = self.network
+        room = before = network.buffer_bytes - self.in_flight - self.unread
+        taken: list[bytes] = []
+        for buffer in buffers:
+            if room <= 0:
+                break
+            if len(buffer) > room:
+                buffer = memoryview(buffer)[:room]
+            if len(buffer):
+                taken.append(bytes(buffer))
+                room -= len(buffer)
+        if not taken:
+            return 0
+        data = taken[0] if len(taken) == 1 else b"".join(taken)
+        random = network.random
+        if len(data) > 1 and random.random() < network.quality.cut_share:
+            at = random.randrange(1, len(data))
+            self._send(data[:at])
+            self._send(data[at:])
+        else:
+            self._send(data)
+        return before - room
+
+    def put_control(self, piece: Piece) -> None:
+        """Send the end, or a reset."""
+        self._send(piece)
+
+    def _send(self, piece: Piece) -> None:
+        self.queue.append(piece)
+        self.in_flight += len(piece or b"")
+        if self.sender.incarnation.is_paused:
+            self.stalled += 1
+        else:
+            self._set_timer(len(piece or b""))
+
+    def _set_timer(self, size: int) -> None:
+        simulation = self.network.simulation
+        arrival = max(self.last_arrival, simulation.now + self.network.latency(self.link, size))
+        self.last_arrival = arrival
+        simulation.at(arrival, self._arrive)
+
+    def go_on(self) -> None:
+        """Something changed: what was stalled travels again."""
+        if not self.stalled or self._is_blocked() or self.sender.incarnation.is_paused:
+            return
+        stalled, self.stalled = self.stalled, 0
+        for _ in range(stalled):
+            self._set_timer(0)
+
+    def _is_blocked(self) -> bool:
+        return self.link.is_blocked or self.network.is_down(self.link.target)
+
+    # --- the receiver's side ------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        if not self.queue:
+            return  # What was on its way has been lost.
+        if self._is_blocked():
+            self.stalled += 1
+            return
+        piece = self.queue.popleft()
+        receiver = self.receiver
+        if piece is None:  # A reset.
+            receiver.break_off("it was reset by the other end")
+            return
+        self.in_flight -= len(piece)
+        if receiver.is_gone:
+            # Nobody is there to read. The end of a stream that is not read either is not worth a reset.
+            if piece:
+                self.network.bytes_lost += len(piece)
+                if not self.sender.is_gone:
+                    receiver.outgoing.put_control(_RESET)
+            self.writers.unpark_all()
+            return
+        self.network.simulation.event("arrive", self.link.source, self.link.target, len(piece))
+        if piece:
+            self.chunks.append(piece)
+            self.unread += len(piece)
+        else:
+            self.is_finished = True
+        self.readers.unpark_all()
+
+    def take_into(self, buffer: memoryview) -> int:
+        """Move bytes to the front of ``buffer``; how many."""
+        size = min(len(buffer), self.unread)
+        network = self.network
+        if size > 1 and network.random.random() < network.quality.short_read_share:
+            size = network.random.randrange(1, size)
+        filled = 0
+        chunks = self.chunks
+        while filled < size:
+            chunk = chunks[0]
+            count = min(len(chunk) - self.offset, size - filled)
+            buffer[filled : filled + count] = memoryview(chunk)[self.offset : self.offset + count]
+            filled += count
+            self.offset += count
+            if self.offset == len(chunk):
+                chunks.popleft()
+                self.offset = 0
+        self.unread -= filled
+        self.writers.unpark_all()
+        return filled
+
+    def lose(self) -> None:
+        """What is on the way does not arrive."""
+        self.network.bytes_lost += self.in_flight
+        self.queue.clear()
+        self.in_flight = self.stalled = 0
+        self.writers.unpark_all()
+
+    def discard(self) -> None:
+        """What has arrived is not read."""
+        self.chunks.clear()
+        self.offset = self.unread = 0
+
+    def wake(self) -> None:
+        self.readers.unpark_all()
+        self.writers.unpark_all()
+
+
+class _End:
+    """One end of a connection; see ``transport.Stream``."""
+
+    other: _End
+
+    def __init__(
+        self,
+        incarnation: Incarnation,
+        peer_host: str,
+        peer: str,
+        number: int,
+        *,
+        incoming: _Channel,
+        outgoing: _Channel,
+    ) -> None:
+        self.incarnation = incarnation
+        self.host = incarnation.process
+        self.peer_host = peer_host
+        self.number = number
+        self.incoming = incoming
+        self.outgoing = outgoing
+        incoming.receiver = self
+        outgoing.sender = self
+        self._peer = peer
+        self._is_closed = False
+        self._broken: str | None = None
+        self._free_turns = _FREE_TURNS
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody will read here."""
+        return self._is_closed or self._broken is not None
+
+    def _check(self) -> None:
+        self.incarnation.check()
+        if self._is_closed:
+            raise ConnectionLost(f"the connection with {self._peer} is closed")
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        assert len(buffer), "there is no room to receive into"
+        await self._take_turn()
+        incoming = self.incoming
+        while True:
+            self._check()
+            if self.incarnation.is_paused:
+                await self.incarnation.wait_running()
+                continue
+            if incoming.unread:
+                return incoming.take_into(buffer)
+            if self._broken is not None:
+                raise ConnectionLost(f"the connection with {self._peer} broke: {self._broken}")
+            if incoming.is_finished:
+                return 0
+            await incoming.readers.park()
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        self._check()
+        if self._broken is not None:
+            raise ConnectionLost(f"the connection with {self._peer} broke: {self._broken}")
+        return self.outgoing.put(buffers)
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        await self._take_turn()
+        left = buffers_bytes(buffers)
+        while True:
+            sent = self.send_nowait(buffers)
+            left -= sent
+            if not left:
+                return
+            buffers = unsent(buffers, sent)
+            await self.outgoing.writers.park()
+
+    def close(self) -> None:
+        if self._is_closed or self.incarnation.is_dead:
+            return
+        self._shut(is_silent=False)
+
+    # --- the world's part ---------------------------------------------------------------------
+
+    def die(self, *, is_silent: bool) -> None:
+        """The process has ended."""
+        if self._is_closed:
+            return
+        if is_silent:
+            self.outgoing.lose()
+        self._shut(is_silent=is_silent)
+
+    def _shut(self, *, is_silent: bool) -> None:
+        self._is_closed = True
+        if not is_silent and self._broken is None:
+            # As the kernel does: who closes without having read everything resets.
+            self.outgoing.put_control(_RESET if self.incoming.unread else _FIN)
+        self.incoming.discard()
+        self._wake()
+        self._forget()
+
+    def break_off(self, why: str) -> None:
+        """The connection is of no use any more, and this end knows."""
+        if self._broken is not None or self._is_closed:
+            return
+        self._broken = why
+        self.incoming.discard()
+        self._wake()
+        self._forget()
+
+    def _wake(self) -> None:
+        self.incoming.wake()
+        self.outgoing.wake()
+
+    def _forget(self) -> None:
+        if self.other.is_gone:
+            self.outgoing.network._ends.pop(self, None)
+            self.outgoing.network._ends.pop(self.other, None)
+
+    async def _take_turn(self) -> None:
+        self._free_turns -= 1
+        if self._free_turns > 0:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._free_turns = _FREE_TURNS
+            await trio.lowlevel.checkpoint()
+
+
+class _Listener:
+    """See ``transport.Listener``."""
+
+    def __init__(self, network: SimNetwork, incarnation: Incarnation, address: str) -> None:
+        self._network = network
+        self._address = address
+        self._is_closed = False
+        self.incarnation = incarnation
+        self.waiting: deque[_End] = deque()
+        self.lot = ParkingLot()
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def accept(self) -> Stream:
+        await trio.lowlevel.checkpoint()
+        while True:
+            await self.incarnation.wait_running()
+            if self._is_closed:
+                raise ConnectionLost(f"the listener at {self._address} is closed")
+            if self.waiting:
+                return self.waiting.popleft()
+            await self.lot.park()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._network._listeners.get(self._address) is self:
+            del self._network._listeners[self._address]
+        while self.waiting:
+            self.waiting.popleft().close()
+        self.lot.unpark_all()

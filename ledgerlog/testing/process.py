@@ -1,0 +1,116 @@
+"""Processes of a simulated cluster: what ends when one is killed, and what it can no longer do.
+
+Each life of a process is an ``Incarnation``. Everything that a process does to the world goes through a door:
+its network, its disk, its metadata store, its random bytes. Each door asks the incarnation first. A crash
+makes the incarnation dead and then cancels its tasks. Their ``finally`` blocks and ``__aexit__`` methods
+still run, because coroutines cannot simply be dropped, and they find every door closed: ``NodeCrashed``. So
+nothing that a process does while it unwinds reaches anybody, just as nothing is done by a process after
+SIGKILL. ``NodeCrashed`` is no ``Exception``: code that handles faults does not handle its own death.
+
+Python between two awaits cannot be interrupted here, while a real kill can come anywhere. ``crash_at_door``
+makes up for that: the process dies at its n-th effect, before or right after it.
+
+**Paused** (SIGSTOP) is a process to which no door answers: what it waited for from the world is held back
+until it is resumed, and what it sends stays with it. Its own timers fire meanwhile, which a real stopped
+process would see only afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import trio
+
+from ledgerlog.testing.deterministic import Simulation
+
+__all__ = ["Incarnation", "NodeCrashed"]
+
+
+class NodeCrashed(BaseException):
+    """The process that the caller belongs to is dead: it can do nothing any more."""
+
+
+class Incarnation:
+    """One life of a process."""
+
+    def __init__(
+        self, simulation: Simulation, process: str, number: int, on_crash: Callable[[], None]
+    ) -> None:
+        self.simulation = simulation
+        self.process = process
+        self.number = number
+        """1 for the first life."""
+        self.is_dead = False
+        self.is_paused = False
+        self.scope = trio.CancelScope()
+        """Everything that the process runs is inside it."""
+        self.random: Random = simulation.random(f"process {process} {number}")
+        """For what the process draws itself: ids, keys, jitter."""
+        self._on_crash = on_crash
+        self._changed = trio.Event()
+        self._doors_left = 0
+        self._dies_before = False
+        self._dies_after = False
+
+    def check(self) -> None:
+        """Every door begins with this."""
+        if self.is_dead:
+            raise NodeCrashed(f"{self.process} is dead")
+
+    def enter_door(self) -> None:
+        """As ``check``, in front of an effect at which a crash may be planned."""
+        self.check()
+        if self._doors_left:
+            self._doors_left -= 1
+            if not self._doors_left:
+                if self._dies_before:
+                    self._on_crash()
+                    self.check()
+                self._dies_after = True
+
+    def leave_door(self) -> None:
+        """The effect has happened, and nobody knows of it yet."""
+        if self._dies_after:
+            self._dies_after = False
+            self._on_crash()
+        self.check()
+
+    def crash_at_door(self, count: int, *, before: bool) -> None:
+        """Die at the ``count``-th effect from now on, before it or right after it."""
+        assert count > 0
+        self._doors_left = count
+        self._dies_before = before
+
+    # --- what the supervisor does ---------------------------------------------------------------
+
+    def die(self) -> None:
+        """Close all doors, then end all tasks."""
+        self.is_dead, self.is_paused = True, False
+        self._wake()
+        self.scope.cancel()
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    async def wait_running(self) -> None:
+        """Return at once unless the process is paused; then once it is resumed. NodeCrashed if it dies."""
+        while self.is_paused and not self.is_dead:
+            await self._changed.wait()
+        self.check()
+
+    async def delay(self, seconds: float) -> None:
+        """The time that something in the world takes. It can be cancelled."""
+        self.check()
+        await trio.sleep(seconds)
+        await self.wait_running()
