@@ -1,4 +1,4 @@
-"""``python -m tests.mutants [name ...] [-j 2]``: put known bugs back and see that tests notice each.
+"""``python -m tests.mutants [name ...] [-j 2] [--every]``: put known bugs back; tests must notice each.
 
 Names choose mutants by the beginning of their names; without any, all are tried. Prints a line for each as
 it is done, and at the end what was not as it should be. Exit 0: every mutant was caught, and no equivalent
@@ -20,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="the beginnings of the names of those to try")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="how many to try side by side")
+    parser.add_argument("--every", action="store_true", help="every test that a mutant names must notice it")
     parser.add_argument("--list", action="store_true", help="only say which there are")
     arguments = parser.parse_args()
     chosen = [m for m in MUTANTS if not arguments.names or m.name.startswith(tuple(arguments.names))]
@@ -41,7 +42,9 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
         try:
-            verdicts = run_mutants(chosen, Path(directory), workers=arguments.jobs, on_verdict=tell)
+            verdicts = run_mutants(
+                chosen, Path(directory), workers=arguments.jobs, every=arguments.every, on_verdict=tell
+            )
         except (Stale, RunFailed) as failure:
             print(failure, file=sys.stderr)
             return 1

@@ -24,6 +24,9 @@ _TEST_CRASHES = "tests/storage/test_crash_states.py"
 _TEST_UNSYNCED = "tests/storage/test_unsynced_writes.py"
 _TEST_DAMAGE = "tests/storage/test_damage.py"
 _TEST_SERVER = "tests/shells/test_server.py"
+_SCHEDULE = (
+    "tests/scenarios/test_schedules.py::test_production_code_does_not_take_the_step_that_breaks_a_ledger"
+)
 
 VERDICTS = (
     mutant(
@@ -34,6 +37,7 @@ VERDICTS = (
         "if self.is_fenced and self.ledger_id < 0:",
         f"{_TEST_STATE}::test_an_ordinary_add_is_accepted_until_the_fence_and_refused_after_it",
         f"{_TEST_ENGINE}::test_rule_2_adds_fail_at_once_and_the_fence_is_answered_after_its_sync",
+        f"{_SCHEDULE}[T23]",
     ),
     mutant(
         "recovery_adds_are_fenced_too",
@@ -173,6 +177,7 @@ FENCES = (
         "return self.is_fenced",
         f"{_TEST_STATE}::test_a_fence_is_settled_only_once_its_own_block_is_durable",
         f"{_TEST_ENGINE}::test_rule_2_a_second_fencer_waits_for_the_first_sync_and_adds_none",
+        f"{_SCHEDULE}[T08]",
     ),
     mutant(
         "adds_pass_until_the_fence_is_durable",

@@ -17,6 +17,9 @@ _TEST_PENDING = "tests/unit/test_pending.py"
 _TEST_WRITER = "tests/unit/test_writer_core.py"
 _TEST_RECOVERY = "tests/unit/test_recovery_core.py"
 _TEST_READER = "tests/unit/test_reader_core.py"
+_SCHEDULE = (
+    "tests/scenarios/test_schedules.py::test_production_code_does_not_take_the_step_that_breaks_a_ledger"
+)
 
 QUORUMS = (
     mutant(
@@ -26,6 +29,7 @@ QUORUMS = (
         "return self.write_quorum - self.ack_quorum + 1",
         "return max(1, self.write_quorum - self.ack_quorum)",
         f"{_TEST_QUORUM}::test_an_acknowledged_entry_and_a_negative_quorum_exclude_each_other",
+        f"{_SCHEDULE}[T03]",
     ),
     mutant(
         "fence_quorum_over_the_ensemble",
@@ -36,6 +40,7 @@ QUORUMS = (
         "        missing_max = self.ack_quorum - 1\n",
         f"{_TEST_QUORUM}::test_the_table_of_coverage",
         f"{_TEST_RECOVERY}::test_reading_starts_once_every_write_set_is_covered_and_not_before",
+        f"{_SCHEDULE}[T26]",
     ),
     mutant(
         "coverage_allows_an_ack_quorum_outside",
@@ -113,8 +118,8 @@ PENDING = (
         _PENDING,
         "            slot.bookie = bookie\n            slot.confirmed.clear()\n",
         "            slot.bookie = bookie\n",
-        f"{_TEST_PENDING}::test_a_replacement_is_sent_everything_that_is_pending",
-        f"{_TEST_PENDING}::test_watermarks_sends_and_pins_are_those_of_a_model_that_keeps_a_set_for_every_entry",
+        f"{_TEST_PENDING}::test_confirmations_of_a_replaced_bookie_do_not_pass_to_its_replacement",
+        f"{_SCHEDULE}[T14]",
         also=(Edit(_PENDING, "            self.slots[index].confirmed.clear()\n", ""),),
     ),
     mutant(
@@ -125,6 +130,7 @@ PENDING = (
         "start - 1 if slot.index in without else",
         f"{_TEST_PENDING}::"
         "test_confirmations_of_a_slot_that_is_being_replaced_stop_counting_before_the_write_is_sent",
+        f"{_SCHEDULE}[T15]",
         also=(Edit(_PENDING, "            self.slots[index].confirmed.clear()\n", ""),),
     ),
     mutant(
@@ -151,6 +157,7 @@ PENDING = (
         "else slot.confirmed.reach(start)",
         "else max([start - 1, *(high for _, high in slot.confirmed.ranges())])",
         f"{_TEST_PENDING}::test_the_lac_is_the_end_of_the_unbroken_prefix_that_an_ack_quorum_confirmed",
+        f"{_SCHEDULE}[T07]",
     ),
     mutant(
         "ack_quorum_one_too_small",
@@ -209,6 +216,7 @@ PENDING = (
         "else:",
         f"{_TEST_PENDING}::"
         "test_a_bookie_that_an_acknowledged_entry_needs_for_its_ack_quorum_is_pinned_in_both_modes",
+        f"{_SCHEDULE}[T16]",
     ),
     mutant(
         "pinned_one_by_one",
@@ -229,7 +237,6 @@ PENDING = (
         "            ):\n"
         "                return True\n",
         f"{_TEST_PENDING}::test_full_pinning_keeps_a_bookie_that_confirmed_any_committed_entry_above_the_lafr",
-        f"{_TEST_PENDING}::test_watermarks_sends_and_pins_are_those_of_a_model_that_keeps_a_set_for_every_entry",
     ),
     mutant(
         "replacement_is_not_sent_what_is_pending",
@@ -243,19 +250,28 @@ PENDING = (
         "nothing_is_sent_again_after_a_loss",
         "A.1 queue rule 3",
         _PENDING,
-        "            slot.failed = False\n            slot.sent = slot.confirmed.reach(self.settled + 1)\n",
-        "            slot.failed = False\n",
+        "            slot.sent = slot.confirmed.reach(self._carried.get(slot.index, self.settled) + 1)\n",
+        "",
         f"{_TEST_PENDING}::"
         "test_a_failed_slot_is_sent_nothing_and_a_returned_one_all_that_it_has_not_confirmed",
     ),
     mutant(
-        "acks_are_not_recorded_after_the_ack_quorum",
+        "acks_of_acknowledged_entries_are_not_recorded",
         "rule 11",
         _PENDING,
         "        settled = self.settled\n        if last <= settled:\n            return False\n",
         "        settled = self.settled\n        if last <= self.lac:\n            return False\n",
-        f"{_TEST_PENDING}::test_confirmations_are_recorded_after_the_ack_quorum_was_reached",
         f"{_TEST_PENDING}::test_the_lafr_waits_for_the_whole_write_set_and_the_lac_does_not",
+    ),
+    mutant(
+        "acks_beyond_the_ack_quorum_are_not_recorded",
+        "rule 11",
+        _PENDING,
+        "        slot.confirmed.add(max(first, settled + 1), last)\n",
+        "        if sum(last in other.confirmed for other in self.slots) >= self.replication.ack_quorum:\n"
+        "            return False\n"
+        "        slot.confirmed.add(max(first, settled + 1), last)\n",
+        f"{_TEST_PENDING}::test_confirmations_are_recorded_after_the_ack_quorum_was_reached",
     ),
     mutant(
         "acks_of_strangers_count",
@@ -269,8 +285,8 @@ PENDING = (
         "a_batch_is_kept_until_the_write_quorum_in_the_plain_mode",
         "A.1 queue rule 2",
         _PENDING,
-        "while batches and batches[0].last <= settled:",
-        "while batches and batches[0].last < settled:",
+        "while batches and batches[0].last <= retiring:",
+        "while batches and batches[0].last < retiring:",
         f"{_TEST_PENDING}::test_in_the_plain_mode_a_batch_retires_when_its_last_entry_is_at_the_lac",
     ),
     equivalent(
@@ -296,6 +312,7 @@ WRITER = (
         "self.close_at = self.lac",
         "self.close_at = self.pending.lap",
         f"{_TEST_WRITER}::test_a_ledger_is_closed_at_the_lac_and_not_at_the_last_add_pushed",
+        f"{_SCHEDULE}[T05]",
     ),
     mutant(
         "acks_count_after_the_close_snapshot",
@@ -305,6 +322,7 @@ WRITER = (
         "        return self.pending.on_add_ok(bookie, first, last)",
         "        return self.pending.on_add_ok(bookie, first, last)",
         f"{_TEST_WRITER}::test_once_the_end_is_fixed_nothing_more_is_acknowledged",
+        f"{_SCHEDULE}[T06]",
     ),
     mutant(
         "a_fence_starts_an_ensemble_change",
@@ -330,6 +348,7 @@ WRITER = (
         "        stored = attrs.evolve(stored, state=LedgerState.OPEN, last_entry=None)\n"
         "        self.metadata, self.version = stored, version\n        if stored.state",
         f"{_TEST_WRITER}::test_a_change_that_meets_a_recovery_kills_the_writer",
+        f"{_SCHEDULE}[T22]",
     ),
     mutant(
         "a_change_starts_where_its_first_attempt_did",
@@ -455,6 +474,7 @@ RECOVERY = (
         "                elif answer.failed:\n                    unknowns += 1\n",
         "                elif answer.failed:\n                    negatives += 1\n",
         f"{_TEST_RECOVERY}::test_a_time_out_is_never_a_negative",
+        f"{_SCHEDULE}[T04]",
     ),
     mutant(
         "limbo_is_negative",
@@ -463,6 +483,7 @@ RECOVERY = (
         "                    negatives += 1\n                else:\n                    unknowns += 1\n",
         "                    negatives += 1\n                else:\n                    negatives += 1\n",
         f"{_TEST_RECOVERY}::test_limbo_is_never_a_negative",
+        f"{_SCHEDULE}[T10]",
     ),
     mutant(
         "a_cut_answer_is_negative",
@@ -480,8 +501,7 @@ RECOVERY = (
         "            for slot in range(replication.ensemble):\n",
         f"{_TEST_RECOVERY}::"
         "test_a_bookie_is_asked_for_entries_of_its_write_sets_alone_and_every_entry_of_its_whole_write_set",
-        f"{_TEST_RECOVERY}::"
-        "test_the_verdict_on_an_entry_is_that_of_the_rule_after_every_answer_and_every_time_out",
+        f"{_SCHEDULE}[T02]",
         also=(
             Edit(
                 _RECOVERY,
@@ -497,6 +517,7 @@ RECOVERY = (
         "elif negatives >= replication.negative_quorum:",
         "elif negatives >= 1:",
         f"{_TEST_RECOVERY}::test_one_negative_too_few_is_no_verdict",
+        f"{_SCHEDULE}[T03]",
     ),
     mutant(
         "an_ack_quorum_of_copies_is_needed",
@@ -513,6 +534,7 @@ RECOVERY = (
         "                        break\n"
         "                    continue\n",
         f"{_TEST_RECOVERY}::test_one_copy_is_enough_to_recover_an_entry",
+        f"{_SCHEDULE}[T27]",
         also=(
             Edit(
                 _RECOVERY,
@@ -530,6 +552,7 @@ RECOVERY = (
         "        changed = attrs.evolve(self.metadata, fragments=fragments, token=self._new_token())\n"
         "        self.intent = MetadataIntent(changed, self.version)\n",
         f"{_TEST_RECOVERY}::test_a_private_change_is_published_by_the_closing_write_alone",
+        f"{_SCHEDULE}[T12]",
     ),
     mutant(
         "reading_starts_at_the_first_entry_of_all",
@@ -538,6 +561,7 @@ RECOVERY = (
         "self.start = self.frozen_lac = self.frozen.first_entry - 1  # The floor (R-B3).",
         "self.start = self.frozen_lac = NO_ENTRY",
         f"{_TEST_RECOVERY}::test_reading_starts_no_lower_than_the_last_fragment",
+        f"{_SCHEDULE}[T21]",
     ),
     mutant(
         "reading_starts_after_the_lac_in_guaranteed_mode",
@@ -546,6 +570,7 @@ RECOVERY = (
         "self.start = max(self.start, lafr if self.replication.guaranteed else lac)",
         "self.start = max(self.start, lac)",
         f"{_TEST_RECOVERY}::test_in_guaranteed_mode_reading_starts_after_the_lafr",
+        f"{_SCHEDULE}[T17]",
     ),
     mutant(
         "closed_before_the_write_back",
@@ -554,6 +579,7 @@ RECOVERY = (
         "if self.phase is Phase.CLOSING and self.pending.is_drained and self.intent is None:",
         "if self.phase is Phase.CLOSING and self.intent is None:",
         f"{_TEST_RECOVERY}::test_closing_waits_until_every_write_back_has_its_ack_quorum",
+        f"{_SCHEDULE}[T19]",
         also=(
             Edit(
                 _RECOVERY,
@@ -587,6 +613,8 @@ RECOVERY = (
         "        self.frozen_lac = max(self.frozen_lac, self.pending.lac)\n"
         "        if self.phase is Phase.READING",
         f"{_TEST_RECOVERY}::test_write_backs_carry_the_lac_and_lafr_at_which_recovery_started",
+        f"{_SCHEDULE}[T25]",
+        f"{_SCHEDULE}[T31]",
     ),
     mutant(
         "recovery_adds_advance_the_lafr",
@@ -595,15 +623,28 @@ RECOVERY = (
         "return self.start if self.replication.guaranteed else NO_ENTRY",
         "return self.pending.lafr if self.replication.guaranteed else NO_ENTRY",
         f"{_TEST_RECOVERY}::test_write_backs_carry_the_lac_and_lafr_at_which_recovery_started",
+        f"{_SCHEDULE}[T32]",
     ),
     mutant(
         "the_loser_of_the_closing_race_writes_again",
         "A.1, T20",
         _RECOVERY,
         "        elif stored.state is LedgerState.CLOSED:\n            self._finish(stored)",
-        "        elif stored.state is LedgerState.CLOSED and self.phase is Phase.CLOSING and version > 99:\n"
+        "        elif stored.state is LedgerState.CLOSED and (\n"
+        "            self.phase is not Phase.CLOSING or stored.last_entry == self.last_recoverable\n"
+        "        ):\n"
         "            self._finish(stored)",
         f"{_TEST_RECOVERY}::test_whoever_loses_the_closing_race_adopts_the_winners_end",
+        f"{_SCHEDULE}[T20]",
+        also=(
+            Edit(
+                _RECOVERY,
+                "        elif stored.state is LedgerState.IN_RECOVERY and "
+                "stored.last_fragment == self.frozen:\n",
+                "        elif stored.last_fragment == self.frozen:\n"
+                "            stored = attrs.evolve(stored, state=LedgerState.IN_RECOVERY, last_entry=None)\n",
+            ),
+        ),
     ),
     mutant(
         "a_joining_recoverer_bumps_the_version",

@@ -33,7 +33,7 @@ from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("ledgerlog", "bookie", "tests", "docs", "pyproject.toml")
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 300.0
 _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
 _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
@@ -70,10 +70,9 @@ class _Ran:
     status: int
     output: str
 
-    def first_failed(self) -> tuple[str, str] | None:
-        """The test that failed first and why, None if none did."""
-        found = _FAILED.search(self.output)
-        return None if found is None else (found[1], found[2] or "")
+    def failed(self) -> list[tuple[str, str]]:
+        """The tests that failed, and why."""
+        return _FAILED.findall(self.output)
 
 
 @attrs.frozen
@@ -127,8 +126,8 @@ class Copy:
         options = ["-q", "--tb=line", "--no-header", "-p", "no:cacheprovider", *(["-x"] * until_failure)]
         return self._run([sys.executable, "-m", "pytest", *options, *tests])
 
-    def try_mutant(self, mutant: Mutant) -> Verdict:
-        """Ask the mutant's tests. Raises Stale."""
+    def try_mutant(self, mutant: Mutant, *, every: bool = False) -> Verdict:
+        """Ask the mutant's tests: until one notices, or ``every`` one. Raises Stale."""
         begin = time.monotonic()
         patched = mutant.patched(self.root)
         before = {file: (self.root / file).read_bytes() for file in patched}
@@ -138,28 +137,31 @@ class Copy:
                 (self.root / file).write_text(text, encoding="utf-8")
                 moment = times[file].st_mtime_ns + 10**10
                 os.utime(self.root / file, ns=(moment, moment))
-            ran = self.run_tests(mutant.tests)
+            ran = self.run_tests(mutant.tests, until_failure=not every)
         finally:
             for file, data in before.items():
                 (self.root / file).write_bytes(data)
                 os.utime(self.root / file, ns=(times[file].st_atime_ns, times[file].st_mtime_ns))
-        outcome, by = _judge(mutant, ran)
+        outcome, by = _judge(mutant, ran, every=every)
         return Verdict(mutant, outcome, time.monotonic() - begin, by)
 
 
-def _judge(mutant: Mutant, ran: _Ran) -> tuple[Outcome, str]:
-    failed = ran.first_failed()
-    if ran.status == 0 and failed is None:
+def _judge(mutant: Mutant, ran: _Ran, *, every: bool) -> tuple[Outcome, str]:
+    failed = ran.failed()
+    if ran.status == 0 and not failed:
         return (Outcome.SURVIVED, "") if mutant.equivalent is None else (Outcome.EQUIVALENT, "")
-    if ran.status != 1 or failed is None:
+    if ran.status != 1 or not failed:
         lines = [line for line in ran.output.splitlines() if line.strip()]
         return Outcome.MISTAKE, f"exit {ran.status}: {' / '.join(lines[-3:])}"
-    test, why = failed
-    if why.startswith(_MISTAKES):
-        return Outcome.MISTAKE, f"{test}: {why}"
+    for test, why in failed:
+        if why.startswith(_MISTAKES):
+            return Outcome.MISTAKE, f"{test}: {why}"
     if mutant.equivalent is not None:
-        return Outcome.NOT_EQUIVALENT, f"{test}: {why}"
-    return Outcome.CAUGHT, test
+        return Outcome.NOT_EQUIVALENT, ": ".join(failed[0])
+    blind = [asked for asked in mutant.tests if not any(test.startswith(asked) for test, _ in failed)]
+    if every and blind:
+        return Outcome.SURVIVED, f"not noticed by {', '.join(blind)}"
+    return Outcome.CAUGHT, failed[0][0]
 
 
 def run_mutants(
@@ -167,9 +169,12 @@ def run_mutants(
     directory: Path,
     *,
     workers: int = 1,
+    every: bool = False,
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
 ) -> list[Verdict]:
     """Try the mutants in copies below ``directory``; the verdicts in the order of ``mutants``.
+
+    One test that notices is enough, or with ``every`` each that a mutant names must.
 
     Raises Stale if one cannot be applied, and RunFailed if the tests fail without any mutant."""
     for each in mutants:
@@ -193,7 +198,7 @@ def run_mutants(
     def work(copy: Copy) -> None:
         try:
             while not failures:
-                verdict = copy.try_mutant(waiting.get_nowait())
+                verdict = copy.try_mutant(waiting.get_nowait(), every=every)
                 with lock:
                     verdicts[verdict.mutant.name] = verdict
                     on_verdict(verdict)
