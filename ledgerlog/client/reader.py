@@ -36,7 +36,7 @@ from ledgerlog.errors import (
     InvalidArgument,
 )
 from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
-from ledgerlog.meta.store import MetadataStore, Watch
+from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
@@ -48,6 +48,10 @@ LAC_CATCH_UP_S = 0.1
 
 STRAGGLER_S = 0.02
 """How long the remaining bookies are waited for once enough have told their LAC."""
+
+METADATA_LOOK_S = 0.1
+"""A reader that waits looks at the metadata so long after it last did, and then whenever it changes: one that
+follows a busy writer is woken far more often, and asks the store for nothing meanwhile."""
 
 _RETRY_S = 0.1
 
@@ -72,6 +76,7 @@ class LedgerReader:
         self._store = store
         self._prefer = prefer
         self._lac = metadata.fragments[-1].first_entry - 1  # All below the last fragment is committed.
+        self._looked_at = trio.current_time()  # when the metadata was read, at the latest
         self._unconfirmed = NO_ENTRY  # held by a bookie, and waited for in vain
         self._failed: dict[BookieId, None] = {}
 
@@ -82,7 +87,9 @@ class LedgerReader:
 
     async def refresh(self) -> LedgerMetadata:
         """Read the metadata again. LedgerNotFound, MetadataUnavailable."""
+        begun = trio.current_time()
         self.metadata, _ = await self._registry.read(self.ledger_id)
+        self._looked_at = begun
         return self.metadata
 
     # --- the end ------------------------------------------------------------------------------
@@ -173,18 +180,18 @@ class LedgerReader:
         if self.is_closed or self._lac > entry_id:
             await trio.lowlevel.checkpoint()
         else:
-            async with self._store.watch(ledger_path(self.ledger_id)) as watch:
-                await self.refresh()
-                if not self.metadata.is_closed:
-                    await first_of(partial(self._follow_metadata, watch), partial(self._poll_any, entry_id))
+            await first_of(self._follow_metadata, partial(self._poll_any, entry_id))
         return self._readable()
 
-    async def _follow_metadata(self, watch: Watch) -> None:
+    async def _follow_metadata(self) -> None:
         """Return when the ledger is closed or its entries go to other bookies."""
         ensemble = self.metadata.last_fragment.ensemble
-        while not self.metadata.is_closed and self.metadata.last_fragment.ensemble == ensemble:
-            await watch.wait()
+        await trio.sleep_until(self._looked_at + METADATA_LOOK_S)
+        async with self._store.watch(ledger_path(self.ledger_id)) as watch:
             await self.refresh()
+            while not self.metadata.is_closed and self.metadata.last_fragment.ensemble == ensemble:
+                await watch.wait()
+                await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
         """Long polls to the whole last ensemble, until one shows a LAC beyond ``entry_id`` or all end."""

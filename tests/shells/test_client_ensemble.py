@@ -476,4 +476,5 @@ async def test_in_guaranteed_mode_appends_without_an_ack_quorum_have_an_unknown_
         assert not (await client.ledgers.metadata(writer.ledger_id)).is_closed
         for bookie in dead:
             await bookie.start()
-        assert (await client.ledgers.recover(writer.ledger_id)).last_entry == 1
+        # One bookie has the second entry: recovery may keep it, and may hear first the two that have not.
+        assert (await client.ledgers.recover(writer.ledger_id)).last_entry in (0, 1)

@@ -10,7 +10,7 @@ import trio
 from clusters import Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
-from ledgerlog.client.reader import LAC_CATCH_UP_S, LedgerReader
+from ledgerlog.client.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, LedgerReader
 from ledgerlog.errors import (
     EntryCorrupt,
     EntryNotFound,
@@ -20,6 +20,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
 )
 from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import Fragment
 from ledgerlog.model.quorum import Replication
@@ -304,6 +305,34 @@ async def test_following_gives_every_entry_once_and_ends_with_the_ledger(clock: 
         assert seen == list(enumerate(payloads(60)))
         async with aclosing(reader.follow(58)) as entries:
             assert [entry_id async for entry_id, _ in entries] == [58, 59]
+
+
+async def test_who_follows_a_busy_writer_leaves_the_metadata_store_alone(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        looks: list[float] = []
+        get = other.store.inner.get
+
+        async def counted(path: str) -> Versioned | None:
+            looks.append(trio.current_time())
+            return await get(path)
+
+        monkeypatch.setattr(other.store.inner, "get", counted)
+        begun = trio.current_time()
+        for number in range(1, 300):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.append, b"x")
+                assert await reader.wait_beyond(number - 1) == number
+        await writer.close()
+        while not reader.is_closed:
+            await reader.wait_beyond(299)
+        waited = trio.current_time() - begun
+        assert len(looks) <= 2 + waited / METADATA_LOOK_S
+        assert len(looks) < 60
 
 
 async def test_following_goes_on_while_one_bookie_hears_nothing_of_the_writer(clock: MockClock) -> None:
