@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import attrs
@@ -130,36 +131,53 @@ def walk(configuration: Configuration, seeds: range, *, steps_max: int = 400) ->
     result = Result(configuration)
     seen: set[int] = set()
     for seed in seeds:
-        random = Random(f"walk/{seed}")
-        slow = {place: random.choice((0.15, 1.0, 1.0)) for place in range(len(world.place_of))}
         state = world.initial()
-        taken: list[str] = []
-        for depth in range(steps_max):
-            actions = list(world.actions(state))
-            if not actions:
-                break
-            actions.sort(key=repr)
-            weights = [_weight(world, action, slow) for action in actions]
-            (action,) = random.choices(actions, weights)
-            result.transitions += 1
-            taken.append(describe(world, state, action))
-            try:
-                state = world.step(state, action)
-            except Violation as violation:
-                result.schedule = Schedule(configuration, (f"seed {seed}", *taken), violation)
-                result.states, result.depth = len(seen), max(result.depth, depth)
-                result.seconds = time.process_time() - begin
-                return result
-            seen.add(state.print)
-            result.depth = max(result.depth, depth)
+        taken = [f"seed {seed}"]
+        try:
+            for state, words in wander(world, Random(f"walk/{seed}"), steps_max):
+                taken.append(words)
+                seen.add(state.print)
+        except _Broke as broke:
+            taken.append(broke.words)
+            result.schedule = Schedule(configuration, tuple(taken), broke.violation)
+        result.transitions += len(taken) - 1
+        result.depth = max(result.depth, len(taken) - 1)
         result.closed += world.metadata(state).is_closed
         result.acknowledged += world.node(state, OWNER).core.lac + 1
+        if result.schedule is not None:
+            break
     result.states = len(seen)
     result.seconds = time.process_time() - begin
     return result
 
 
-def _weight(world: World, action: Action, slow: dict[int, float]) -> float:
+class _Broke(Exception):
+    def __init__(self, words: str, violation: Violation) -> None:
+        self.words = words
+        self.violation = violation
+
+
+def wander(
+    world: World, random: Random, steps_max: int, *, spared: tuple[Action, ...] = ()
+) -> Iterator[tuple[State, str]]:
+    """A walk from the beginning: each state on it, with the action that led there in words. ``spared``
+    actions are never taken."""
+    slow = [random.choice((0.15, 1.0, 1.0)) for _ in world.names]
+    state = world.initial()
+    for _ in range(steps_max):
+        actions = sorted((action for action in world.actions(state) if action not in spared), key=repr)
+        if not actions:
+            return
+        (action,) = random.choices(actions, [_weight(world, action, slow) for action in actions])
+        words = describe(world, state, action)
+        try:
+            state = world.step(state, action)
+        except Violation as violation:
+            raise _Broke(words, violation) from violation
+        yield state, words
+
+
+def _weight(world: World, action: Action, slow: Sequence[float]) -> float:
     """How likely an action is, before all are made to sum to one."""
     if action[0] == "message":
         return 1.0 * slow[world.targets[action[1]]]
