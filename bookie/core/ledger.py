@@ -75,7 +75,7 @@ class LedgerState:
     is_dirty: bool = False
     """The index does not have this state."""
     is_fence_durable: bool = False
-    """Known to be durable from before; ``fence_sequence`` does not matter then."""
+    """The journal has the fence, durably; ``fence_sequence`` does not matter then."""
     pins: int = 0
     """Operations that hold this object across a wait."""
     was_used: bool = True
@@ -98,9 +98,11 @@ class LedgerState:
         )
 
     def to_store(self) -> StoredLedger:
+        """For the index. It can be made again from the journal, so it may not say what that does not: a
+        fence that has no durable record there is left out."""
         return StoredLedger(
             key=self.key,
-            is_fenced=self.is_fenced,
+            is_fenced=self.is_fenced and self.is_fence_durable,
             lac=self.lac,
             lafr=self.lafr,
             last_entry=self.last_entry,
@@ -121,6 +123,11 @@ class LedgerState:
     def fence_refusal(self, key: bytes) -> Status | None:
         """Why a fence or a recovery read is refused, None if it is not. Nothing is changed."""
         return None if compare_digest(key, self.key) else Status.UNAUTHORIZED
+
+    @property
+    def is_fence_unwritten(self) -> bool:
+        """Whether the ledger is fenced in memory only, as far as ``settle_fence`` was told."""
+        return self.is_fenced and not self.is_fence_durable
 
     def is_fence_settled(self, durable: int) -> bool:
         """Whether the ledger is fenced durably, where ``durable`` is the journal's last durable block."""
@@ -155,6 +162,11 @@ class LedgerState:
         """The ledger is fenced from now on; the record is yet to be written."""
         self.is_fenced = True
         self.is_dirty = True
+
+    def settle_fence(self, durable: int) -> None:
+        """The journal is durable up to that block: from here on the index may have the fence, if it has one
+        there."""
+        self.is_fence_durable = self.is_fence_settled(durable)
 
     def forget_runs(self, segment: int) -> None:
         """Runs of that segment are in the index and leave memory."""

@@ -11,7 +11,8 @@ in it each run lies. The order of durability:
 
 A crash in between repeats some of it: rows are the same again, and ledger states only grow. States may run
 ahead of the mark, and may speak of adds that were not durable yet: as bounds they are right all the same
-(``LedgerState``), and a fence that nobody was told of is a fence too many, which is safe.
+(``LedgerState``). A fence they have only where the journal has it, durably: one that stood in the index alone
+would be answered for after a start, and be gone when the index is made again.
 
 It runs beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never holds it up.
 """
@@ -122,16 +123,21 @@ class Checkpointer:
 
 
 async def save_ledgers(catalogue: Catalogue, states: Sequence[LedgerState]) -> None:
-    """Write the states to the index."""
+    """Write the states, which ``Ledgers.dirty`` gave, to the index."""
     for start in range(0, len(states), _PIECE_ROWS):
         piece = states[start : start + _PIECE_ROWS]
         batch = []
         for state in piece:
             batch.append(rows.encode_ledger(state.ledger_id, state.to_store()))
-            state.is_dirty = False  # What changes it from here on makes it dirty again.
+            # What changes it from here on makes it dirty again. A fence that is left out keeps it so.
+            state.is_dirty = state.is_fence_unwritten
             state.pins += 1  # It must not be read back before it is written.
         try:
             await catalogue.write(batch)
+        except BaseException:
+            for state in piece:
+                state.is_dirty = True  # The index may have it or not.
+            raise
         finally:
             for state in piece:
                 state.pins -= 1

@@ -90,7 +90,11 @@ class Ledgers:
     def dirty(self) -> list[LedgerState]:
         """The states that the index does not have; they are taken to be saved now."""
         self.unsaved = 0
-        return [state for state in self.loaded.values() if state.is_dirty]
+        durable = self._durable()
+        states = [state for state in self.loaded.values() if state.is_dirty]
+        for state in states:
+            state.settle_fence(durable)
+        return states
 
     async def forget(self, segment: Segment) -> None:
         """The segment's runs are in the index and leave memory."""

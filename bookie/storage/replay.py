@@ -100,7 +100,8 @@ class _Replay:
         self.is_closed = not scan.is_trimmed or seal is not None or _is_close(image, scan.blocks[-1], path)
         if seal is None and not scan.is_trimmed:
             await self._write_again(number, image, scan.blocks[-1])
-        ledgers = Ledgers(self._catalogue, maximum=2**63, durable=lambda: 0)
+        last = scan.blocks[-1].header.sequence
+        ledgers = Ledgers(self._catalogue, maximum=2**63, durable=lambda: last)
         found = _apply(ledgers, image, scan, path)
         for start in range(0, len(found), _PIECE_ROWS):
             await self._catalogue.write([rows.encode_run(run) for run in found[start : start + _PIECE_ROWS]])
@@ -135,6 +136,7 @@ def _apply(ledgers: Ledgers, image: memoryview, scan: SegmentScan, path: str) ->
             elif record.kind == records.FENCE:
                 fence = records.decode_fence(record, path)
                 _state(ledgers, fence.ledger_id, fence.key).on_fence()
+                ledgers.loaded[fence.ledger_id].fence_sequence = sequence
             elif record.kind not in (records.START, records.CLOSE):
                 raise StorageCorrupt(path, record.offset, f"a record of unknown kind {record.kind}")
     return found

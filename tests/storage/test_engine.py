@@ -31,6 +31,7 @@ from bookie.storage.disk import File
 from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.replay import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted
 from ledgerlog.wire.frame import SPARSE, Frame, Status, decode_frame_untrusted, encode_head
@@ -523,6 +524,32 @@ async def test_a_fence_waits_for_room_and_refuses_adds_meanwhile(engine: Engine,
         await wait_all_tasks_blocked()
         assert status(engine, 1, [100]) is Status.FENCED
         disk.gate.set()
+
+
+async def test_a_fence_that_was_answered_for_is_in_the_journal_and_not_in_the_index_alone(
+    disk: GatedDisk,
+) -> None:
+    indexes = MemoryIndexes()
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        disk.shut()
+        ledger = 1
+        while not isinstance(status(engine, ledger, range(10)), Status):
+            ledger += 1
+        while not isinstance(status(engine, ledger, [0], payloads=[b""]), Status):
+            ledger += 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.fence, 1, KEY)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()  # It found no room for its record.
+        assert status(engine, 1, [100]) is Status.FENCED
+        disk.gate.set()
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert (await engine.fence(1, KEY)).status is Status.OK
+    indexes.indexes.clear()
+    async with opened("b", disk, indexes) as directory:
+        await rebuild_index(directory)
+        async with open_engine(directory, SMALL) as engine:
+            assert status(engine, 1, [100]) is Status.FENCED
 
 
 async def test_a_frame_over_the_configured_size_is_refused(engine: Engine) -> None:

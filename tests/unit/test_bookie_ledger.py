@@ -57,7 +57,21 @@ def test_a_fence_is_settled_only_once_its_own_block_is_durable() -> None:
 def test_a_fence_from_the_index_is_settled_at_once() -> None:
     ledger = state()
     ledger.on_fence()
+    ledger.fence_sequence = 11
+    ledger.settle_fence(11)
     assert LedgerState.restore(1, ledger.to_store()).is_fence_settled(0)
+
+
+def test_the_index_is_not_told_of_a_fence_before_the_journal_has_it_durably() -> None:
+    ledger = state()
+    ledger.on_fence()
+    ledger.settle_fence(10)
+    assert not ledger.to_store().is_fenced, "there is no record"
+    ledger.fence_sequence = 11
+    ledger.settle_fence(10)
+    assert not ledger.to_store().is_fenced, "its block may be torn"
+    ledger.settle_fence(11)
+    assert ledger.to_store().is_fenced
 
 
 @given(st.lists(st.tuples(st.integers(-1, 20), st.integers(-1, 20))))
@@ -144,6 +158,8 @@ def test_what_the_index_keeps_comes_back() -> None:
     ledger.on_run(run(0, 3))
     ledger.tell(4, 2)
     ledger.on_fence()
+    ledger.fence_sequence = 3
+    ledger.settle_fence(3)
     back = LedgerState.restore(1, ledger.to_store())
     assert (back.key, back.is_fenced, back.lac, back.lafr) == (KEY, True, 4, 2)
     assert (back.last_entry, back.widest, back.straddle) == (9, 4, 4)
