@@ -159,8 +159,9 @@ class Reader:
     async def _ids(self, run: Run) -> Sequence[int]:
         segment = self._journal.residents.get(run.segment)
         if segment is not None:
-            await trio.lowlevel.checkpoint()
+            # Copied before anything else runs: an arena may serve another segment afterwards.
             head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
+            await trio.lowlevel.checkpoint()
         else:
             (head,) = await self._files.read(run.segment, [(run.offset, run.head_length)])
         return self._decode_head(run, head)[0]
