@@ -28,7 +28,7 @@ RECOVERED = [
     Configuration((3, 3, 2), entries=4, bookies=5, recoverers=3, crash=2, **_TROUBLE),
 ]
 OWNED = [
-    Configuration((2, 2, 1), entries=3, bookies=4, recoverers=0, **_TROUBLE),
+    Configuration((2, 2, 2), entries=4, bookies=4, recoverers=0, **_TROUBLE),
     Configuration((3, 3, 2), entries=4, bookies=5, recoverers=0, **_TROUBLE),
     Configuration((3, 2, 2), entries=6, bookies=5, recoverers=0, **_TROUBLE),
     Configuration((3, 3, 2), entries=4, bookies=5, recoverers=0, guaranteed=True, **_TROUBLE),
