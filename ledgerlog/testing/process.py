@@ -49,6 +49,7 @@ class Incarnation:
         """For what the process draws itself: ids, keys, jitter."""
         self._on_crash = on_crash
         self._changed = trio.Event()
+        self._waiters: dict[trio.Event, None] = {}
         self._doors_left = 0
         self._dies_before = False
         self._dies_after = False
@@ -100,6 +101,9 @@ class Incarnation:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+        if self.is_dead:
+            for waiter in self._waiters:
+                waiter.set()
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -114,3 +118,16 @@ class Incarnation:
         self.check()
         await trio.sleep(seconds)
         await self.wait_running()
+
+    async def wait_until(self, when: float) -> None:
+        """As ``delay``, up to a time, and over at once if the process dies. For use inside a shield."""
+        self.check()
+        is_over = trio.Event()
+        timer = self.simulation.at(when, is_over.set)
+        self._waiters[is_over] = None
+        try:
+            await is_over.wait()
+        finally:
+            del self._waiters[is_over]
+            timer.cancel()
+        self.check()

@@ -1,0 +1,544 @@
+"""Disks under simulated time: what a bookie finds after a crash, and disks that fail, fill up and rot.
+
+A ``Platter`` is a machine's disk and outlives its processes; ``SimDisk`` and ``SimIndexes`` are what one life
+of a process sees of it (``bookie.storage.disk.Disk``, ``bookie.storage.index.Indexes``). The model follows
+what those contracts promise, and breaks everything that they do not promise:
+
+* **Contents.** ``write_sync`` puts its bytes where reads see them (the page cache), takes its time, and is
+  durable when it returns, with all that was written to the file before. A *power cut* in between leaves none
+  of it, all, its first sectors, or any of its sectors of 512 bytes. A *killed process* leaves the write in
+  the page cache or never made it; what is in the cache is durable only after the next sync of the file, and
+  a later power cut may still take it.
+* **Names.** Changes of names become durable with ``sync_directory``, in their order; a power cut keeps any
+  first few of the others. A directory whose own name is lost takes its files along.
+* **The index.** A batch is durable when ``write`` returns; one that a crash interrupts is there or not.
+
+Faults, which are the cluster's to choose:
+
+* ``fail_syncs(n)``: the n-th write from now on fails with an error. Its data is dropped; reads may go on
+  seeing it, and no later sync makes it durable, which is what kernels do. Who goes on after that has lost it.
+* ``stall(seconds)``, ``is_full``, ``slow``: latency and room.
+* ``rot``: flip one bit of a page that was written and is not the last of its file. Damage to the very last
+  block of a journal cannot be told from a torn write, and no protocol survives that on all copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import attrs
+import trio
+
+from bookie.core.rows import Row
+from bookie.storage.disk import File, FileMissing
+from bookie.storage.index import Index, MemoryIndex
+from ledgerlog.errors import DiskFull, StorageError, StorageLocked
+from ledgerlog.testing.deterministic import Simulation
+from ledgerlog.testing.process import Incarnation
+
+__all__ = ["Platter", "SimDisk", "SimIndexes"]
+
+SECTOR = 512
+PAGE = 4096
+
+OnDurable = Callable[[str, int, bytes], None]
+
+
+@attrs.define(eq=False)
+class _Write:
+    """Bytes in the page cache that are not durable."""
+
+    offset: int
+    data: bytes
+    is_dropped: bool = False
+    """The kernel gave it up after an error: visible, and never written."""
+
+
+@attrs.define(eq=False)
+class _Inode:
+    path: str
+    data: bytearray
+    """What is durable."""
+    cache: list[_Write] = attrs.Factory(list)
+    written: list[tuple[int, int]] = attrs.Factory(list)
+    """Offset and length of the durable writes, in their order."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        stop = min(len(self.data), offset + length)
+        found = bytearray(self.data[offset:stop])
+        for write in self.cache:
+            low, high = max(offset, write.offset), min(stop, write.offset + len(write.data))
+            if low < high:
+                found[low - offset : high - offset] = write.data[low - write.offset : high - write.offset]
+        return bytes(found)
+
+
+@attrs.frozen
+class _NameChange:
+    directory: str
+    kind: str
+    path: str
+    target: str = ""
+    inode: _Inode | None = None
+
+
+@attrs.frozen
+class _OpenFile:
+    path: str
+    inode: _Inode
+
+
+class _Lock:
+    def __init__(self, platter: Platter, path: str) -> None:
+        self._platter = platter
+        self._path = path
+
+    def release(self) -> None:
+        self._platter.locks.pop(self._path, None)
+
+
+class Platter:
+    """One machine's disk."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        machine: str,
+        *,
+        latency_s: tuple[float, float] = (0.0002, 0.002),
+        on_durable: OnDurable | None = None,
+    ) -> None:
+        self.simulation = simulation
+        self.machine = machine
+        self.random: Random = simulation.random(f"disk {machine}")
+        self.latency_s = latency_s
+        self.slow = 1.0
+        """Latencies are this much longer."""
+        self.is_full = False
+        """Nothing new can be allocated."""
+        self.locks: dict[str, None] = {}
+        self.indexes: dict[str, MemoryIndex] = {}
+        self.torn_writes = 0
+        self.lost_writes = 0
+        self.failed_syncs = 0
+        self._on_durable = on_durable
+        self._files: dict[str, _Inode] = {}
+        self._directories: dict[str, None] = {}
+        self._durable_files: dict[str, _Inode] = {}
+        self._durable_directories: dict[str, None] = {}
+        self._changes: list[_NameChange] = []
+        self._index_writes: list[tuple[MemoryIndex, Sequence[Row]]] = []
+        self._busy_until = 0.0
+        self._stalled_until = 0.0
+        self._fails_in = 0
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def stall(self, seconds: float) -> None:
+        """Nothing that is begun from now on ends earlier."""
+        self._stalled_until = max(self._stalled_until, self.simulation.now + seconds)
+
+    def fail_syncs(self, count: int = 1) -> None:
+        """Let the ``count``-th write from now on fail."""
+        self._fails_in = count
+
+    def heal(self) -> None:
+        """Be a good disk again. What is damaged stays so."""
+        self.slow, self.is_full, self._stalled_until, self._fails_in = 1.0, False, 0.0, 0
+
+    def rot(self) -> bool:
+        """Flip one bit in a page that is not in the last write of its file. Whether there was one."""
+        choices = []
+        for path in sorted(self._files):
+            written = self._files[path].written
+            last = max((offset for offset, _ in written), default=0)
+            choices += [(path, offset, length) for offset, length in written if offset + length <= last]
+        if not choices:
+            return False
+        path, offset, length = self.random.choice(choices)
+        at = offset + self.random.randrange(length)
+        self._files[path].data[at] ^= 1 << self.random.randrange(8)
+        self.simulation.event("rot", self.machine, path, at)
+        return True
+
+    def on_process_end(self, *, power_cut: bool) -> None:
+        """The process is gone; with ``power_cut`` so is what was not durable."""
+        self.locks.clear()
+        for index, rows in self._index_writes:
+            if self.random.random() < 0.5:
+                index.apply(rows)
+        self._index_writes.clear()
+        inodes = dict.fromkeys([*self._files.values(), *self._durable_files.values()])
+        for inode in inodes:
+            if power_cut:
+                self._lose_cache(inode)
+            elif inode.cache and self.random.random() < 0.5 and not inode.cache[-1].is_dropped:
+                inode.cache.pop()  # The kill came before the system call.
+        if power_cut:
+            self._lose_names()
+
+    def _lose_cache(self, inode: _Inode) -> None:
+        cache, inode.cache = inode.cache, []
+        for write in cache:
+            fate = self.random.choice(("lost", "lost", "kept", "first", "any"))
+            count = len(write.data) // SECTOR
+            if write.is_dropped or fate == "lost":
+                kept: list[int] = []
+            elif fate == "kept":
+                kept = list(range(count))
+            elif fate == "first":
+                kept = list(range(self.random.randrange(count + 1)))
+            else:
+                kept = [sector for sector in range(count) if self.random.random() < 0.5]
+            for sector in kept:
+                start = sector * SECTOR
+                at = write.offset + start
+                inode.data[at : at + SECTOR] = write.data[start : start + SECTOR]
+            if len(kept) == count:
+                self._note_durable(inode, write)
+            elif kept:
+                self.torn_writes += 1
+            else:
+                self.lost_writes += 1
+            self.simulation.event("power cut", self.machine, inode.path, write.offset, len(kept), count)
+
+    def _lose_names(self) -> None:
+        for directory in dict.fromkeys(change.directory for change in self._changes):
+            changes = [change for change in self._changes if change.directory == directory]
+            for change in changes[: self.random.randrange(len(changes) + 1)]:
+                self._make_durable(change)
+        self._changes.clear()
+        known = self._durable_directories
+        for path in [path for path in known if any(above not in known for above in _above(path))]:
+            del known[path]
+        for path in [path for path in self._durable_files if _parent(path) not in known]:
+            del self._durable_files[path]
+        self._files, self._directories = dict(self._durable_files), dict(known)
+        for path in [path for path in self.indexes if _parent(path) not in known]:
+            del self.indexes[path]
+
+    # --- names --------------------------------------------------------------------------------
+
+    def _change(self, change: _NameChange) -> None:
+        _apply(change, self._files, self._directories)
+        self._changes.append(change)
+
+    def _make_durable(self, change: _NameChange) -> None:
+        _apply(change, self._durable_files, self._durable_directories)
+
+    def make_directory(self, path: str) -> None:
+        *above, last = [*_above(path), path]
+        for each in above:  # Who made those synced them.
+            self._directories[each] = self._durable_directories[each] = None
+        if last not in self._directories:
+            self._change(_NameChange(_parent(last), "directory", last))
+
+    def sync_directory(self, path: str) -> None:
+        path = "" if path in ("/", ".") else path
+        for change in [change for change in self._changes if change.directory == path]:
+            self._make_durable(change)
+            self._changes.remove(change)
+
+    def rename(self, source: str, target: str) -> None:
+        self.inode(source)
+        self._change(_NameChange(_parent(source), "rename", source, target))
+
+    def unlink(self, path: str) -> None:
+        self.inode(path)
+        self._change(_NameChange(_parent(path), "unlink", path))
+
+    def add_file(self, path: str, data: bytearray) -> _Inode:
+        if self.is_full:
+            raise DiskFull(f"cannot create {path}: the disk of {self.machine} is full")
+        inode = _Inode(path, data)
+        self._change(_NameChange(_parent(path), "file", path, inode=inode))
+        return inode
+
+    def inode(self, path: str) -> _Inode:
+        inode = self._files.get(path)
+        if inode is None:
+            raise FileMissing(f"cannot open {path}: no such file")
+        return inode
+
+    def has_file(self, path: str) -> bool:
+        return path in self._files
+
+    def list_directory(self, path: str) -> list[str]:
+        if path not in self._directories:
+            raise FileMissing(f"cannot list {path}: no such directory")
+        names = [name for name in (*self._files, *self._directories, *self.indexes) if _parent(name) == path]
+        return sorted({name.rpartition("/")[2] for name in names})
+
+    def remove_directory(self, path: str) -> None:
+        for name in [name for name in self._files if _parent(name) == path]:
+            self.unlink(name)
+        if path in self._directories:
+            self._change(_NameChange(_parent(path), "no directory", path))
+
+    # --- contents -----------------------------------------------------------------------------
+
+    def begin_write(self, inode: _Inode, offset: int, data: bytes) -> _Write:
+        write = _Write(offset, data)
+        inode.cache.append(write)
+        return write
+
+    def end_write(self, inode: _Inode, write: _Write) -> None:
+        """The sync is done: this write, and what was written to the file before, is durable. StorageError if
+        it is one that is to fail."""
+        if write not in inode.cache:
+            return  # The machine has lost power meanwhile.
+        if self._fails_in:
+            self._fails_in -= 1
+            if not self._fails_in:
+                self.failed_syncs += 1
+                self.simulation.event("sync failed", self.machine, inode.path, write.offset)
+                if self.random.random() < 0.5:
+                    inode.cache.remove(write)
+                else:
+                    write.is_dropped = True
+                raise StorageError(f"cannot write {inode.path}: Input/output error")
+        for each in [each for each in inode.cache if not each.is_dropped]:
+            inode.data[each.offset : each.offset + len(each.data)] = each.data
+            inode.cache.remove(each)
+            self._note_durable(inode, each)
+
+    def _note_durable(self, inode: _Inode, write: _Write) -> None:
+        inode.written.append((write.offset, len(write.data)))
+        if self._on_durable is not None:
+            self._on_durable(inode.path, write.offset, write.data)
+
+    def begin_index_write(self, index: MemoryIndex, rows: Sequence[Row]) -> tuple[MemoryIndex, Sequence[Row]]:
+        write = (index, list(rows))
+        self._index_writes.append(write)
+        return write
+
+    def end_index_write(self, write: tuple[MemoryIndex, Sequence[Row]]) -> None:
+        self._index_writes.remove(write)
+        write[0].apply(write[1])
+
+    def end_of_operation(self, *, is_queued: bool) -> float:
+        """When an operation that begins now ends. Writes queue up."""
+        low, high = self.latency_s
+        now = self.simulation.now
+        seconds = (low + (high - low) * self.random.random()) * self.slow
+        end = max(self._busy_until if is_queued else now, self._stalled_until, now) + seconds
+        if is_queued:
+            self._busy_until = end
+        return end
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _apply(change: _NameChange, files: dict[str, _Inode], directories: dict[str, None]) -> None:
+    match change.kind:
+        case "directory":
+            directories[change.path] = None
+        case "no directory":
+            directories.pop(change.path, None)
+        case "file":
+            assert change.inode is not None
+            files[change.path] = change.inode
+        case "unlink":
+            files.pop(change.path, None)
+        case "rename":
+            inode = files.pop(change.path, None)
+            if inode is not None:
+                files[change.target] = inode
+                inode.path = change.target
+
+
+class _Door:
+    """What the disk and the indexes of one life of a process have in common: time, and the gate."""
+
+    def __init__(self, platter: Platter, incarnation: Incarnation) -> None:
+        self.platter = platter
+        self.incarnation = incarnation
+
+    async def take_time(self, *, is_queued: bool = False) -> None:
+        """The time of one operation. Cancelling does not end it early, the death of the process does."""
+        incarnation = self.incarnation
+        incarnation.enter_door()
+        await trio.lowlevel.checkpoint()
+        end = self.platter.end_of_operation(is_queued=is_queued)
+        with trio.CancelScope(shield=True):
+            await incarnation.wait_until(end)
+            await incarnation.wait_running()
+
+    def done(self) -> None:
+        """The effect has happened."""
+        self.incarnation.leave_door()
+
+
+class SimDisk(_Door):
+    """``Disk`` for one life of a process."""
+
+    async def make_directory(self, path: str) -> None:
+        await self.take_time()
+        self.platter.make_directory(path)
+        self.done()
+
+    async def lock_directory(self, path: str) -> _Lock:
+        await self.take_time()
+        if path in self.platter.locks:
+            raise StorageLocked(path, None)
+        self.platter.locks[path] = None
+        return _Lock(self.platter, path)
+
+    async def list_directory(self, path: str) -> list[str]:
+        await self.take_time()
+        return self.platter.list_directory(path)
+
+    async def sync_directory(self, path: str) -> None:
+        await self.take_time(is_queued=True)
+        self.platter.sync_directory(path)
+        self.done()
+
+    async def rename(self, source: str, target: str) -> None:
+        await self.take_time()
+        self.platter.rename(source, target)
+        self.done()
+
+    async def unlink(self, path: str) -> None:
+        await self.take_time()
+        self.platter.unlink(path)
+        self.done()
+
+    async def remove_directory(self, path: str) -> None:
+        await self.take_time()
+        self.platter.remove_directory(path)
+        self.done()
+
+    async def truncate(self, path: str, size: int) -> None:
+        await self.take_time()
+        inode = self.platter.inode(path)
+        del inode.data[size:]
+        inode.written = [(offset, length) for offset, length in inode.written if offset + length <= size]
+        self.done()
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        await self.take_time(is_queued=True)
+        self.platter.add_file(path, bytearray(data))
+        self.done()
+
+    async def read_file(self, path: str, bytes_max: int) -> bytes:
+        await self.take_time()
+        return self.platter.inode(path).read(0, bytes_max)
+
+    async def create(self, path: str, size: int) -> _OpenFile:
+        await self.take_time(is_queued=True)
+        if self.platter.has_file(path):
+            raise StorageError(f"cannot create {path}: it exists")
+        inode = self.platter.add_file(path, bytearray(size))
+        self.done()
+        return _OpenFile(path, inode)
+
+    async def open(self, path: str, *, for_writing: bool = False) -> _OpenFile:
+        await self.take_time()
+        return self.open_now(path)
+
+    def open_now(self, path: str) -> _OpenFile:
+        self.incarnation.check()
+        return _OpenFile(path, self.platter.inode(path))
+
+    async def make_buffer(self, size: int) -> memoryview:
+        self.incarnation.check()
+        await trio.lowlevel.checkpoint()
+        return memoryview(bytearray(size))
+
+    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
+        assert isinstance(file, _OpenFile)
+        assert offset % PAGE == len(view) % PAGE == 0, "writes are of whole pages"
+        platter, data = self.platter, bytes(view)
+        self.incarnation.check()
+        write = platter.begin_write(file.inode, offset, data)
+        await self.take_time(is_queued=True)
+        assert bytes(view) == data, "the bytes of a write changed while it was under way"
+        platter.simulation.event("sync", platter.machine, offset, len(data))
+        platter.end_write(file.inode, write)
+        self.done()
+
+    async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        await self.take_time()
+        return [self.read_now(file, offset, length) for offset, length in ranges]
+
+    def read_now(self, file: File, offset: int, length: int) -> bytes:
+        assert isinstance(file, _OpenFile)
+        self.incarnation.check()
+        return file.inode.read(offset, length)
+
+    async def size(self, file: File) -> int:
+        assert isinstance(file, _OpenFile)
+        await self.take_time()
+        return len(file.inode.data)
+
+    def close(self, file: File) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class _SimIndex(_Door):
+    """``Index`` for one life of a process."""
+
+    def __init__(self, platter: Platter, incarnation: Incarnation, rows: MemoryIndex) -> None:
+        super().__init__(platter, incarnation)
+        self._rows = rows
+        self.path = rows.path
+
+    def get_now(self, key: bytes) -> bytes | None:
+        self.incarnation.check()
+        return self._rows.get_now(key)
+
+    def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+        self.incarnation.check()
+        return self._rows.scan_now(start, stop, floor=floor, limit=limit)
+
+    async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+        await self.take_time()
+        return self._rows.scan_now(start, stop, floor=floor, limit=limit)
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        self.incarnation.check()
+        write = self.platter.begin_index_write(self._rows, rows)
+        await self.take_time(is_queued=True)
+        self.platter.end_index_write(write)
+        self.done()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class SimIndexes(_Door):
+    """``Indexes`` for one life of a process."""
+
+    async def create(self, path: str) -> Index:
+        await self.take_time()
+        if path in self.platter.indexes:
+            raise StorageError(f"there is an index at {path} already")
+        index = self.platter.indexes[path] = MemoryIndex(path)
+        return _SimIndex(self.platter, self.incarnation, index)
+
+    async def open(self, path: str) -> Index:
+        await self.take_time()
+        if path not in self.platter.indexes:
+            raise FileMissing(f"there is no index at {path}")
+        return _SimIndex(self.platter, self.incarnation, self.platter.indexes[path])
+
+    async def remove(self, path: str) -> None:
+        await self.take_time()
+        self.platter.indexes.pop(path, None)
+        self.done()
+
+    async def replace(self, source: str, target: str) -> None:
+        await self.take_time()
+        self.platter.indexes[target] = self.platter.indexes.pop(source)
+        self.done()
