@@ -1,0 +1,49 @@
+"""Which synced writes are done in the event loop, and which go to the journal's thread."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from bookie.storage import real_disk
+from bookie.storage.real_disk import INLINE_BYTES_MAX, INLINE_PENALTY, INLINE_S, RealDisk, RealFile, _Haste
+
+
+def test_small_writes_are_made_in_the_loop_while_the_disk_is_quick() -> None:
+    haste = _Haste()
+    for _ in range(10):
+        assert haste.allows(4096)
+        haste.on_written(INLINE_S / 2)
+    assert not haste.allows(INLINE_BYTES_MAX + 4096)
+
+
+def test_a_slow_write_sends_the_next_ones_to_the_thread_and_then_one_is_tried_again() -> None:
+    haste = _Haste()
+    assert haste.allows(4096)
+    haste.on_written(INLINE_S * 2)
+    assert not any(haste.allows(4096) for _ in range(INLINE_PENALTY))
+    assert haste.allows(4096)
+
+
+async def test_either_way_the_bytes_are_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    write = real_disk._write_sync
+
+    def watched(file: RealFile, offset: int, view: memoryview) -> None:
+        threads.append(threading.current_thread())
+        write(file, offset, view)
+
+    monkeypatch.setattr(real_disk, "_write_sync", watched)
+    disk = RealDisk()
+    size = INLINE_BYTES_MAX + 4096
+    file = await disk.create(str(tmp_path / "file"), 4096 + size)
+    small, large = await disk.make_buffer(4096), await disk.make_buffer(size)
+    small[:], large[:] = b"s" * 4096, b"l" * size
+    await disk.write_sync(file, 0, small)
+    await disk.write_sync(file, 4096, large)
+    disk.close(file)
+    await disk.aclose()
+    assert (tmp_path / "file").read_bytes() == b"s" * 4096 + b"l" * size
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
