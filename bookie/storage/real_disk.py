@@ -10,9 +10,9 @@ The hop goes to a thread that does nothing else, by way of a SimpleQueue, and co
 (tests/bench/bench_journal.py prints both beside the bare call). The thread is a daemon: a process that dies
 on an exception is not held up by it.
 
-**Small writes on a quick disk skip the hop** (``_Haste``). Handing a lone append of a few hundred bytes to the
-thread and back costs about as much as writing it: two wake-ups between processors. So a write of up to
-INLINE_BYTES_MAX is done in the event loop itself as long as the disk answers within INLINE_S. One that takes
+**Small writes on a quick disk skip the hop** (``_Haste``). Handing a lone append of a few hundred bytes to
+the thread and back costs about as much as writing it: two wake-ups between processors. So a write of up to
+INLINE_BYTES_MAX is made in the event loop itself as long as the disk answers within INLINE_S. One that takes
 longer sends the next INLINE_PENALTY writes to the thread, so a disk that is slow, or has become slow, holds
 the loop up for no more than one such write in so many. Large groups always go to the thread: there the
 loop has the next group to gather meanwhile.
