@@ -2,8 +2,8 @@
 
 The log's record says where each counted segment starts and which time it spans; inside a segment the
 entries' headers say the rest. Of segments that are not counted, what is confirmed counts: their
-readers tell. A newer open segment is looked at only when the older one is closed, because what it holds
-belongs to the log only if it continues the older one (``core.log_chain``).
+readers tell. What a newer open segment holds belongs to the log only if it continues the older one
+(``core.log_chain``), which its first entry says.
 """
 
 from __future__ import annotations
@@ -41,20 +41,30 @@ async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
     place = Place(None, None, metadata.counted_end)
     if metadata.segments:
         place = Place(metadata.segments[-1], None, metadata.counted_end)
-    follows_open = False
-    for segment in metadata.open_segments:
+    for index, segment in enumerate(metadata.open_segments):
+        if index and place.entry_id is not None and not await continues(ledgers, segment, place.offset):
+            return place  # The older one is open, and more may come there.
         reader = await ledgers.open(segment.ledger_id)
         last = await reader.last_add_confirmed()
         offset = place.offset
         if last != NO_ENTRY:
-            if follows_open and (await read_header(reader, 0)).first_offset != offset:
+            if index and (await read_header(reader, 0)).first_offset != offset:
                 return place
             offset = (await read_header(reader, last)).end_offset
-        if not reader.is_closed:
-            return Place(segment, last + 1, offset)
-        place = Place(segment, None, offset)
-        follows_open = True
+        place = Place(segment, None if reader.is_closed else last + 1, offset)
     return place
+
+
+async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
+    """Whether the segment's first entry is confirmed and begins at ``offset``. Where the segment before it is
+    confirmed up to there, that is all of it: its leader sends nothing to it once he has sent to this one.
+    Errors as for reading."""
+    if segment.record_count == 0:
+        return False
+    reader = await ledgers.open(segment.ledger_id)
+    if await reader.last_add_confirmed() == NO_ENTRY:
+        return False
+    return (await read_header(reader, 0)).first_offset == offset
 
 
 async def find_offset(ledgers: Ledgers, metadata: LogMetadata, offset: int) -> Place:

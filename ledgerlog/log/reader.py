@@ -10,6 +10,12 @@ the log's record to name the next.
 offset that the reader expects: records are never skipped and never shown twice. The one exception is a
 ledger that was open together with the one before it and does not continue it: nothing in it was ever
 acknowledged, the next leader counts it as empty, and the reader passes over it.
+
+**A roll that takes long.** The ledger before the current one may stay open for as long as its last entries
+wait for their full write quorum, or the metadata store for its return, while what follows is acknowledged
+in the next one. Its end is known earlier all the same: a leader sends nothing more to it once it has sent
+to the next, so where the first confirmed entry of the next continues what is confirmed here, nothing is
+in between, and the reader goes on there.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.beside import beside
-from ledgerlog.log.places import Place, find_moment, find_offset, find_position, find_tail
+from ledgerlog.log.places import Place, continues, find_moment, find_offset, find_position, find_tail
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import log_record_path
@@ -205,10 +211,18 @@ class LogReader:
                 if entry_id > end:
                     return True
                 last = end
-            elif self._follow:
-                last = await reader.wait_beyond(entry_id - 1)
+            elif not self._follow:
+                return await self._is_continued(segment)
             else:
-                return False
+                last = await reader.wait_beyond(entry_id - 1)
+                if last < entry_id and not reader.is_closed and await self._is_continued(segment):
+                    return True
+
+    async def _is_continued(self, segment: Segment) -> bool:
+        """Whether the next ledger is known to go on where we are, though this one is not closed."""
+        await self._refresh()
+        following = self._after(segment)
+        return following is not None and await continues(self._client.ledgers, following, self._offset)
 
     def _deliver(self, segment: Segment, entry_id: int, payload: bytes) -> bool:
         """Put one entry's records into the buffer; False if the ledger does not continue the log."""

@@ -90,6 +90,8 @@ class World:
         self.held: set[int] = set()
         """Ledgers whose entries are not confirmed for now."""
         self.hold_all = False
+        self.held_open: set[int] = set()
+        """Ledgers whose owner cannot close them for now."""
         self.recovery_fails: set[int] = set()
         self.ends: Callable[[Ledger], int] | None = None
         """Where recovery ends a ledger; by default it keeps all that was stored."""
@@ -106,6 +108,9 @@ class World:
     def release(self) -> None:
         self.held.clear()
         self.hold_all = False
+        self.held_open.clear()
+        for ledger in self.ledgers.values():
+            ledger.tell()
         self.wake()
 
     def wake(self) -> None:
@@ -224,6 +229,8 @@ class LedgerWriter:
             await self._room.wait()
         await trio.lowlevel.checkpoint()
         ledger = self._ledger
+        while self.ledger_id in self._world.held_open:
+            await ledger.changed.wait()
         if ledger.metadata.is_closed:
             self.end(LedgerClosed(self.ledger_id, ledger.metadata.last_entry))
         elif ledger.fenced or self.ledger_id not in self._world.ledgers:

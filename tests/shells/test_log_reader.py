@@ -225,6 +225,33 @@ async def test_a_newer_ledger_is_not_read_before_the_older_one_has_ended(world: 
         assert follower.seen == [0, 1, 2]
 
 
+async def test_what_was_acknowledged_is_read_though_the_ledger_before_it_stays_open(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock
+) -> None:
+    world.held_open.add(0)
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        follower = Follower(nursery, log, until=4)
+        await writer.append(b"0")
+        await follower.until(1)
+        nursery.start_soon(writer.roll)
+        while writer.statistics().ledger_id == 0:
+            await trio.testing.wait_all_tasks_blocked()
+        assert await offsets(log) == [0], "nothing is in the new ledger"
+        assert (await log.info()).next_offset == 1
+        await writer.append_many([b"1", b"2"])
+        assert not world.ledgers[0].metadata.is_closed
+        assert await offsets(log) == [0, 1, 2]
+        assert await offsets(log, 2) == [2]
+        assert (await log.info()).next_offset == 3
+        async with log.read("latest", follow=True) as records:
+            await writer.append(b"3")
+            assert (await anext(records)).offset == 3
+        await follower.done.wait()
+        assert follower.seen == [0, 1, 2, 3]
+        assert not world.ledgers[0].metadata.is_closed
+        world.release()
+
+
 async def test_a_ledger_that_does_not_continue_the_log_is_passed_over_before_and_after_it_is_counted(
     world: World, log: Log
 ) -> None:
