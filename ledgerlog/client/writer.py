@@ -377,9 +377,10 @@ class LedgerWriter:
                 await self._maintain()
                 nursery.cancel_scope.cancel()
         finally:
+            # While a closing write has not been settled nobody knows what becomes of the pending adds.
+            failure = self._core.failure if self._core.is_over else None
             self._end(
-                self._core.failure
-                or AppendUnknown(f"ledger {self.ledger_id}: its client was closed before it answered")
+                failure or AppendUnknown(f"ledger {self.ledger_id}: its client was closed before it answered")
             )
 
     async def _write_metadata(self) -> None:

@@ -345,6 +345,23 @@ async def test_a_writer_without_quorum_and_metadata_fails_its_appends_with_an_un
         assert [type(found) for found in outcomes] == [AppendUnknown]
 
 
+async def test_a_client_that_is_closed_while_an_end_is_being_written_leaves_the_outcome_unknown(
+    clock: MockClock,
+) -> None:
+    """The writer gave up and wants to close at its LAC; whether the store took that is not known yet."""
+    outcomes: list[int | LedgerLogError] = []
+    async with open_cluster() as cluster, trio.open_nursery() as nursery, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        for bookie in cluster.bookies_of(writer.metadata.last_fragment.ensemble[:2]):
+            await bookie.kill()
+        lose_metadata(client, "hangs")
+        nursery.start_soon(outcome, writer, b"y", outcomes)
+        await eventually(lambda: writer.failure is not None)
+        assert isinstance(writer.failure, NotEnoughBookies)
+    assert [type(found) for found in outcomes] == [AppendUnknown]
+
+
 async def test_a_writer_that_is_given_up_during_an_ensemble_change_uses_no_connection_any_more(
     clock: MockClock,
 ) -> None:
