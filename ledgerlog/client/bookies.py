@@ -16,7 +16,7 @@ import trio
 
 from ledgerlog.client.environment import Environment
 from ledgerlog.core.placement import choose_bookies
-from ledgerlog.errors import BookieUnavailable, MetadataUnavailable, NotEnoughBookies, SessionExpired
+from ledgerlog.errors import BookieUnavailable, LedgerLogError, MetadataUnavailable, NotEnoughBookies
 from ledgerlog.limits import METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo
@@ -159,8 +159,8 @@ class BookieDirectory:
         return found
 
     async def run(self) -> None:
-        """Follow the registrations until cancelled. The store's outages are waited out; the view stays
-        as it was meanwhile."""
+        """Follow the registrations until cancelled. The store's outages are waited out, and so is damage in
+        it, which whoever asks for what is damaged is told; the view stays as it was meanwhile."""
         is_troubled = False
         while True:
             try:
@@ -169,7 +169,7 @@ class BookieDirectory:
                         await self.refresh()
                         is_troubled = False
                         await watch.wait()
-            except (MetadataUnavailable, SessionExpired) as cause:
+            except LedgerLogError as cause:
                 level = logging.DEBUG if is_troubled else logging.WARNING
                 logger.log(level, "the view of the bookies is not kept up: %s", cause)
                 is_troubled = True
