@@ -29,10 +29,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
 
+from bookie.core.block import NONCE_BYTES
 from bookie.server.identity import RandomBytes, establish_identity
 from bookie.server.nursery import open_nursery
 from bookie.server.registration import Registration
@@ -107,8 +109,8 @@ async def open_bookie(
 
     ``bookie_id`` None is whoever the directory belongs to, or a generated id for a new one. ``listen`` is an
     address of ``network``, and ``advertise`` what is registered in its place where clients see another.
-    ``random_bytes`` makes ids (``os.urandom``). The ``store`` stays the caller's and must outlive the body.
-    Without ``disk`` and ``indexes`` the directory is a real one.
+    ``random_bytes`` makes ids and secrets (``os.urandom``). The ``store`` stays the caller's and must outlive
+    the body. Without ``disk`` and ``indexes`` the directory is a real one.
 
     The directory is made where there is none. Raises StorageLocked if another process serves it,
     CookieMismatch if it is not that bookie's, StorageCorrupt naming file and offset, DiskFull and other
@@ -119,7 +121,9 @@ async def open_bookie(
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
     async with open_directory(path, disk=disk, indexes=indexes) as directory:
         cookie = await establish_identity(store, directory, bookie_id=bookie_id, random_bytes=random_bytes)
-        async with open_engine(directory, config or StorageConfig()) as engine:
+        engine_config = config or StorageConfig()
+        new_nonce = partial(random_bytes, NONCE_BYTES)
+        async with open_engine(directory, engine_config, new_nonce=new_nonce) as engine:
             listener = await network.listen(listen)
             server = Server(engine, Hello(cookie.bookie_id, cookie.instance, cookie.cluster))
             info = BookieInfo(

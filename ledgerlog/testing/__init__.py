@@ -1,0 +1,34 @@
+"""Whole clusters under simulated time, network and disks, for the tests of programs that use ledgerlog.
+
+See docs/SIMULATION.md. ``simulate`` runs a scenario on a ``SimulatedCluster``; the fixture for pytest is in
+``ledgerlog.testing.pytest_plugin``.
+"""
+
+from ledgerlog.testing.cluster import SimulatedCluster, simulate, simulated_cluster
+from ledgerlog.testing.deterministic import (
+    CpuTimeExceeded,
+    Deadlock,
+    Nondeterminism,
+    Outcome,
+    SimulatedTimeExceeded,
+    Simulation,
+    current_simulation,
+)
+from ledgerlog.testing.network import EVERYBODY, LinkQuality
+from ledgerlog.testing.process import NodeCrashed
+
+__all__ = [
+    "EVERYBODY",
+    "CpuTimeExceeded",
+    "Deadlock",
+    "LinkQuality",
+    "NodeCrashed",
+    "Nondeterminism",
+    "Outcome",
+    "SimulatedCluster",
+    "SimulatedTimeExceeded",
+    "Simulation",
+    "current_simulation",
+    "simulate",
+    "simulated_cluster",
+]

@@ -1,0 +1,237 @@
+"""The metadata store of a simulated cluster: latency, partitions, sessions that end, answers that are lost.
+
+One ``MemoryTree`` is the store, on a host of its own called ``METADATA``, which never fails; every process
+has a ``SimStore``, a client of it across the simulated network. A call travels there, takes effect, and its
+answer travels back. Where that does not happen in time, a read raises MetadataUnavailable and a write
+MetadataOutcomeUnknown, whether or not it took effect. A process that dies while its answer travels never sees
+it.
+
+**Sessions.** While a process cannot make the round trip (its link is blocked in either direction, it is
+paused, or it is dead), its client notices after ``SUSPECT_S`` and the store gives the session up after
+``SESSION_TIMEOUT_S``, which removes its ephemeral nodes. A process that is back in contact goes on in its old
+session, or learns that it was lost.
+
+``SimTree`` tells an observer of every write, with the values before and after: the view of the gods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, MetadataUnavailable, SessionExpired
+from ledgerlog.limits import METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
+from ledgerlog.meta.memory import MemorySession, MemoryStore, MemoryTree
+from ledgerlog.meta.store import Create, Operation, Versioned, Watch
+from ledgerlog.meta.watches import TreeWatch
+from ledgerlog.testing.deterministic import Timer
+from ledgerlog.testing.network import SimNetwork
+from ledgerlog.testing.process import Incarnation
+
+__all__ = ["METADATA", "SimStore", "SimTree"]
+
+METADATA = "metadata"
+"""The name of the metadata store's host."""
+
+SUSPECT_S = SESSION_TIMEOUT_S / 3
+
+T = TypeVar("T")
+
+OnWrite = Callable[[str, bytes | None, bytes | None], None]
+
+
+class SimTree(MemoryTree):
+    """A ``MemoryTree`` that tells of its writes."""
+
+    def __init__(self, on_write: OnWrite | None = None) -> None:
+        super().__init__()
+        self._on_write = on_write
+
+    def _apply(self, operations: Sequence[Operation], session: MemorySession) -> list[int]:
+        before = {operation.path: self.value(operation.path) for operation in operations}
+        versions = super()._apply(operations, session)
+        if self._on_write is not None:
+            for path, old in before.items():
+                new = self.value(path)
+                if new != old:
+                    self._on_write(path, old, new)
+        return versions
+
+    def value(self, path: str) -> bytes | None:
+        """The value of a node as it is now, None where there is none."""
+        node = self._nodes.get(path)
+        return None if node is None else node.value
+
+    def paths(self, prefix: str) -> list[str]:
+        """All paths that begin with ``prefix``, sorted."""
+        return [path for path in self._paths if path.startswith(prefix)]
+
+
+class SimStore:
+    """The metadata capability of one life of a process (``store.MetadataStore``)."""
+
+    def __init__(self, tree: SimTree, network: SimNetwork, incarnation: Incarnation) -> None:
+        self.inner = MemoryStore(tree)
+        self.lost_share = 0.0
+        """So many of the writes lose their answer, or, as often, never arrive."""
+        self.lost_writes = 0
+        self.lost_answers = 0
+        self.is_ended = False
+        self._network = network
+        self._incarnation = incarnation
+        self._host = incarnation.process
+        self._random: Random = incarnation.simulation.random(f"metadata {incarnation.process}")
+        self._timers: list[Timer] = []
+        self._is_cut_off = False
+        network.watch(self.look)
+
+    @property
+    def session(self) -> MemorySession:
+        return self.inner.session
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Something changed that may decide whether the store hears of this process."""
+        if self.is_ended:
+            return
+        incarnation = self._incarnation
+        is_cut_off = (
+            incarnation.is_dead or incarnation.is_paused or self._network.is_blocked(self._host, METADATA)
+        )
+        if is_cut_off == self._is_cut_off:
+            return
+        self._is_cut_off = is_cut_off
+        if is_cut_off:
+            after = incarnation.simulation.after
+            self._timers = [after(SUSPECT_S, self._suspect), after(SESSION_TIMEOUT_S, self.expire)]
+            return
+        for timer in self._timers:
+            timer.cancel()
+        self.inner.reconnect()
+
+    def _suspect(self) -> None:
+        self.inner.disconnect()
+
+    def expire(self) -> None:
+        """The store gives the session up."""
+        self._incarnation.simulation.event("session lost", self._host)
+        self.inner.expire_session()
+        if self._incarnation.is_dead:
+            self.is_ended = True
+
+    def end(self) -> None:
+        """The process ends its session."""
+        self.is_ended = True
+        self.inner.close()
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def _call(self, call: Callable[[], Awaitable[T]], what: str, *, is_write: bool) -> T:
+        network, incarnation = self._network, self._incarnation
+        incarnation.enter_door()
+        await trio.lowlevel.checkpoint()
+        fate = self._random.random() if is_write and self.lost_share else 1.0
+        with trio.move_on_after(METADATA_TIMEOUT_S):
+            await network.travel(incarnation, self._host, METADATA)
+            if fate < self.lost_share / 2:
+                self.lost_writes += 1
+                incarnation.simulation.event("metadata write lost", self._host)
+                raise MetadataOutcomeUnknown(f"{what}: the connection broke")
+            failure: LedgerLogError | None = None
+            try:
+                # An effect and the knowledge of it are one step: the inner store acts without waiting after.
+                with trio.CancelScope(shield=True):
+                    result = await call()
+                if is_write:
+                    incarnation.simulation.event("metadata write", self._host, what)
+            except LedgerLogError as error:
+                failure = error
+            if is_write:
+                incarnation.leave_door()
+            await network.travel(incarnation, METADATA, self._host)
+            if failure is not None:
+                raise failure
+            if fate < self.lost_share:
+                self.lost_answers += 1
+                incarnation.simulation.event("metadata answer lost", self._host)
+                raise MetadataOutcomeUnknown(f"{what}: the connection broke before the answer")
+            return result
+        if is_write:
+            raise MetadataOutcomeUnknown(f"{what}: no answer within {METADATA_TIMEOUT_S:g} s")
+        raise MetadataUnavailable(f"{what}: no answer within {METADATA_TIMEOUT_S:g} s")
+
+    async def get(self, path: str) -> Versioned | None:
+        return await self._call(lambda: self.inner.get(path), f"get {path}", is_write=False)
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return (await self.transaction([Create(path, value, ephemeral)]))[0]
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        return await self._call(
+            lambda: self.inner.set(path, value, version=version), f"set {path}", is_write=True
+        )
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        await self._call(lambda: self.inner.delete(path, version=version), f"delete {path}", is_write=True)
+
+    async def children(self, path: str) -> list[str]:
+        return await self._call(lambda: self.inner.children(path), f"children {path}", is_write=False)
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        operations = list(operations)
+        is_ephemeral = any(isinstance(each, Create) and each.ephemeral for each in operations)
+        session = self.inner.session
+
+        async def apply() -> list[int]:
+            if is_ephemeral and self.inner.session is not session:
+                await trio.lowlevel.checkpoint()
+                raise SessionExpired(f"session {session.session_id} is over; nothing was created")
+            return await self.inner.transaction(operations)
+
+        what = " ".join(operation.path for operation in operations)
+        return await self._call(apply, f"write {what}", is_write=True)
+
+    async def next_id(self, counter: str) -> int:
+        return await self._call(lambda: self.inner.next_id(counter), f"next id {counter}", is_write=True)
+
+    async def highest_id(self, counter: str) -> int:
+        return await self._call(
+            lambda: self.inner.highest_id(counter), f"highest id {counter}", is_write=False
+        )
+
+    async def sync(self) -> None:
+        await self._call(self.inner.sync, "sync", is_write=False)
+
+    def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
+        return self._watch(path)
+
+    @asynccontextmanager
+    async def _watch(self, path: str) -> AsyncIterator[Watch]:
+        self._incarnation.check()
+        async with self.inner.watch(path) as watch:
+            assert isinstance(watch, TreeWatch)
+            yield _SimWatch(self, watch)
+
+
+class _SimWatch:
+    """A watch whose news travel."""
+
+    def __init__(self, store: SimStore, inner: TreeWatch) -> None:
+        self._store = store
+        self._inner = inner
+
+    async def wait(self) -> None:
+        store = self._store
+        store._incarnation.check()
+        await self._inner.wait()
+        try:
+            await store._network.travel(store._incarnation, METADATA, store._host)
+        except trio.Cancelled:
+            # The news were taken and not told: they are told to the next who waits.
+            self._inner.mark()
+            raise

@@ -1,0 +1,234 @@
+"""A simulated cluster does to its processes what it says, and the production code copes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
+from ledgerlog.log.log import Log
+from ledgerlog.model.layout import writable_path
+from ledgerlog.testing import NodeCrashed, SimulatedCluster, simulate
+from ledgerlog.testing.pytest_plugin import Simulated
+
+
+async def contents(log: Log) -> list[bytes]:
+    async with log.read() as records:
+        return [record.data async for record in records]
+
+
+async def all_kinds_of_trouble(cluster: SimulatedCluster) -> list[bytes]:
+    """A writer, and one fault after the other."""
+    async with cluster.client("a") as client:
+        log = await client.create_log("orders")
+        async with log.writer() as writer:
+            await writer.append(b"0")
+            cluster.kill("bookie-1")
+            await writer.append(b"1")
+            await cluster.restart("bookie-1")
+            cluster.kill("bookie-2", power_cut=True)
+            await writer.append(b"2")
+            await cluster.restart("bookie-2")
+            cluster.pause("bookie-3")
+            await writer.append(b"3")
+            cluster.resume("bookie-3")
+            cluster.partition("a", "bookie-4", one_way=True)
+            await writer.append(b"4")
+            cluster.heal()
+            cluster.reset("a", "bookie-1", half=True)
+            await writer.append(b"5")
+            cluster.slow("a", "bookie-2", 50)
+            cluster.clog("a", "bookie-3", 10_000)
+            await writer.append(b"6")
+            cluster.heal()
+            cluster.expire_session("bookie-1")
+            await writer.append(b"7")
+        return await contents(log)
+
+
+def test_a_writer_gets_through_all_kinds_of_trouble(simulated: Simulated) -> None:
+    for found in simulated(all_kinds_of_trouble, seeds=range(12)):
+        assert found == [b"%d" % number for number in range(8)]
+
+
+def test_a_seed_is_one_history_and_another_seed_another() -> None:
+    hashes = [simulate(all_kinds_of_trouble, seed=seed, is_strict=True).trace_hash for seed in (5, 5, 6)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.processes
+def test_clusters_are_the_same_in_processes_with_other_hash_seeds() -> None:
+    program = (
+        "from test_simulated_cluster import *\n"
+        "print([simulate(all_kinds_of_trouble, seed=n, is_strict=True).trace_hash for n in range(5)])"
+    )
+    found = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parent)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        found.append(done.stdout)
+    assert found[0] == found[1]
+
+
+def test_a_killed_client_can_do_nothing_any_more_and_its_next_life_takes_over(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        begun = trio.Event()
+        cleaned_up = []
+        lives = 0
+
+        async def service(client: Cluster) -> None:
+            nonlocal lives
+            lives += 1
+            log = await client.create_log("orders", exist_ok=True)
+            async with log.writer() as writer:
+                await writer.append(b"life %d" % lives)
+                begun.set()
+                if lives == 1:
+                    try:
+                        await trio.sleep_forever()
+                    finally:
+                        with pytest.raises(NodeCrashed), trio.CancelScope(shield=True):
+                            await client.open_log("orders")
+                        cleaned_up.append(True)
+
+        cluster.start("service", service)
+        await begun.wait()
+        assert cluster.is_running("service")
+        cluster.kill("service")
+        assert not cluster.is_running("service")
+        await cluster.restart("service")
+        await trio.sleep(30)
+        assert cleaned_up == [True]
+        async with cluster.client("reader") as client:
+            assert await contents(await client.open_log("orders")) == [b"life 1", b"life 2"]
+
+    simulated(scenario, seeds=range(5))
+
+
+def test_killing_a_client_ends_the_body_that_uses_it(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        async def use() -> None:
+            async with cluster.client("a") as client:
+                cluster.simulation.after(1, cluster.kill, "a")
+                await client.create_log("orders")
+                await trio.sleep_forever()
+
+        with pytest.raises(NodeCrashed):
+            await use()
+        assert trio.current_time() < 2
+
+    simulated(scenario, seeds=range(2))
+
+
+def test_registrations_go_with_sessions_and_come_back_with_contact(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        path = writable_path("bookie-1")
+        assert cluster.tree.value(path) is not None
+        cluster.partition("bookie-1", "metadata")
+        await trio.sleep(5)
+        assert cluster.tree.value(path) is not None
+        await trio.sleep(5)
+        assert cluster.tree.value(path) is None
+        cluster.heal()
+        await trio.sleep(5)
+        assert cluster.tree.value(path) is not None
+        cluster.kill("bookie-1")
+        await trio.sleep(10)
+        assert cluster.tree.value(path) is None
+        await cluster.restart("bookie-1")
+        await cluster.stop("bookie-1")
+        assert cluster.tree.value(path) is None
+        await cluster.restart("bookie-1")
+        cluster.expire_session("bookie-1")
+        await trio.sleep(5)
+        assert cluster.tree.value(path) is not None
+
+    simulated(scenario, seeds=range(3))
+
+
+def test_a_bookie_whose_sync_fails_stops_and_can_be_started_again(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        async with cluster.client("a") as client:
+            log = await client.create_log("orders")
+            async with log.writer() as writer:
+                for bookie in cluster.bookies[:2]:
+                    cluster.disk(bookie).fail_syncs(1)
+                for number in range(20):
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(0.5)
+            failed = [bookie for bookie in cluster.bookies if not cluster.is_running(bookie)]
+            assert failed
+            for bookie in failed:
+                assert isinstance(cluster.process(bookie).failure, StorageError)
+                await cluster.restart(bookie)
+            assert len(await contents(log)) == 20
+
+    simulated(scenario, seeds=range(5))
+
+
+def test_a_crash_planned_at_an_effect_of_a_bookie_loses_nothing(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        dice = cluster.simulation.random("test")
+        async with cluster.client("a") as client:
+            log = await client.create_log("orders")
+            async with log.writer() as writer:
+                for number in range(6):
+                    incarnation = cluster.process("bookie-1").incarnation
+                    assert incarnation is not None
+                    incarnation.crash_at_door(dice.randrange(1, 4), before=dice.random() < 0.5)
+                    for part in range(4):
+                        await writer.append(b"%d.%d" % (number, part))
+                    await cluster.restart("bookie-1")
+            assert len(await contents(log)) == 24
+
+    simulated(scenario, seeds=range(5))
+
+
+def test_a_bug_in_a_process_ends_the_run_with_its_seed(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        async def service(client: Cluster) -> None:
+            raise ZeroDivisionError
+
+        cluster.start("service", service)
+        await trio.sleep(10)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        simulated(scenario, seeds=[41])
+    assert caught.group_contains(ZeroDivisionError)
+    assert "seed 41" in caught.value.__notes__[0]
+
+
+def test_a_fault_that_a_process_ends_of_is_kept(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        async def service(client: Cluster) -> None:
+            await client.open_log("there-is-none")
+
+        cluster.start("service", service)
+        await trio.sleep(10)
+        assert isinstance(cluster.process("service").failure, LedgerLogError)
+
+    simulated(scenario, seeds=range(1))
+
+
+def test_wrong_names_are_refused(simulated: Simulated) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
+        with pytest.raises(InvalidArgument, match="there is no process"):
+            cluster.kill("bookie-9")
+        async with cluster.client("a"):
+            with pytest.raises(InvalidArgument, match="no bookie"):
+                cluster.disk("a")
+            with pytest.raises(InvalidArgument, match="runs already"):
+                async with cluster.client("a"):
+                    pass
+            with pytest.raises(InvalidArgument, match="not started by start"):
+                await cluster.restart("a")
+
+    simulated(scenario, seeds=range(1))
