@@ -13,11 +13,9 @@ _METADATA = "ledgerlog/client/metadata.py"
 _CONNECTION = "ledgerlog/net/connection.py"
 _CHECKSUM = "ledgerlog/wire/checksum.py"
 
-_TEST_WRITER = "tests/shells/test_client_writer.py"
-_TEST_ENSEMBLE = "tests/shells/test_client_ensemble.py"
 _TEST_CLOSING = "tests/shells/test_client_closing.py"
 _TEST_RECOVERY = "tests/shells/test_client_recovery.py"
-_TEST_LIFECYCLE = "tests/shells/test_connection_lifecycle.py"
+_TEST_RULES = "tests/shells/test_client_rules.py"
 _TEST_ENTRIES = "tests/unit/test_entries.py"
 
 MUTANTS = (
@@ -27,7 +25,7 @@ MUTANTS = (
         _RECOVERY,
         "            recovery_key=self._key,\n",
         "",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_t01_a_recovery_fences_each_bookie_by_its_reads_as_well",
     ),
     mutant(
         "write_backs_are_sent_with_the_progress_of_recovery",
@@ -35,7 +33,7 @@ MUTANTS = (
         _RECOVERY,
         "lac=core.frozen_lac, lafr=core.frozen_lafr",
         "lac=core.pending.lac, lafr=core.frozen_lafr",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_t31_t32_write_backs_tell_the_lac_and_lafr_at_which_recovery_started",
     ),
     mutant(
         "write_backs_are_sent_with_the_lafr_of_recovery",
@@ -43,7 +41,7 @@ MUTANTS = (
         _RECOVERY,
         "lac=core.frozen_lac, lafr=core.frozen_lafr",
         "lac=core.frozen_lac, lafr=core.pending.lafr",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_t31_t32_write_backs_tell_the_lac_and_lafr_at_which_recovery_started",
     ),
     mutant(
         "write_backs_are_sent_as_ordinary_adds",
@@ -51,7 +49,7 @@ MUTANTS = (
         _RECOVERY,
         "self._key, recovery=True)",
         "self._key, recovery=False)",
-        _TEST_RECOVERY,
+        f"{_TEST_RECOVERY}::test_recovery_keeps_what_was_acknowledged_and_closes_the_ledger",
     ),
     mutant(
         "a_refused_fence_counts",
@@ -59,7 +57,7 @@ MUTANTS = (
         _RECOVERY,
         "            if reply.header.status == Status.OK:\n                self._core.on_fence_ok",
         "            if reply.header.status != Status.BAD_REQUEST:\n                self._core.on_fence_ok",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_a_bookie_that_refuses_the_fence_is_not_fenced",
     ),
     mutant(
         "a_read_without_an_answer_is_empty",
@@ -67,7 +65,7 @@ MUTANTS = (
         _RECOVERY,
         "            self._core.on_read_failed(ask)\n",
         "            self._core.on_read(ask, {}, ask.last, Negative.ABSENT)\n",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_t04_a_recovery_read_that_is_not_answered_is_unknown_and_cuts_nothing",
         also=(
             Edit(
                 _RECOVERY,
@@ -82,7 +80,7 @@ MUTANTS = (
         _RANGES,
         "    Status.UNKNOWN: Negative.UNKNOWN,\n",
         "    Status.UNKNOWN: Negative.ABSENT,\n",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_rule_8_only_a_bookie_that_looked_says_that_an_entry_is_not_there",
     ),
     mutant(
         "an_error_is_negative",
@@ -90,7 +88,7 @@ MUTANTS = (
         _RANGES,
         "        if through < first and damaged is None:\n            return None\n",
         "        if through < first and damaged is None:\n            through = last\n",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_rule_8_only_a_bookie_that_looked_says_that_an_entry_is_not_there",
     ),
     mutant(
         "a_copy_that_fails_its_digest_is_taken",
@@ -98,7 +96,23 @@ MUTANTS = (
         _RANGES,
         "    damaged = entries.first_damaged() if len(entries) else None\n",
         "    damaged = None\n",
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_rule_8_a_copy_that_fails_its_digest_ends_the_answer_before_it",
+    ),
+    mutant(
+        "a_refused_read_is_an_answer",
+        "rule 8",
+        _RANGES,
+        "    if status not in _NEGATIVES and status not in _ABOUT_THE_NEXT:\n",
+        "    if status is Status.NOT_READY and status not in _ABOUT_THE_NEXT:\n",
+        f"{_TEST_RULES}::test_rule_8_only_a_bookie_that_looked_says_that_an_entry_is_not_there",
+    ),
+    mutant(
+        "recovery_reads_do_not_carry_their_flag",
+        "D5, R-B1, T01",
+        _RANGES,
+        "flags=0 if recovery_key is None else RECOVERY,",
+        "flags=0 if recovery_key is None else 0 * RECOVERY,",
+        f"{_TEST_RULES}::test_t01_every_read_of_a_recovery_asks_its_bookie_to_fence",
     ),
     mutant(
         "a_fence_is_a_failure_like_others",
@@ -106,7 +120,7 @@ MUTANTS = (
         _WRITER,
         "        if status is Status.FENCED:\n            self._core.on_fenced(bookie)\n            return\n",
         "",
-        _TEST_CLOSING,
+        f"{_TEST_CLOSING}::test_a_writer_whose_ledger_is_recovered_acknowledges_nothing_more",
     ),
     mutant(
         "the_lac_of_an_idle_writer_is_not_told",
@@ -114,8 +128,7 @@ MUTANTS = (
         _WRITER,
         "                self._publish_lac()\n",
         "",
-        _TEST_WRITER,
-        _TEST_CLOSING,
+        f"{_TEST_RULES}::test_rule_16_the_last_entry_may_be_read_soon_after_its_writer_fell_idle",
     ),
     mutant(
         "the_lac_is_told_before_it_is_confirmed",
@@ -123,9 +136,7 @@ MUTANTS = (
         _WRITER,
         "return self._encoder.encode(send, slot, lac=core.lac, lafr=core.lafr)",
         "return self._encoder.encode(send, slot, lac=send.last, lafr=core.lafr)",
-        _TEST_WRITER,
-        _TEST_CLOSING,
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",
     ),
     mutant(
         "late_answers_reach_the_next_tenure",
@@ -133,8 +144,7 @@ MUTANTS = (
         _SLOTS,
         "                sink.connection.detach(sink)\n                self.sinks[sink.index]",
         "                self.sinks[sink.index]",
-        _TEST_ENSEMBLE,
-        _TEST_WRITER,
+        f"{_TEST_RULES}::test_queue_rule_4_what_a_bookie_answers_after_its_tenure_reaches_nobody",
     ),
     mutant(
         "a_lost_answer_is_taken_for_yes",
@@ -146,8 +156,8 @@ MUTANTS = (
         "            return wanted, intent.version + 1\n"
         "        except (VersionConflict, NodeMissing):\n"
         "            stored = await self._read_fresh(wanted.ledger_id)\n",
-        _TEST_CLOSING,
-        _TEST_RECOVERY,
+        f"{_TEST_CLOSING}::test_a_lost_answer_to_the_closing_write_is_found_out",
+        f"{_TEST_CLOSING}::test_a_lost_answer_to_an_ensemble_change_is_found_out",
     ),
     mutant(
         "a_lost_answer_is_settled_by_a_stale_read",
@@ -155,8 +165,7 @@ MUTANTS = (
         _METADATA,
         "        await self._store.sync()\n",
         "",
-        _TEST_CLOSING,
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_rule_14_a_conflict_is_settled_by_what_is_stored_and_not_by_a_replica_that_is_behind",
     ),
     mutant(
         "an_open_ledger_is_read_beyond_its_lac",
@@ -164,8 +173,7 @@ MUTANTS = (
         _READER,
         "        return self._end() if self.is_closed else self._lac\n",
         "        return self._end() if self.is_closed else max(self._lac, self._unconfirmed)\n",
-        _TEST_WRITER,
-        _TEST_RECOVERY,
+        f"{_TEST_RULES}::test_an_open_ledger_is_not_read_beyond_what_its_writer_confirmed",
     ),
     mutant(
         "a_replaced_instance_is_the_bookie_it_was",
@@ -173,7 +181,7 @@ MUTANTS = (
         _CONNECTION,
         "if self._instance not in (None, answer.instance) and self._attachments:",
         "if self._instance not in (None, answer.instance) and not answer.instance:",
-        f"{_TEST_LIFECYCLE}::test_sinks_never_meet_another_instance_of_their_bookie",
+        f"{_TEST_RULES}::test_a_bookie_whose_data_was_replaced_is_not_the_one_that_confirmed",
     ),
     mutant(
         "digests_do_not_cover_the_entry_id",
