@@ -85,6 +85,8 @@ class Keeper:
         self._wake = trio.Event()
         self._moved = trio.Event()
         self._reread = False
+        self._is_list_full = False
+        """The write that was tried last had no room in the record."""
         self._refused: LeadershipNeed | None = None
         """What could not be done when it was tried last; it is tried again at ``_retry_at``."""
         self._delay_s = 0.0
@@ -136,7 +138,9 @@ class Keeper:
         if core.closing is not None and self._appends.is_drained(core.closing):
             core.on_drained(core.closing)
         need = core.need
-        if self._reread and need is not LeadershipNeed.WRITE:
+        # A write that can be made finds out by itself that the record has changed. One that cannot, because
+        # the list is too long for it, is formed anew on what is there now.
+        if self._reread and (need is not LeadershipNeed.WRITE or self._is_list_full):
             need = LeadershipNeed.SETTLE
         if need is not self._refused:
             self._refused, self._retry_at = None, math.inf
@@ -168,12 +172,14 @@ class Keeper:
             LogListFull,
         ) as cause:
             self._reread = self._reread or need is LeadershipNeed.SETTLE
+            self._is_list_full = isinstance(cause, LogListFull)
             self._pause(need, cause)
             return False
         except LedgerLogError as cause:
             # Fenced or closed by somebody else, deleted, or not what it should be: not ours any more.
             core.on_lost(LostLeadership(core.metadata.name, None, str(cause)))
         self._delay_s = 0.0
+        self._is_list_full = False
         return True
 
     async def _write(self) -> None:

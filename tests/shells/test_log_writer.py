@@ -390,6 +390,24 @@ async def test_a_log_rolls_by_age_but_an_empty_ledger_does_not_age(
     assert await contents(world) == [b"a", b"b"]
 
 
+async def test_a_roll_for_which_the_list_was_too_long_is_made_once_it_is_short(
+    world: World, log: Log, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with log.writer() as writer:
+        for _ in range(9):
+            await writer.append(b"x")
+            await writer.roll()
+        await writer.append(b"x")
+        size = len((await stored(log)).encode())
+        monkeypatch.setattr("ledgerlog.model.log.LOG_RECORD_BYTES_MAX", size)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.roll)
+            await trio.sleep(10)
+            assert len((await stored(log)).segments) == 10
+            await log.truncate(9)
+        assert len((await stored(log)).segments) == 2
+
+
 async def test_a_roll_that_cannot_be_made_now_is_made_later(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
