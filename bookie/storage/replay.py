@@ -193,13 +193,22 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     """Make the index again from the journal, and put it in the place of the one that is damaged or lost. How
     many runs it has.
 
-    The journal must be complete and undamaged: StorageCorrupt names what is not. LACs and LAFRs that were
+    The journal must be complete and undamaged: StorageCorrupt names what is not. That it has lost its newest
+    segments cannot be seen without an index, but for the loss of all of them: then nothing is made, since a
+    bookie that forgot everything would deny what it acknowledged. LACs and LAFRs that were
     told without an entry after the last one are forgotten, which is safe (they are lower bounds). A crash in
     between leaves the old index, or none; then call it again."""
     instance = await directory.read_instance()
     files = SegmentFiles(directory.disk, directory.journal_path, instance)
     await files.remove_unfinished()
     numbers = await files.numbers()
+    if not numbers:
+        raise StorageCorrupt(
+            files.directory,
+            None,
+            "there is no segment to make an index from: put the journal back (is it mounted?); if it is "
+            "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
+        )
     seals = await _seals(files, numbers)
     fresh_path = f"{directory.index_path}.new"
     await directory.indexes.remove(fresh_path)

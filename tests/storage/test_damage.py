@@ -167,6 +167,17 @@ async def test_an_emptied_journal_directory_is_noticed() -> None:
                 pass
 
 
+async def test_no_index_is_made_from_a_journal_that_is_gone() -> None:
+    disk, indexes = await memory_image(is_clean=True)
+    for path in [path for path in disk.files if path.endswith(".journal")]:
+        del disk.files[path]
+    indexes.indexes.clear()
+    async with opened("b", disk, indexes) as directory:
+        with pytest.raises(StorageCorrupt, match="no segment"):
+            await rebuild_index(directory)
+    assert not indexes.indexes
+
+
 async def test_the_index_of_another_bookie_is_refused() -> None:
     disk, _ = await memory_image(is_clean=True)
     other_disk, others = MemoryDisk(), MemoryIndexes()
