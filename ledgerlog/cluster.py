@@ -59,8 +59,9 @@ class Cluster:
     ) -> Log:
         """A new log; with ``exist_ok`` the one that has the name already, as it is.
 
-        ``replication`` defaults to the cluster's (min(3, N) bookies for an embedded one). Raises LogExists,
-        InvalidArgument, MetadataUnavailable."""
+        ``replication`` defaults to the cluster's (min(3, N) bookies for an embedded one). ``retention`` is
+        kept with the log and shown by ``Log.info``; this version drops nothing by it, ``Log.truncate`` does.
+        Raises LogExists, InvalidArgument, MetadataUnavailable."""
         return await logs.create_log(
             self._client,
             name,
