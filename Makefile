@@ -5,6 +5,7 @@
 #   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak
 #   make check              format, lint, types and the layering test: seconds, for while you edit
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, an hour or so
+#   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)
 #
@@ -19,7 +20,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint model bench clean
+.PHONY: help demo test check lint model mutants bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -46,7 +47,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,9s/^#  //p' Makefile
+	@sed -n '4,10s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -59,6 +60,9 @@ test: lint
 
 model: $(TEST_STAMP)
 	@exec $(BIN)/python -m tests.model $(ARGS)
+
+mutants: $(TEST_STAMP)
+	@exec $(BIN)/python -m tests.mutants $(ARGS)
 
 check: lint
 	@exec $(BIN)/pytest -q tests/unit/test_layering.py

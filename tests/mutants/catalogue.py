@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from tests.mutants import bookie_rules, client_rules, ledger_rules, log_rules
+from tests.mutants import bookie_rules, client_rules, harmless, ledger_rules, log_rules
 
-MUTANTS = (*ledger_rules.MUTANTS, *client_rules.MUTANTS, *bookie_rules.MUTANTS, *log_rules.MUTANTS)
+MUTANTS = (
+    *ledger_rules.MUTANTS,
+    *client_rules.MUTANTS,
+    *bookie_rules.MUTANTS,
+    *log_rules.MUTANTS,
+    *harmless.MUTANTS,
+)

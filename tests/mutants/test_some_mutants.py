@@ -1,0 +1,92 @@
+"""Every mutant can still be applied and names tests that exist; the runner tells caught ones from others.
+
+``make mutants`` tries them all."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import Mutant, Stale
+from tests.mutants.runner import ROOT, Outcome, RunFailed, run_mutants
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_can_be_applied_and_changes_the_code(mutant: Mutant) -> None:
+    for file, text in mutant.patched(ROOT).items():
+        before = ast.dump(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        assert ast.dump(ast.parse(text)) != before, f"{mutant.name} changes nothing in {file}"
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return frozenset(
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def test_mutants_have_names_of_their_own_and_name_tests_that_exist() -> None:
+    assert len(BY_NAME) == len(MUTANTS)
+    for mutant in MUTANTS:
+        assert mutant.tests
+        for test in mutant.tests:
+            file, _, name = test.partition("::")
+            assert (ROOT / file).is_file(), f"{mutant.name}: {file}"
+            assert not name or name.partition("[")[0] in functions_of(file), f"{mutant.name}: {test}"
+
+
+def test_there_are_enough_of_them_and_of_every_kind() -> None:
+    assert len(MUTANTS) >= 45
+    rules = " ".join(mutant.rule for mutant in MUTANTS)
+    for wanted in ("T01", "T02", "T03", "T04", "T05", "T06", "T07", "T08", "T10", "T12", "T14", "T15", "T16"):
+        assert wanted in rules
+    for wanted in ("T17", "T18", "T19", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27", "T28", "T31"):
+        assert wanted in rules
+    for wanted in ("T32", "C01", "C02", "C03", "C04", "C05"):
+        assert wanted in rules
+
+
+@pytest.mark.processes
+def test_some_known_bugs_are_noticed_and_the_one_that_is_none_is_not(tmp_path: Path) -> None:
+    caught = [
+        "negative_quorum_one_too_small",
+        "time_out_is_negative",
+        "closed_at_the_last_add_pushed",
+        "regular_add_on_a_fenced_ledger",
+    ]
+    harmless = attrs.evolve(
+        BY_NAME["harmless_bookie_lac_is_the_latest_told"],
+        tests=("tests/unit/test_bookie_ledger.py::test_recovery_adds_pass_the_fence",),
+    )
+    verdicts = run_mutants([*(quick(BY_NAME[name]) for name in caught), harmless], tmp_path)
+    assert [verdict.outcome for verdict in verdicts] == [Outcome.CAUGHT] * len(caught) + [Outcome.EQUIVALENT]
+    assert all(verdict.by in verdict.mutant.tests for verdict in verdicts[:-1])
+
+
+@pytest.mark.processes
+def test_a_survivor_a_mistake_and_a_test_that_fails_anyway_are_told_apart(tmp_path: Path) -> None:
+    blind = "tests/unit/test_bookie_ledger.py::test_recovery_adds_pass_the_fence"
+    survivor = attrs.evolve(BY_NAME["regular_add_on_a_fenced_ledger"], tests=(blind,))
+    (edit,) = survivor.edits
+    broken = attrs.evolve(
+        survivor, name="broken", edits=(attrs.evolve(edit, new="if self.is_fenced and nobody:"),)
+    )
+    verdicts = run_mutants([survivor, broken], tmp_path / "first")
+    assert [verdict.outcome for verdict in verdicts] == [Outcome.SURVIVED, Outcome.MISTAKE]
+    assert not any(verdict.is_good for verdict in verdicts)
+    with pytest.raises(RunFailed, match="fail without any mutant"):
+        run_mutants([attrs.evolve(survivor, tests=(f"{blind}_that_is_not_there",))], tmp_path / "second")
+    with pytest.raises(Stale, match="0 times"):
+        attrs.evolve(survivor, edits=(attrs.evolve(edit, old="no such text"),)).patched(ROOT)
+
+
+def quick(mutant: Mutant) -> Mutant:
+    return attrs.evolve(mutant, tests=mutant.tests[:1])
