@@ -29,6 +29,7 @@ from ledgerlog.cli.demo import demo
 from ledgerlog.cli.ledger import ledger
 from ledgerlog.cli.log import log
 from ledgerlog.cli.running import Interrupted
+from ledgerlog.cli.simulate import simulate
 from ledgerlog.errors import LedgerLogError
 
 __all__ = ["cli", "main"]
@@ -111,7 +112,7 @@ def cli(verbose: int) -> None:
         root.addHandler(logging.NullHandler())
 
 
-for command in (log, ledger, bookie, cluster, demo, bench):
+for command in (log, ledger, bookie, cluster, demo, bench, simulate):
     cli.add_command(command)
 
 

@@ -41,7 +41,14 @@ from ledgerlog.client.client import open_client
 from ledgerlog.client.environment import TOKEN_BYTES, Environment
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import InvalidArgument, LedgerLogError
-from ledgerlog.limits import APPEND_DEADLINE_S, KIB, LEDGER_KEY_BYTES
+from ledgerlog.limits import (
+    APPEND_DEADLINE_S,
+    FRAME_BYTES_TARGET,
+    KIB,
+    LEDGER_KEY_BYTES,
+    LOG_ENTRY_BYTES_TARGET,
+    MIB,
+)
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
 from ledgerlog.testing.disk import Platter, SimDisk, SimIndexes
@@ -51,8 +58,11 @@ from ledgerlog.testing.process import Incarnation, NodeCrashed
 
 __all__ = ["SMALL_STORAGE", "SimulatedCluster", "simulate", "simulated_cluster"]
 
-SMALL_STORAGE = StorageConfig(segment_bytes=256 * KIB, arenas=2, frame_bytes_max=100 * KIB)
-"""Journals that roll often, and cost little to make."""
+SMALL_STORAGE = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * KIB, segment_records_max=100)
+"""Journals that roll often, and cost little to make. Records of a log may have up to about 500 KiB: a bookie
+must take what a client may put into one frame."""
+
+assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
 
 EPOCH_MS = 1_700_000_000_000
 """Wall clocks of the simulated world begin here."""
@@ -111,7 +121,7 @@ class Process:
         if self.incarnation is not None:
             raise InvalidArgument(f"{self.name} runs already")
         self.lives += 1
-        incarnation = Incarnation(cluster.simulation, self.name, self.lives, self.crash)
+        incarnation = Incarnation(cluster.simulation, self.name, self.lives, self._crash)
         self.incarnation, self.failure = incarnation, None
         self._ended, self.stopping = trio.Event(), trio.Event()
         cluster.network.add_host(self.name)
@@ -152,6 +162,9 @@ class Process:
             self.failure = error
             self._cluster.simulation.event("failed", self.name, type(error).__name__)
             self._cluster.faults["process failed"] += 1
+
+    def _crash(self, power_cut: bool) -> None:
+        self.crash(power_cut=power_cut)
 
     def crash(self, *, power_cut: bool = False) -> None:
         """End the life at once."""
@@ -452,6 +465,7 @@ def simulate(
     seed: int = 0,
     bookies: int = 4,
     replication: Replication | None = None,
+    storage: StorageConfig = SMALL_STORAGE,
     quality: LinkQuality | None = None,
     is_strict: bool = False,
 ) -> Outcome[T]:
@@ -459,7 +473,9 @@ def simulate(
     The same seed gives the same run. Errors as for ``Simulation.run``."""
 
     async def main(simulation: Simulation) -> T:
-        async with simulated_cluster(bookies=bookies, replication=replication, quality=quality) as cluster:
+        async with simulated_cluster(
+            bookies=bookies, replication=replication, storage=storage, quality=quality
+        ) as cluster:
             return await scenario(cluster)
 
     return Simulation(seed, is_strict=is_strict).run(main)

@@ -35,7 +35,7 @@ class Incarnation:
     """One life of a process."""
 
     def __init__(
-        self, simulation: Simulation, process: str, number: int, on_crash: Callable[[], None]
+        self, simulation: Simulation, process: str, number: int, on_crash: Callable[[bool], None]
     ) -> None:
         self.simulation = simulation
         self.process = process
@@ -53,6 +53,7 @@ class Incarnation:
         self._doors_left = 0
         self._dies_before = False
         self._dies_after = False
+        self._dies_by_power_cut = False
 
     def check(self) -> None:
         """Every door begins with this."""
@@ -66,7 +67,7 @@ class Incarnation:
             self._doors_left -= 1
             if not self._doors_left:
                 if self._dies_before:
-                    self._on_crash()
+                    self._on_crash(self._dies_by_power_cut)
                     self.check()
                 self._dies_after = True
 
@@ -74,14 +75,21 @@ class Incarnation:
         """The effect has happened, and nobody knows of it yet."""
         if self._dies_after:
             self._dies_after = False
-            self._on_crash()
+            self._on_crash(self._dies_by_power_cut)
         self.check()
 
-    def crash_at_door(self, count: int, *, before: bool) -> None:
-        """Die at the ``count``-th effect from now on, before it or right after it."""
+    def crash_at_door(self, count: int, *, before: bool, power_cut: bool = False) -> None:
+        """Die at the ``count``-th effect from now on, before it or right after it; with ``power_cut`` the
+        machine as well. A write to the disk is in the page cache before its door."""
         assert count > 0
+        self._dies_by_power_cut = power_cut
         self._doors_left = count
         self._dies_before = before
+
+    def cancel_planned_crash(self) -> None:
+        """Undo ``crash_at_door``, if it has not come to pass."""
+        self._doors_left = 0
+        self._dies_after = False
 
     # --- what the supervisor does ---------------------------------------------------------------
 

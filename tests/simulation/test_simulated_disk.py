@@ -39,7 +39,7 @@ class Machine:
         self.restart()
 
     def restart(self) -> None:
-        self.process = Incarnation(self.simulation, "m", 1, lambda: self.crash(power_cut=False))
+        self.process = Incarnation(self.simulation, "m", 1, lambda power_cut: self.crash(power_cut=power_cut))
         self.disk = SimDisk(self.platter, self.process)
         self.indexes = SimIndexes(self.platter, self.process)
 

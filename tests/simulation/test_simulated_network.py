@@ -35,7 +35,7 @@ def test_the_contract_of_networks(test: Callable[..., Awaitable[None]], seed: in
     kind = contract.Kind(lambda: None, "server:0")  # type: ignore[arg-type, return-value]
 
     async def main(simulation: Simulation) -> None:
-        network = SimNetwork(simulation).at(Incarnation(simulation, "server", 1, lambda: None))
+        network = SimNetwork(simulation).at(Incarnation(simulation, "server", 1, lambda power_cut: None))
         given: dict[str, Any] = {"kind": kind, "network": network}
         wanted = inspect.signature(test).parameters
         if "pair" in wanted:
@@ -57,8 +57,8 @@ class Two:
     def __init__(self, simulation: Simulation, **options: Any) -> None:
         self.simulation = simulation
         self.network = SimNetwork(simulation, **options)
-        self.client = Incarnation(simulation, "client", 1, lambda: None)
-        self.server = Incarnation(simulation, "server", 1, lambda: None)
+        self.client = Incarnation(simulation, "client", 1, lambda power_cut: None)
+        self.server = Incarnation(simulation, "server", 1, lambda power_cut: None)
 
     async def connect(self) -> tuple[Stream, Stream]:
         listener = await self.network.at(self.server).listen("server:1")

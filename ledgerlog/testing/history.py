@@ -1,0 +1,153 @@
+"""What the users of a log did and were told, and whether one log can explain it: checks from outside.
+
+``History`` is filled while a workload runs; ``judge`` compares it with the whole log, read when everything
+is healed. It needs no knowledge of how logs are made, and takes time linear in the number of records:
+
+* two complete reads are equal, and everything a reader saw earlier is the beginning of that;
+* offsets are dense from 0; no record is there twice; none is there that nobody sent;
+* every acknowledged record is there, at the offset of its Ack; a record whose append failed definitely is
+  not; one whose outcome is unknown may be either;
+* of the records of one call a prefix is there, in their order;
+* epochs and timestamps never decrease along the log;
+* real time: a record that was acknowledged before another one was sent stands in front of it. Since the
+  records are unique and the log gives their order, this makes the appends linearizable, and finds two
+  leaders that interleave;
+* no leader is told an offset at or beyond the place where a newer leadership began.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import attrs
+
+from ledgerlog.model.record import Ack, Record
+from ledgerlog.testing.invariants import Violation
+
+__all__ = ["Call", "History", "judge"]
+
+
+@attrs.define(eq=False)
+class Call:
+    """One append of one or more records."""
+
+    names: list[bytes]
+    sent_at: int
+    """A place in the order of all events."""
+    answered_at: int | None = None
+    acks: list[Ack] = attrs.Factory(list)
+    is_refused: bool = False
+    """It failed, and surely nothing of it is in the log."""
+
+
+@attrs.define(eq=False)
+class History:
+    """What everybody did."""
+
+    calls: list[Call] = attrs.Factory(list)
+    reads: list[list[Record]] = attrs.Factory(list)
+    """What each reader saw, from the beginning of the log."""
+    begun: dict[int, int] = attrs.Factory(dict)
+    """Epoch -> the offset at which that leadership began."""
+    unknown: int = 0
+    _clock: int = 0
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def on_leader(self, epoch: int, next_offset: int) -> None:
+        """A leadership began."""
+        if epoch in self.begun:
+            raise Violation(f"two leaders were told the epoch {epoch}")
+        self.begun[epoch] = next_offset
+
+    def on_send(self, names: list[bytes]) -> Call:
+        """A call begins."""
+        call = Call(names, self._tick())
+        self.calls.append(call)
+        return call
+
+    def on_acks(self, call: Call, acks: Sequence[Ack]) -> None:
+        """It succeeded."""
+        call.answered_at = self._tick()
+        call.acks = list(acks)
+        if len(acks) != len(call.names):
+            raise Violation(f"{len(acks)} acknowledgements for {len(call.names)} records")
+        for ack in acks:
+            for epoch, offset in self.begun.items():
+                if epoch > ack.epoch and offset <= ack.offset:
+                    raise Violation(
+                        f"the leader of epoch {ack.epoch} was told offset {ack.offset}, and epoch {epoch} "
+                        f"began at {offset}"
+                    )
+
+    def on_refused(self, call: Call) -> None:
+        """It failed definitely."""
+        call.is_refused = True
+
+    @property
+    def acked(self) -> int:
+        return sum(len(call.acks) for call in self.calls)
+
+
+def judge(history: History, final: list[Record], again: list[Record]) -> None:
+    """Violation if the log that was read in the end does not explain the history."""
+    if final != again:
+        raise Violation("two complete reads of a log that nobody writes differ")
+    for index, record in enumerate(final):
+        if record.offset != index:
+            raise Violation(f"the record at place {index} has offset {record.offset}")
+    _never_decreasing("epoch", [record.epoch for record in final])
+    _never_decreasing("timestamp", [record.timestamp for record in final])
+    at: dict[bytes, int] = {}
+    for record in final:
+        if at.setdefault(record.data, record.offset) != record.offset:
+            raise Violation(f"{record.data!r} is in the log twice: at {at[record.data]} and {record.offset}")
+    sent = {name for call in history.calls for name in call.names}
+    for name in at:
+        if name not in sent:
+            raise Violation(f"{name!r} is in the log, and nobody sent it")
+    sent_at, answered_at = [0] * len(final), [0] * len(final)
+    for call in history.calls:
+        _judge_call(call, at, final)
+        for name in call.names:
+            if name in at:
+                sent_at[at[name]] = call.sent_at
+                answered_at[at[name]] = call.answered_at or 0
+    latest = 0
+    for record, sent_then, answered in zip(final, sent_at, answered_at, strict=True):
+        latest = max(latest, sent_then)
+        if answered and answered < latest:
+            raise Violation(
+                f"{record.data!r} at offset {record.offset} was acknowledged before a record was sent that "
+                "stands in front of it"
+            )
+    for seen in history.reads:
+        if seen != final[: len(seen)]:
+            place = next(i for i, record in enumerate(seen) if i >= len(final) or record != final[i])
+            raise Violation(f"a reader saw {seen[place]} at {place}, which is not what the log has there")
+
+
+def _judge_call(call: Call, at: dict[bytes, int], final: list[Record]) -> None:
+    for name, ack in zip(call.names, call.acks, strict=False):
+        if name not in at:
+            raise Violation(f"{name!r} was acknowledged at offset {ack.offset} and is lost")
+        record = final[at[name]]
+        if (record.offset, record.position, record.epoch) != (ack.offset, ack.position, ack.epoch):
+            raise Violation(f"{name!r} was acknowledged as {ack}, and the log has it as {record}")
+    if call.is_refused:
+        for name in call.names:
+            if name in at:
+                raise Violation(f"the append of {name!r} failed definitely, and it is at offset {at[name]}")
+    places = [at.get(name) for name in call.names]
+    there = [place for place in places if place is not None]
+    if places[: len(there)] != there or there != sorted(there):
+        raise Violation(f"of the records of one call, {call.names}, these places are in the log: {places}")
+
+
+def _never_decreasing(what: str, values: Sequence[object]) -> None:
+    for index, (before, after) in enumerate(itertools.pairwise(values)):
+        if after < before:  # type: ignore[operator]
+            raise Violation(f"the {what} decreases at offset {index + 1}: {before} and then {after}")

@@ -1,0 +1,220 @@
+"""The whole system under seeded faults: it keeps its promises, and the net that looks for holes has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from bookie.core.ledger import LedgerState
+from bookie.storage.disk import File
+from ledgerlog.cli.main import cli
+from ledgerlog.cli.simulate import parse_seeds
+from ledgerlog.core.pending import PendingAdds
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.ids import Position
+from ledgerlog.model.record import Ack, Record, moment
+from ledgerlog.testing.disk import SimDisk
+from ledgerlog.testing.history import History, judge
+from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.workload import Report, run_seed, vacuity
+from ledgerlog.wire.frame import Status
+
+SEEDS = range(14)
+FOUND: tuple[int, ...] = ()
+"""Seeds that once failed, for ever."""
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[Report]:
+    return [run_seed(seed) for seed in (*SEEDS, *FOUND)]
+
+
+def test_contending_leaders_under_faults_make_one_history(reports: list[Report]) -> None:
+    for report in reports:
+        if report.failure is not None:
+            raise report.failure
+
+
+def test_the_batch_is_not_vacuous(reports: list[Report]) -> None:
+    lacking = vacuity(reports)
+    assert not [line for line in lacking if line.split(":")[0] in ("acked", "takeovers", "followed")], lacking
+    assert sum(sum(report.faults.values()) for report in reports) > 50
+    assert all(report.checks["AckedAtAckQuorum"] for report in reports)
+
+
+def test_the_same_seed_is_the_same_run_and_looking_closer_does_not_change_it(reports: list[Report]) -> None:
+    for report in reports[:3]:
+        again = run_seed(report.seed)
+        assert (again.trace_hash, again.events, again.counts) == (
+            report.trace_hash,
+            report.events,
+            report.counts,
+        )
+        strict = run_seed(report.seed, is_strict=True)
+        assert (strict.events, strict.counts) == (report.events, report.counts)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("start", range(1000, 2000, 50))
+def test_many_more_seeds(start: int) -> None:
+    batch = [run_seed(seed) for seed in range(start, start + 50)]
+    assert not [(report.seed, report.failure) for report in batch if not report.is_ok]
+    assert not vacuity(batch)
+
+
+# --- planted bugs: what finds nothing must be shown to find something -------------------------------
+
+
+def seeds_until_found(most: int = 30) -> int:
+    """How many seeds it takes until one fails by a Violation."""
+    for seed in range(most):
+        failure = run_seed(seed).failure
+        if isinstance(failure, Violation):
+            return seed + 1
+        assert failure is None or isinstance(failure, Exception), failure
+    raise AssertionError(f"not found in {most} seeds")
+
+
+def test_a_fence_that_does_not_refuse_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = LedgerState.add_refusal
+
+    def lenient(self: LedgerState, key: bytes, is_recovery: bool) -> Status | None:
+        refusal = original(self, key, is_recovery)
+        return None if refusal is Status.FENCED else refusal
+
+    monkeypatch.setattr(LedgerState, "add_refusal", lenient)
+    assert seeds_until_found() <= 30
+
+
+def test_a_disk_that_lies_about_its_syncs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lying(self: SimDisk, file: File, offset: int, view: memoryview) -> None:
+        self.incarnation.check()
+        inode = file.inode  # type: ignore[attr-defined]
+        self.platter.begin_write(inode, offset, bytes(view))
+        await self.take_time(is_queued=True)
+
+    monkeypatch.setattr(SimDisk, "write_sync", lying)
+    assert seeds_until_found() == 1
+
+
+def test_a_writer_that_asks_for_one_copy_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PendingAdds.__init__
+
+    def careless(self: PendingAdds, *args: object, **fields: object) -> None:
+        original(self, *args, **fields)  # type: ignore[arg-type]
+        replication = self.replication
+        self.replication = attrs.evolve(replication, ack_quorum=max(1, replication.ack_quorum - 1))
+
+    monkeypatch.setattr(PendingAdds, "__init__", careless)
+    assert seeds_until_found() <= 30
+
+
+# --- the judge --------------------------------------------------------------------------------------
+
+
+def record(offset: int, data: bytes, epoch: int = 1) -> Record:
+    return Record(offset, Position(1, offset, 0), data, moment(1000 + offset), epoch)
+
+
+def ack(found: Record) -> Ack:
+    return Ack(found.offset, found.position, found.epoch)
+
+
+def two_records() -> tuple[History, list[Record]]:
+    history, final = History(), [record(0, b"a"), record(1, b"b")]
+    for each in final:
+        history.on_acks(history.on_send([each.data]), [ack(each)])
+    return history, final
+
+
+def refuse_one(history: History, final: list[Record]) -> None:
+    history.on_refused(history.calls[1])
+
+
+def read_something_else(history: History, final: list[Record]) -> None:
+    history.reads.append([record(0, b"a"), record(1, b"c")])
+
+
+def swap(history: History, final: list[Record]) -> None:
+    final[:] = [record(0, b"b"), record(1, b"a")]
+    for call, found in zip(history.calls, reversed(final), strict=True):
+        call.acks = [ack(found)]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (lambda history, final: final.pop(), "is lost"),
+        (lambda history, final: final.append(record(2, b"a")), "twice"),
+        (lambda history, final: final.append(record(2, b"z")), "nobody sent"),
+        (lambda history, final: final.append(record(3, b"z")), "has offset"),
+        (lambda history, final: final.insert(0, final.pop()), "has offset"),
+        (lambda history, final: final.__setitem__(0, record(0, b"a", 7)), "epoch decreases"),
+        (refuse_one, "failed definitely"),
+        (read_something_else, "a reader saw"),
+        (swap, "stands in front"),
+    ],
+)
+def test_the_judge_finds(break_it: Callable[[History, list[Record]], object], words: str) -> None:
+    history, final = two_records()
+    judge(history, final, list(final))
+    break_it(history, final)
+    with pytest.raises(Violation, match=words):
+        judge(history, final, list(final))
+
+
+def test_the_judge_knows_deposed_leaders_unknown_outcomes_and_prefixes() -> None:
+    history, final = two_records()
+    history.on_send([b"unknown"])
+    judge(history, final, list(final))
+    judge(history, [*final, record(2, b"unknown")], [*final, record(2, b"unknown")])
+    with pytest.raises(Violation, match="differ"):
+        judge(history, final, final[:1])
+    history.on_send([b"x", b"y"])
+    with pytest.raises(Violation, match="one call"):
+        judge(history, [*final, record(2, b"y")], [*final, record(2, b"y")])
+    history.on_leader(2, 5)
+    with pytest.raises(Violation, match="epoch 2 began at 5"):
+        history.on_acks(history.on_send([b"late"]), [ack(record(5, b"late"))])
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_line_for_each_seed_and_a_summary(reports: list[Report]) -> None:
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "0:2", "--json"])
+    assert done.exit_code == 0, done.output
+    first, second, summary = map(json.loads, done.stdout.splitlines())
+    assert [first["seed"], second["seed"]] == [0, 1]
+    assert first["ok"] is second["ok"] is True
+    assert first["trace_hash"] == reports[0].trace_hash
+    assert first["faults"] == sum(reports[0].faults.values())
+    assert first["events"] == reports[0].events
+    assert (summary["seeds"], summary["failed"]) == (2, [])
+
+
+def test_the_command_tells_of_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LedgerState, "add_refusal", lambda *args: Status.IO_ERROR)
+    monkeypatch.setattr("ledgerlog.testing.workload.WRITABLE_S", 5.0)
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "3"])
+    assert done.exit_code == 1
+    assert "seed 3: FAILED" in done.stdout
+    assert "ledgerlog simulate --seeds 3" in done.stderr
+    assert "the log takes no record" in done.stderr
+    assert "last events:" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "a", "1:", ":2", "5:5", "6:5", "-1", "1:2:3"])
+def test_what_is_no_range_of_seeds_is_wrong_usage(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_seeds(text)
+    assert CliRunner().invoke(cli, ["simulate", "--seeds", text]).exit_code == 2
+
+
+def test_ranges_of_seeds() -> None:
+    assert parse_seeds("3:6") == range(3, 6)
+    assert parse_seeds("7") == range(7, 8)
