@@ -1,7 +1,7 @@
 """Whose directory is this: the cookie check that stands before everything a bookie serves.
 
 A bookie answers "no such entry", and recovery counts that answer: enough of them end a ledger. So the
-answer of a bookie whose disk was emptied, exchanged or copied is a lie that loses acknowledged entries
+answer of a bookie whose disk was emptied or exchanged is a lie that loses acknowledged entries
 (#2612, #4812, scenario BP-46). The *cookie* binds an identity to its data: bookie id, a random *instance*
 made when the directory was formatted, and the cluster that it was formatted for. It is kept in the
 directory and in the metadata store, and a bookie serves only while the two are equal.
@@ -30,6 +30,11 @@ cookie looks the same as that only while the directory has no journal either, an
 **Races.** Two processes with one id and two directories may both find nothing in the store. Both create the
 store's cookie; one gets NodeExists, looks again, and meets the other's. The cluster's id is made the
 same way by whoever comes first.
+
+**What it cannot tell** is a copy of a directory from the directory: both carry the cookie, each has a lock of
+its own. That two of them do not serve at once is for the registration to see (``registration``), which comes
+before the first client. A copy that is served after its original has stopped is an older state of the bookie
+under its name, and nothing here finds that: never start one.
 
 **A lost answer** (MetadataOutcomeUnknown) is settled by looking: the cookie that is there is ours or not.
 """

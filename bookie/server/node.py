@@ -9,8 +9,9 @@ what ends with what:
           service                   registration; the listener
             connections             one for each client
 
-**Starting.** The listener is opened before the registration is written and the registration before anybody
-is told that the bookie serves, so who finds it can reach it.
+**Starting.** The listener is opened before the registration is written, so who finds the bookie can reach it,
+and nobody is answered before the registration is there: a second process under this identity, which the
+cookie cannot tell from the first, is found by it (``registration``).
 
 **Stopping.** Leaving the body stops gracefully: nobody is accepted any more, what clients have begun is
 answered within ``limits.BOOKIE_DRAIN_S``, the registration is removed, and the storage flushes and marks a
@@ -113,8 +114,8 @@ async def open_bookie(
     the body. Without ``disk`` and ``indexes`` the directory is a real one.
 
     The directory is made where there is none. Raises StorageLocked if another process serves it,
-    CookieMismatch if it is not that bookie's, StorageCorrupt naming file and offset, DiskFull and other
-    StorageErrors; InvalidArgument for arguments and where assertions are off; ConnectionLost if the
+    CookieMismatch if it is not that bookie's, or if another process that lives is registered under its id,
+    StorageCorrupt naming file and offset, DiskFull and other StorageErrors; InvalidArgument for arguments and where assertions are off; ConnectionLost if the
     address is taken; MetadataUnavailable and MetadataCorrupt. A StorageError may also come at any time
     later: the body is cancelled and it is raised from here."""
     if not __debug__:
@@ -154,9 +155,15 @@ async def _serving(node: Node, listener: Listener) -> AsyncIterator[None]:
         finally:
             kept.set()
 
+    try:
+        await registration.register()
+    except BaseException:
+        listener.close()
+        with trio.move_on_after(_UNREGISTER_S, shield=True):
+            await registration.unregister()
+        raise
     async with open_nursery() as service:
         service.start_soon(serve)
-        await registration.register()
         service.start_soon(keep_registered)
         logger.info("bookie=%s: serving at %s", node.bookie_id, node.address)
         is_cancelled = False

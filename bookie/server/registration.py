@@ -9,11 +9,19 @@ have changed: the session, the two nodes (they are watched), or the wanted state
 each, so a lost session, a node that an operator deleted, and a write whose answer was lost are one case
 and not three.
 
-**A node of an earlier process.** After a crash the registration of the process before us may still be there,
-and would vanish with *its* session, minutes after we started to count on it. It is replaced in one
-transaction: deleted at the version that was read, and created as ours. It cannot be that of another living
-process with this id, because that one would own the directory's lock and the cookie names one
-directory for an id.
+**A node that is not ours** names another life of this bookie id, and it is never replaced. That may be the
+process before us, which was killed and whose session is not over yet: then the node goes with that session,
+at once where the store sees processes die, else when it has timed out, and ``register`` waits for that. Or it
+is another living process that serves a *copy* of the directory. The copy has the same cookie and a lock of
+its own, so neither can tell, and two bookies under one identity would answer "no such entry" for what only
+the other one has. Whose session has not ended in the time in which dead ones do is taken to live, and
+``register`` refuses. Hence it comes before the first client is served.
+
+The same can be met later, where our session was lost for long enough for another process to come in. ``run``
+then says so once, and looks again every few seconds; it does not take the place back, because two that
+did would push each other out for ever. A node with our very value is ours if our session is a new one, or if
+the answer of a write was lost; then it is replaced in one transaction: deleted at the version that was
+read, and created again, so that it hangs on the session that we have now.
 
 **Moving** between the two lists is one transaction as well, so nobody sees the bookie in both or, unless it
 looks twice, in neither.
@@ -30,7 +38,7 @@ import logging
 import trio
 
 from ledgerlog import limits
-from ledgerlog.errors import LedgerLogError, MetadataUnavailable, SessionExpired
+from ledgerlog.errors import CookieMismatch, LedgerLogError, MetadataUnavailable, SessionExpired
 from ledgerlog.meta.store import (
     Create,
     Delete,
@@ -41,15 +49,23 @@ from ledgerlog.meta.store import (
     Session,
     SessionState,
     VersionConflict,
+    Versioned,
     Watch,
 )
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.ledger import MetadataCorrupt
 
 logger = logging.getLogger(__name__)
 
 _RACES_MAX = 8
 """Attempts in a row that may meet a change between the look and the write."""
+
+_FORMER_LIFE_S = limits.SESSION_TIMEOUT_S + 2.0
+"""By then the session of a process that is gone has ended, and its node with it."""
+
+_BACK_OFF_S = 5.0
+"""Between two looks at a place that somebody else has taken."""
 
 
 class Registration:
@@ -66,6 +82,8 @@ class Registration:
         """The session that our node belongs to."""
         self._node: tuple[str, int] | None = None
         """Path and version of our node, None where we have none for certain."""
+        self._is_in_doubt = False
+        """A write of ours may have made a node that ``_node`` does not name."""
         self._changed = trio.Event()
 
     @property
@@ -88,34 +106,78 @@ class Registration:
         return self._writable if self._is_read_only else self._read_only
 
     async def register(self) -> None:
-        """Make the node what it should be, once. MetadataUnavailable and SessionExpired: it may not be.
+        """Make the node, before anything is served. What another life of this bookie id left is waited out.
 
-        Where a node is there that is not known to be ours it is replaced; see the module."""
+        CookieMismatch: it is still there after the time in which dead sessions end, so another process serves
+        under this identity. MetadataUnavailable and SessionExpired: the node may not be there."""
+        deadline = trio.current_time() + _FORMER_LIFE_S
+        is_told = False
+        async with (
+            self._store.watch(self._writable) as writable,
+            self._store.watch(self._read_only) as read_only,
+        ):
+            while (stranger := await self._keep()) is not None:
+                if trio.current_time() >= deadline:
+                    raise CookieMismatch(
+                        f"bookie {self._info.bookie_id} is registered at {self._address_of(stranger)} by "
+                        f"another process, which lives: its session did not end within {_FORMER_LIFE_S:g} s. "
+                        "Two bookies must not serve one identity: if that one serves a copy of this "
+                        "directory (or this is the copy), keep the one that its clients wrote to, and start the other "
+                        "under a new --id on an empty directory"
+                    )
+                if not is_told:
+                    logger.info(
+                        "bookie=%s: it is still registered at %s; waiting for that session to end",
+                        self._info.bookie_id,
+                        self._address_of(stranger),
+                    )
+                is_told = True
+                self._changed = trio.Event()
+                with trio.move_on_at(deadline):
+                    await self._wait_for_a_change(self._store.session, writable, read_only)
+
+    def _address_of(self, node: Versioned) -> str:
+        try:
+            return BookieInfo.decode_untrusted(node.value, self._info.bookie_id).address
+        except MetadataCorrupt as damage:
+            return f"an address that cannot be read ({damage})"
+
+    def _is_stranger(self, path: str, node: Versioned, session: Session) -> bool:
+        """Whether a node that stands at one of our paths is surely not ours, of this session or another."""
+        if node.value != self._value:
+            return True
+        if session is self._session:
+            return (path, node.version) != self._node and not self._is_in_doubt
+        return self._session is None and not self._is_in_doubt
+
+    async def _keep(self) -> Versioned | None:
+        """Make the node what it should be, once; or the node of somebody else, and then nothing was changed.
+
+        MetadataUnavailable and SessionExpired: the node may not be what it should be."""
         for _ in range(_RACES_MAX):
             session, path, other_path = self._store.session, self._path, self._other_path
             node, other = await self._store.get(path), await self._store.get(other_path)
-            is_ours = (
-                node is not None
-                and session is self._session
-                and (path, node.version) == self._node
-                and node.value == self._value
-            )
+            for place, found in ((path, node), (other_path, other)):
+                if found is not None and self._is_stranger(place, found, session):
+                    return found
+            is_kept = node is not None and session is self._session and (path, node.version) == self._node
             operations: list[Operation] = []
             if other is not None:
                 operations.append(Delete(other_path, other.version))
-            if not is_ours:
+            if not is_kept:
                 if node is not None:
                     operations.append(Delete(path, node.version))
                 operations.append(Create(path, self._value, ephemeral=True))
             if not operations:
-                return
-            if not is_ours:
-                self._node = None
+                return None
+            was_in_doubt, self._is_in_doubt = self._is_in_doubt, True
             try:
                 versions = await self._store.transaction(operations)
             except (NodeExists, NodeMissing, VersionConflict):
+                self._is_in_doubt = was_in_doubt
                 continue  # It changed between the look and the write: look again.
-            if not is_ours:
+            self._is_in_doubt = False
+            if not is_kept:
                 self._session, self._node = session, (path, versions[-1])
                 logger.info(
                     "bookie=%s: registered as %s at %s",
@@ -123,7 +185,7 @@ class Registration:
                     "read-only" if path == self._read_only else "writable",
                     self._info.address,
                 )
-            return
+            return None
         raise MetadataUnavailable(
             f"the registration of bookie {self._info.bookie_id} changed {_RACES_MAX} times while it was "
             "written; is another process writing it?"
@@ -132,7 +194,7 @@ class Registration:
     async def run(self) -> None:
         """Keep the node there, for ever."""
         delay_s = limits.RECONNECT_DELAY_MIN_S
-        is_troubled = False
+        is_troubled = is_displaced = False
         async with (
             self._store.watch(self._writable) as writable,
             self._store.watch(self._read_only) as read_only,
@@ -144,7 +206,7 @@ class Registration:
                     await session.wait_not(SessionState.SUSPENDED)
                     continue
                 try:
-                    await self.register()
+                    stranger = await self._keep()
                 except (MetadataUnavailable, SessionExpired) as trouble:
                     if not is_troubled:
                         logger.warning(
@@ -159,6 +221,20 @@ class Registration:
                 if is_troubled:
                     logger.info("bookie=%s: its registration is kept up again", self._info.bookie_id)
                 is_troubled, delay_s = False, limits.RECONNECT_DELAY_MIN_S
+                if stranger is not None:
+                    if not is_displaced:
+                        logger.error(
+                            "bookie=%s: another process has registered under this id, at %s; it is left "
+                            "there. Stop the one that serves a copy of the other's directory",
+                            self._info.bookie_id,
+                            self._address_of(stranger),
+                        )
+                    is_displaced = True
+                    await trio.sleep(_BACK_OFF_S)
+                    continue
+                if is_displaced:
+                    logger.info("bookie=%s: it has its registration again", self._info.bookie_id)
+                is_displaced = False
                 await self._wait_for_a_change(session, writable, read_only)
 
     async def _wait_for_a_change(self, session: Session, *watches: Watch) -> None:
@@ -182,14 +258,15 @@ class Registration:
     async def unregister(self) -> None:
         """Remove the node, wherever it is. Not while ``run`` goes on; the caller brings the deadline. Where
         the store cannot be reached this is logged only: the node goes with the session."""
-        self._node = None
+        if self._node is None and not self._is_in_doubt:
+            return
         try:
             for path in (self._writable, self._read_only):
-                # An interrupted write may have made a node that we do not know of; nobody else makes one
-                # with our instance while we hold the directory.
+                # An interrupted write may have made a node that we do not know of.
                 node = await self._store.get(path)
-                if node is not None and node.value == self._value:
+                if node is not None and not self._is_stranger(path, node, self._store.session):
                     await self._store.delete(path, version=node.version)
+            self._node, self._is_in_doubt = None, False
         except (NodeMissing, VersionConflict):
             return
         except LedgerLogError as trouble:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -14,7 +16,7 @@ from bookie.storage.disk import File
 from bookie.storage.index import MemoryIndex
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog import limits
-from ledgerlog.errors import StorageError
+from ledgerlog.errors import CookieMismatch, StorageError, WireError
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.wire.entries import Entries, encode_add
@@ -778,14 +780,52 @@ async def test_a_failed_sync_ends_the_bookie_and_acknowledges_nothing(machine: M
     assert await machine.tree.open_store().children("bookies/writable") == []
 
 
-async def test_a_bookie_with_a_registration_of_its_earlier_life_replaces_it(machine: Machine) -> None:
+async def test_a_bookie_waits_until_the_registration_of_its_earlier_life_has_ended(
+    machine: Machine, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
     async with machine.bookie() as bookie:
         value = bookie.node.info.encode()
     earlier = machine.tree.open_store()
     await earlier.create("bookies/writable/b1", value, ephemeral=True)
-    async with machine.bookie():
+
+    async def end_earlier() -> None:
+        await trio.sleep(limits.SESSION_TIMEOUT_S)
         earlier.expire_session()
-        await trio.testing.wait_all_tasks_blocked()
+
+    nursery.start_soon(end_earlier)
+    async with machine.bookie():
+        assert trio.current_time() >= limits.SESSION_TIMEOUT_S
+        assert await machine.tree.open_store().children("bookies/writable") == ["b1"]
+
+
+async def test_a_bookie_on_a_copy_of_the_directory_of_one_that_serves_serves_nobody(
+    machine: Machine, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with machine.bookie():
+        pass
+    copy = attrs.evolve(
+        machine, disk=deepcopy(machine.disk), indexes=deepcopy(machine.indexes), listen="copy"
+    )
+    async with machine.bookie() as bookie:
+        answered = False
+
+        async def try_the_copy() -> None:
+            nonlocal answered
+            while True:
+                try:
+                    await RawClient(await machine.network.connect("copy")).hello()
+                    answered = True
+                except (ConnectionLost, WireError, EOFError, trio.TooSlowError):
+                    await trio.sleep(1)
+
+        async with trio.open_nursery() as trying:
+            trying.start_soon(try_the_copy)
+            with pytest.raises(CookieMismatch, match="registered at bookie by another process"):
+                async with copy.bookie():
+                    raise AssertionError("it serves")
+            trying.cancel_scope.cancel()
+        assert not answered
+        await bookie.client()
         assert await machine.tree.open_store().children("bookies/writable") == ["b1"]
 
 

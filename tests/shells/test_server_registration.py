@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 from bookie.server.registration import Registration
-from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.errors import CookieMismatch, MetadataUnavailable
+from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import BookieInfo
@@ -67,15 +69,71 @@ async def test_to_register_again_changes_nothing(tree: MemoryTree, store: Memory
 
 
 @pytest.mark.parametrize("path", [WRITABLE, READ_ONLY])
-async def test_the_registration_of_an_earlier_process_is_replaced_and_does_not_end_with_its_session(
-    tree: MemoryTree, store: MemoryStore, path: str
+async def test_the_registration_of_an_earlier_process_is_waited_out_until_its_session_ends(
+    tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery, path: str
 ) -> None:
     earlier = tree.open_store()
     await earlier.create(path, INFO.encode(), ephemeral=True)
     registration = Registration(store, INFO)
-    await registration.register()
+    registered = trio.Event()
+
+    async def register() -> None:
+        await registration.register()
+        registered.set()
+
+    nursery.start_soon(register)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not registered.is_set()
+    assert (await store.get(path)) is not None
     earlier.expire_session()
+    with trio.fail_after(60):
+        await registered.wait()
     assert await Observer(tree).lists() == (["b1"], [])
+
+
+@pytest.mark.parametrize("path", [WRITABLE, READ_ONLY])
+async def test_a_bookie_whose_id_another_living_process_is_registered_under_is_refused(
+    tree: MemoryTree, store: MemoryStore, path: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    other = attrs.evolve(INFO, address="elsewhere:7")
+    await tree.open_store().create(path, other.encode(), ephemeral=True)
+    before = await store.get(path)
+    start = trio.current_time()
+    with pytest.raises(CookieMismatch, match=r"bookie b1 is registered at elsewhere:7 .*new --id"):
+        await Registration(store, INFO).register()
+    assert SESSION_TIMEOUT_S < trio.current_time() - start < 2 * SESSION_TIMEOUT_S
+    assert await store.get(path) == before
+
+
+async def test_two_bookies_with_one_id_do_not_push_each_other_out(
+    tree: MemoryTree,
+    store: MemoryStore,
+    nursery: trio.Nursery,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = Registration(store, INFO)
+    await first.register()
+    store.expire_session()  # It was out of contact, and the other came in meanwhile.
+    other_info = attrs.evolve(INFO, address="elsewhere:7")
+    other_store = tree.open_store()
+    other = Registration(other_store, other_info)
+    await other.register()
+    node = await store.get(WRITABLE)
+    async with trio.open_nursery() as running:
+        running.start_soon(first.run)
+        running.start_soon(other.run)
+        await trio.sleep(120)
+        assert await store.get(WRITABLE) == node
+        told = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+        assert len(told) == 1
+        assert "elsewhere:7" in told[0]
+        other_store.close()
+        await trio.sleep(60)
+        node = await store.get(WRITABLE)
+        assert node is not None
+        assert node.value == INFO.encode()
+        running.cancel_scope.cancel()
 
 
 async def test_a_bookie_whose_session_was_lost_registers_in_the_new_one(
