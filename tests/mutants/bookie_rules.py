@@ -226,8 +226,6 @@ ADDS = (
         "        self.commit.on_written(block)\n"
         "        await self._disk.write_sync(segment.file, block.offset, block.view)\n",
         f"{_TEST_ENGINE}::test_an_add_is_durable_only_once_its_write_returned",
-        f"{_TEST_FAILURES}::"
-        "test_a_failed_write_ends_the_engine_is_not_tried_again_and_nothing_of_it_is_acknowledged",
     ),
     mutant(
         "failed_sync_is_taken_for_done",
@@ -340,7 +338,6 @@ ANSWERS = (
         _READER,
         "            reader.on_unreadable(run, Status.CORRUPT)\n",
         "            reader.on_entries(run, no_entries(run.ledger_id))\n",
-        f"{_TEST_FAILURES}::test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given",
         f"{_TEST_DAMAGE}::test_no_changed_byte_of_the_journal_or_the_cookie_leads_to_a_wrong_answer",
         also=(
             Edit(
@@ -394,7 +391,6 @@ BOOT = (
         "    for number in expected:\n        if number not in wanted:",
         "    for number in expected[:1]:\n        if number not in wanted and wanted:",
         f"{_TEST_SEGMENT}::test_segments_from_the_mark_on_must_all_be_there",
-        f"{_TEST_SEGMENT}::test_the_segment_of_an_optional_mark_may_be_missing_but_not_one_in_the_middle",
     ),
     mutant(
         "rot_is_taken_for_a_torn_write",

@@ -359,6 +359,15 @@ WRITER = (
         f"{_TEST_WRITER}::test_the_change_starts_after_the_newest_lac_when_its_write_is_formed_anew",
     ),
     mutant(
+        "what_settles_during_a_change_is_not_kept_for_the_replacement",
+        "A.1, rule 13",
+        _WRITER,
+        "self.pending.strip(self._replacements, carry=True)",
+        "self.pending.strip(self._replacements)",
+        f"{_TEST_WRITER}::"
+        "test_what_settles_while_a_change_is_written_is_sent_to_the_replacement_that_its_fragment_names",
+    ),
+    mutant(
         "a_change_undoes_what_repair_did",
         "rule 13",
         _WRITER,

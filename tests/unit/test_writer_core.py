@@ -226,6 +226,18 @@ def test_the_change_starts_after_the_newest_lac_when_its_write_is_formed_anew() 
     assert writer.intent.metadata.fragments == (Fragment(0, bookies(3)), Fragment(1, ("b3", "b1", "b2")))
 
 
+def test_what_settles_while_a_change_is_written_is_sent_to_the_replacement_that_its_fragment_names() -> None:
+    writer, register = new_writer(entries=2)
+    writer.on_bookie_failed("b0")
+    writer.change_ensemble({0: "b3"})
+    confirm(writer, 0, "b1", "b2")
+    assert writer.lac == 0
+    register.carry_out(writer)
+    assert writer.metadata.last_fragment == Fragment(0, ("b3", "b1", "b2"))
+    sent = [(send.first, send.last) for send in writer.take_sends("b3")]
+    assert sent == [(0, 0), (1, 1)], "entry 0 has its quorum, and the fragment says that b3 has it"
+
+
 def test_a_write_whose_answer_was_lost_is_known_by_what_is_stored() -> None:
     writer, register = new_writer(entries=1)
     writer.on_bookie_failed("b0")
