@@ -240,8 +240,6 @@ ADDS = (
         "            if type(error).__module__ != 'ledgerlog.errors':\n"
         "                raise\n",
         f"{_TEST_FAILURES}::test_a_failed_sync_of_a_fence_is_never_answered",
-        f"{_TEST_FAILURES}::"
-        "test_a_failed_write_ends_the_engine_is_not_tried_again_and_nothing_of_it_is_acknowledged",
     ),
     mutant(
         "failed_sync_is_tried_again",
