@@ -15,6 +15,10 @@ interleave are entries taken one by one. The reply ends at ``bytes_max`` payload
 always fits), at ``limits.FRAME_ENTRIES_MAX`` entries, and before an id that is 2**32 past its first,
 because a frame has 32 bits for the distance.
 
+However far apart the ids that are asked for may lie, a reply looks at runs of no more than about
+``EXAMINED_BYTES_MAX`` together, and ends before the next one: a request of a few bytes must not read a ledger
+of any size. The first asked entry is always judged, so whoever asks goes on behind it.
+
 ``through`` says up to where the reply is complete: an asked entry up to there that is not in it does not
 exist. It never passes an entry that exists and could not be read (rule 8), which ends the reply.
 """
@@ -29,11 +33,18 @@ from collections import deque
 from collections.abc import Sequence
 
 from bookie.core.records import Run
-from ledgerlog.limits import FRAME_ENTRIES_MAX
+from ledgerlog.limits import FRAME_ENTRIES_MAX, KIB, MIB
 from ledgerlog.wire.entries import Entries, compact_ids
 from ledgerlog.wire.frame import Status
 
 _SPAN_MAX = 2**32
+
+EXAMINED_BYTES_MAX = 16 * MIB
+"""The frames that one reply is made from, with ``_RUN_BYTES`` for each. A striped ledger of the largest
+ensemble fills a reply of usual size from half as much as this."""
+
+_RUN_BYTES = 4 * KIB
+"""What looking at a run costs besides its bytes, in bytes that could be read instead."""
 
 
 class _Cursor:
@@ -91,6 +102,7 @@ class RangeReader:
         self._last = last
         self._stride = stride
         self._bytes_left = bytes_max
+        self._unexamined = EXAMINED_BYTES_MAX
         self._runs: deque[Run] = deque()
         self._horizon = first - 1
         self._active: list[_Cursor] = []  # a heap by next id
@@ -133,6 +145,11 @@ class RangeReader:
             upcoming = self._runs[0].first if self._runs else limit + 1
             emitting = self._active[0].next_id if self._active else limit + 1
             if upcoming <= limit and upcoming <= emitting:
+                if self._unexamined <= 0 and upcoming > self._first:
+                    # All that begins before it was looked at, and what was found there is emitted.
+                    self.through = max(self.through, upcoming - 1)
+                    self._is_over = True
+                    break
                 return self._runs[0]
             if emitting <= limit:
                 self._emit(limit)
@@ -150,6 +167,7 @@ class RangeReader:
         they are asked for."""
         popped = self._runs.popleft()
         assert popped is run
+        self._unexamined -= run.length + _RUN_BYTES
         for entry_id in damaged:
             if self._is_asked(entry_id):
                 self._set_barrier(entry_id, Status.CORRUPT)
@@ -163,6 +181,7 @@ class RangeReader:
         """The run that was wanted cannot be read: the reply ends before its first id that was asked for."""
         popped = self._runs.popleft()
         assert popped is run
+        self._unexamined -= run.length + _RUN_BYTES
         entry_id = max(run.first, self.through + 1)
         entry_id += -(entry_id - self._first) % self._stride
         if entry_id <= run.last and self._is_asked(entry_id):

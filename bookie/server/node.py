@@ -115,9 +115,9 @@ async def open_bookie(
 
     The directory is made where there is none. Raises StorageLocked if another process serves it,
     CookieMismatch if it is not that bookie's, or if another process that lives is registered under its id,
-    StorageCorrupt naming file and offset, DiskFull and other StorageErrors; InvalidArgument for arguments and where assertions are off; ConnectionLost if the
-    address is taken; MetadataUnavailable and MetadataCorrupt. A StorageError may also come at any time
-    later: the body is cancelled and it is raised from here."""
+    StorageCorrupt naming file and offset, DiskFull and other StorageErrors; InvalidArgument for arguments and
+    where assertions are off; ConnectionLost if the address is taken; MetadataUnavailable and MetadataCorrupt.
+    A StorageError may also come at any time later: the body is cancelled and it is raised from here."""
     if not __debug__:
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
     async with open_directory(path, disk=disk, indexes=indexes) as directory:

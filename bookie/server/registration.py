@@ -122,8 +122,8 @@ class Registration:
                         f"bookie {self._info.bookie_id} is registered at {self._address_of(stranger)} by "
                         f"another process, which lives: its session did not end within {_FORMER_LIFE_S:g} s. "
                         "Two bookies must not serve one identity: if that one serves a copy of this "
-                        "directory (or this is the copy), keep the one that its clients wrote to, and start the other "
-                        "under a new --id on an empty directory"
+                        "directory (or this is the copy), keep the one that its clients wrote to, and start "
+                        "the other under a new --id on an empty directory"
                     )
                 if not is_told:
                     logger.info(

@@ -53,11 +53,14 @@ from bookie.storage.reader import Reader
 from bookie.storage.replay import Replayed, replay
 from bookie.storage.segments import Segment, SegmentFiles
 from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.entries import Entries, compact_ids, encode_add
 from ledgerlog.wire.frame import RECOVERY, SPARSE, Frame, Header, Status
 
 __all__ = ["Engine", "FenceResult", "ListResult", "ReadResult", "open_engine"]
+
+_SPARSE_SLACK = 2 * (WRITER_WINDOW_ENTRIES + FRAME_ENTRIES_MAX)
 
 
 class Engine:
@@ -101,9 +104,9 @@ class Engine:
         ``Status`` that refuses it, and then nothing of it is stored: UNAUTHORIZED (wrong key), FENCED (the
         ledger is fenced and this is not a recovery add), CONFLICT (an id is stored with another digest),
         READ_ONLY, DISK_FULL, TOO_MANY_REQUESTS (no memory is free: see ``wait_room``), BAD_REQUEST (larger
-        than ``frame_bytes_max``), CORRUPT or IO_ERROR (stored entries or the index, which it had to be
-        compared with, cannot be read), IO_ERROR too once the engine has failed, NOT_READY once it is being
-        closed.
+        than ``frame_bytes_max``, or sparse ids too far apart), CORRUPT or IO_ERROR (stored entries or the
+        index, which it had to be compared with, cannot be read), IO_ERROR too once the engine has failed,
+        NOT_READY once it is being closed.
 
         The frame's bytes are copied. An add without entries tells LAC and LAFR, needs no sync and returns the
         current durable position; for a ledger that is unknown here nothing is remembered."""
@@ -131,6 +134,8 @@ class Engine:
                 return Status.READ_ONLY
             if self._journal.is_disk_full:
                 return Status.DISK_FULL
+        if header.flags & SPARSE and header.last - header.first > _sparse_span_max(header.entry_count):
+            return Status.BAD_REQUEST
         is_known = state is not None
         if state is None:
             state = LedgerState(header.ledger_id, header.key)
@@ -405,6 +410,13 @@ class Engine:
         """The clean stop."""
         self.stop(Status.NOT_READY)
         await self._checkpointer.close()
+
+
+def _sparse_span_max(entry_count: int) -> int:
+    """How far apart the first and the last id of so many may be: striping leaves to each bookie at least one
+    of ``ENSEMBLE_MAX``, and a writer's window has gaps where entries are stored already. Adds and reads of
+    what lies between cost by the span, so it may not be anything that a client writes there."""
+    return entry_count * ENSEMBLE_MAX + _SPARSE_SLACK
 
 
 def _status_of(error: StorageError) -> Status:

@@ -33,6 +33,7 @@ from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.replay import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
+from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted
 from ledgerlog.wire.frame import SPARSE, Frame, Status, decode_frame_untrusted, encode_head
 
@@ -311,6 +312,18 @@ async def test_rule_7_an_entry_sent_again_waits_for_the_sync_of_the_first(
     assert again > engine.durable_position
     disk.gate.set()
     await engine.wait_durable(again)
+
+
+@pytest.mark.parametrize("recovery", [False, True])
+async def test_a_sparse_add_whose_ids_lie_further_apart_than_striping_can_leave_them_is_refused(
+    engine: Engine, recovery: bool
+) -> None:
+    bound = 2 * ENSEMBLE_MAX + 2 * (WRITER_WINDOW_ENTRIES + FRAME_ENTRIES_MAX)
+    assert engine.add(*add_frame(1, [0, bound + 1], recovery=recovery)) is Status.BAD_REQUEST
+    assert engine.statistics()["ledgers_in_memory"] == 0
+    await add_durably(engine, 1, [0, bound], recovery=recovery)
+    assert engine.add(*add_frame(1, [1, bound + 2], recovery=recovery)) is Status.BAD_REQUEST
+    assert await read_all(engine, 1) == payloads(1, [0, bound])
 
 
 async def test_a_sparse_frame_that_names_consecutive_ids_is_stored_like_any_other(engine: Engine) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.reading import RangeLister, RangeReader
+from bookie.core.reading import EXAMINED_BYTES_MAX, RangeLister, RangeReader
 from bookie.core.records import Run
 from ledgerlog.limits import FRAME_ENTRIES_MAX
 from ledgerlog.wire.checksum import entry_digests
@@ -35,9 +35,10 @@ class Store:
     """Runs as a bookie may have them."""
 
     frames: dict[Run, list[int]] = attrs.field(factory=dict)
+    examined: list[Run] = attrs.field(factory=list)
 
-    def add(self, ids: list[int]) -> None:
-        run = Run(LEDGER, ids[0], ids[-1], len(ids), 1, 0, 0, 1)
+    def add(self, ids: list[int], frame_bytes: int = 0) -> None:
+        run = Run(LEDGER, ids[0], ids[-1], len(ids), 1, 0, frame_bytes, 1)
         self.frames[run] = ids
 
     @property
@@ -65,6 +66,7 @@ class Store:
                 reader.on_unreadable(run, Status.IO_ERROR)
             else:
                 ids = self.frames[run]
+                self.examined.append(run)
                 reader.on_entries(run, entries_of(ids), [i for i in ids if i in damaged])
         return reader
 
@@ -205,3 +207,38 @@ def test_a_list_names_exactly_the_stored_ids_up_to_where_it_is_complete(
     assert len(lister.pairs) <= pairs_max
     for (_, high), (low, _) in zip(lister.pairs, lister.pairs[1:], strict=False):
         assert low > high + 1
+
+
+@pytest.mark.parametrize("frame_bytes", [0, EXAMINED_BYTES_MAX // 4, 2 * EXAMINED_BYTES_MAX])
+def test_a_reply_looks_at_a_bounded_part_of_a_ledger_however_far_apart_the_entries_asked_for_are(
+    frame_bytes: int,
+) -> None:
+    store = Store()
+    runs, per_run = 12_000, 10
+    for first in range(0, runs * per_run, per_run):
+        store.add([*range(first, first + per_run)], frame_bytes)
+    reader = store.read(first=5, last=10**9, stride=100_000)
+    assert reader.status is Status.OK
+    assert len(store.examined) <= EXAMINED_BYTES_MAX // (frame_bytes or 4096) + 1
+    assert list(reader.take_entries().ids) == [5]
+    # Complete as far as it was looked, and no further.
+    assert reader.through == store.examined[-1].last
+
+
+def test_a_reply_that_ends_early_has_always_judged_the_first_entry_that_was_asked_for() -> None:
+    store = Store()
+    # Runs that begin before the first asked entry and reach over it, none of which has it.
+    for first in range(5):
+        store.add([first, 1000 + first], 2 * EXAMINED_BYTES_MAX)
+    store.add([600], 2 * EXAMINED_BYTES_MAX)
+    store.add([700], 2 * EXAMINED_BYTES_MAX)
+    found: set[int] = set()
+    replies, first = 0, 500
+    while first <= 1100:
+        reader = store.read(first=first, last=1100)
+        assert reader.through >= first
+        found.update(reader.take_entries().ids)
+        first = reader.through + 1
+        replies += 1
+    assert found == {600, 700, *range(1000, 1005)}
+    assert 2 < replies < 12
