@@ -10,7 +10,8 @@ does not changes nothing at all.
 **Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, so that ordinary adds fail at once.
 ``fence_sequence`` is the journal block that carries the fence record, 0 until there is one; whoever
 answers a fence or a recovery read waits for that block, second fencers included. Adds with the
-recovery flag pass.
+recovery flag pass. A fence that got no block, and that nobody was told of, is taken back
+(``give_up_fence``).
 
 **LAC and LAFR** (rule 9) are the greatest values told, by ordinary and recovery adds alike (recovery sends
 its frozen start values, D11). They are facts about what the writer saw acknowledged elsewhere, so they
@@ -76,6 +77,10 @@ class LedgerState:
     """The index does not have this state."""
     is_fence_durable: bool = False
     """The journal has the fence, durably; ``fence_sequence`` does not matter then."""
+    is_fence_told: bool = False
+    """An ordinary add was refused because of the fence."""
+    fencers: int = 0
+    """Fences under way."""
     pins: int = 0
     """Operations that hold this object across a wait."""
     was_used: bool = True
@@ -162,6 +167,19 @@ class LedgerState:
         """The ledger is fenced from now on; the record is yet to be written."""
         self.is_fenced = True
         self.is_dirty = True
+
+    def give_up_fence(self) -> None:
+        """A fence that was under way has ended, well or not. Where it was the last one, got no place in the
+        journal and was answered to nobody, there is no fence: what is only in memory must not refuse a
+        writer who is not deposed, for as long as this process lives."""
+        assert not self.fencers
+        if self.is_fenced and not (self.fence_sequence or self.is_fence_durable or self.is_fence_told):
+            self.is_fenced = False
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether this is a ledger of which nothing is known but a key that somebody named."""
+        return self.last_entry == self.lac == self.lafr == NO_ENTRY and not self.is_fenced
 
     def settle_fence(self, durable: int) -> None:
         """The journal is durable up to that block: from here on the index may have the fence, if it has one

@@ -121,6 +121,7 @@ class Engine:
         if state is not None:
             refusal = state.add_refusal(header.key, bool(is_recovery))
             if refusal is not None:
+                state.is_fence_told = state.is_fence_told or refusal is Status.FENCED
                 return refusal
             state.was_used = True
         if self._stopped is not None:
@@ -258,7 +259,8 @@ class Engine:
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceResult:
         """Refuse ordinary adds of the ledger from now on, durably when this returns; also of a ledger that
-        was unknown. A wrong key changes nothing. Cancelled, it may have happened."""
+        was unknown. A wrong key changes nothing. DISK_FULL: there was no room for it, and the ledger is as it
+        was, unless an add was refused meanwhile. Cancelled, it may have happened."""
         try:
             state = self._ledgers.get(ledger_id)
         except StorageError as error:
@@ -274,10 +276,16 @@ class Engine:
             return FenceResult(refusal, NO_ENTRY, NO_ENTRY)
         self._fences += 1
         state.pins += 1
+        state.fencers += 1
         try:
             refusal = await self._fence(state)
         finally:
             state.pins -= 1
+            state.fencers -= 1
+            if not state.fencers:
+                state.give_up_fence()
+                if state.is_blank and not state.pins:
+                    self._ledgers.drop(state)
         return FenceResult(refusal or Status.OK, state.lac, state.lafr)
 
     async def _fence(self, state: LedgerState) -> Status | None:

@@ -60,6 +60,12 @@ class Ledgers:
         assert state.ledger_id not in self.loaded
         self._put(state)
 
+    def drop(self, state: LedgerState) -> None:
+        """A ledger that was added, and of which there is nothing to know after all."""
+        assert state.is_blank
+        assert not state.pins
+        del self.loaded[state.ledger_id]
+
     def _put(self, state: LedgerState) -> None:
         # Before the new one is in, so that it cannot be what leaves.
         if len(self.loaded) >= self._maximum and not self._sweep(_SWEEP):

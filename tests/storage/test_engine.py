@@ -553,6 +553,7 @@ async def test_a_fence_that_was_answered_for_is_in_the_journal_and_not_in_the_in
         async with trio.open_nursery() as nursery:
             nursery.start_soon(engine.fence, 1, KEY)
             await wait_all_tasks_blocked()
+            assert status(engine, 1, [100]) is Status.FENCED
             nursery.cancel_scope.cancel()  # It found no room for its record.
         assert status(engine, 1, [100]) is Status.FENCED
         disk.gate.set()

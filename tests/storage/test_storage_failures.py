@@ -241,6 +241,56 @@ async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_
         assert (await engine.fence(ledger + 1, KEY)).status is Status.OK
 
 
+async def fill(engine: Engine) -> int:
+    """Use up all the room there is, the reserve for fences included; a ledger id that was not used."""
+    await engine.wait_room()
+    ledger = 10
+    for ids in (range(5), [0]):
+        while not isinstance(engine.add(*add_frame(ledger, ids, recovery=True)), Status):
+            ledger += 1
+            await engine.wait_room()
+    while (await engine.fence(ledger, KEY)).status is Status.OK:
+        ledger += 1
+    return ledger + 1
+
+
+async def test_a_fence_that_found_no_room_is_taken_back(disk: FailingDisk) -> None:
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        await add_durably(engine, 1, [0])
+        disk.is_full = True
+        unknown = await fill(engine)
+        ledgers = engine.statistics()["ledgers_in_memory"]
+        assert (await engine.fence(1, KEY)).status is Status.DISK_FULL
+        assert (await engine.fence(unknown, b"?" * 16)).status is Status.DISK_FULL
+        assert engine.statistics()["ledgers_in_memory"] == ledgers
+        disk.is_full = False
+        while engine.statistics()["is_disk_full"]:
+            await wait_all_tasks_blocked()
+        await add_durably(engine, 1, [1])
+        await add_durably(engine, unknown, [0])
+        assert (await engine.fence(1, KEY)).status is Status.OK
+        assert engine.add(*add_frame(1, [2])) is Status.FENCED
+
+
+async def test_a_fence_that_found_no_room_stands_if_an_add_was_refused_for_it(disk: FailingDisk) -> None:
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        await add_durably(engine, 1, [0])
+        disk.is_full = True
+        await fill(engine)
+        refusal: int | Status = 0
+        while refusal is not Status.FENCED:  # Until the add comes while the fence is under way.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(engine.fence, 1, KEY)
+                await trio.lowlevel.checkpoint()
+                refusal = engine.add(*add_frame(1, [1]))
+        disk.is_full = False
+        while engine.statistics()["is_disk_full"]:
+            await wait_all_tasks_blocked()
+        assert engine.add(*add_frame(1, [1])) is Status.FENCED
+
+
 async def test_a_bookie_whose_disk_is_full_at_the_start_says_so(disk: FailingDisk) -> None:
     async with running("b", disk=disk, indexes=(indexes := MemoryIndexes())) as engine:
         await roll(engine, 1)
