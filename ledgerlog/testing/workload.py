@@ -419,9 +419,7 @@ def run_seed(seed: int, *, is_strict: bool = False) -> Report:
     try:
         simulation.run(run.main, cpu_s_max=RUN_CPU_S, simulated_s_max=3600)
     except BaseException as error:
-        failure = error
-        while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
-            failure = failure.exceptions[0]
+        failure = _the_one(error)
         if isinstance(failure, KeyboardInterrupt | SystemExit):
             raise
     return Report(
@@ -437,6 +435,18 @@ def run_seed(seed: int, *, is_strict: bool = False) -> Report:
         failure=failure,
         trace=simulation.trace.lines(40) if failure is not None else [],
     )
+
+
+def _the_one(error: BaseException) -> BaseException:
+    """What to show of a group: a violation, because the others are its consequences; else the first."""
+    leaves = [error]
+    while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
+        leaves = [
+            inner
+            for leaf in leaves
+            for inner in (leaf.exceptions if isinstance(leaf, BaseExceptionGroup) else (leaf,))
+        ]
+    return next((leaf for leaf in leaves if isinstance(leaf, Violation)), leaves[0])
 
 
 def vacuity(reports: Iterable[Report]) -> list[str]:
