@@ -487,8 +487,10 @@ async def open_engine(
             await journal.write_block()
             mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
             await catalogue.write([encode_mark(mark)])
-            for number, end in replayed.ends:
-                await files.trim(number, end)
+            # Replay's own segments, and any that the life before us moved its mark past and did not get to.
+            for row in await catalogue.segments():
+                if row.number < active.number and await files.size(row.number) > row.end:
+                    await files.trim(row.number, row.end)
             ledgers = Ledgers(catalogue, maximum=config.ledgers_max, durable=lambda: commit.durable)
             engine = Engine(
                 journal=journal,

@@ -56,9 +56,6 @@ class Replayed:
     """The segment to go on in; ``pristine`` if it exists, else to be made."""
     pristine: tuple[SegmentHeader, ...]
     """Segments behind the end to which nothing was ever written."""
-    ends: tuple[tuple[int, int], ...]
-    """Where the last block of each replayed segment ends. They can be trimmed once the mark has passed
-    them."""
     segments: int
     runs: int
 
@@ -78,7 +75,6 @@ class _Replay:
         self.walk = JournalWalk(mark, may_be_trimmed=may_be_trimmed)
         self.runs = 0
         self.pristine: list[SegmentHeader] = []
-        self.ends: list[tuple[int, int]] = []
         self.is_closed = True
         """The last block seen is the CLOSE of a clean stop, or there is none, or its file is whole."""
         self._disk = disk
@@ -96,7 +92,6 @@ class _Replay:
             if scan.is_pristine and seal is None:
                 self.pristine.append(header)
             return
-        self.ends.append((number, scan.end))
         self.is_closed = not scan.is_trimmed or seal is not None or _is_close(image, scan.blocks[-1], path)
         if seal is None and not scan.is_trimmed:
             await self._write_again(number, image, scan.blocks[-1])
@@ -180,7 +175,6 @@ async def replay(directory: StorageDirectory, files: SegmentFiles, catalogue: Ca
         end=walk.end,
         next_segment=walk.next_segment,
         pristine=tuple(steps.pristine),
-        ends=tuple(steps.ends),
         segments=walk.next_segment - mark.segment,
         runs=steps.runs,
     )

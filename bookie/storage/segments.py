@@ -110,6 +110,14 @@ class SegmentFiles:
         """Give back the space behind the last block of a segment that the mark has passed."""
         await self.disk.truncate(self.path(number), end)
 
+    async def size(self, number: int) -> int:
+        """How long a segment's file is."""
+        file = await self.disk.open(self.path(number))
+        try:
+            return await self.disk.size(file)
+        finally:
+            self.disk.close(file)
+
     async def read_header(self, number: int) -> SegmentHeader:
         """StorageCorrupt if it is damaged."""
         path = self.path(number)

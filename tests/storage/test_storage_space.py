@@ -52,6 +52,28 @@ async def test_many_crashes_do_not_fill_the_disk() -> None:
         assert await read_all(engine, 1) == payloads(1, range(10))
 
 
+class ForgetfulDisk(MemoryDisk):
+    """A disk on which files are cut only from ``trims`` on, as if a crash had come before."""
+
+    trims = False
+
+    async def truncate(self, path: str, size: int) -> None:
+        if self.trims:
+            await super().truncate(path, size)
+
+
+async def test_a_segment_that_a_crash_left_untrimmed_is_trimmed_at_the_next_start() -> None:
+    disk, indexes = ForgetfulDisk(), MemoryIndexes()
+    for start in range(3):
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 1, [start])
+    assert sizes(disk)[:3] == [SMALL.segment_bytes] * 3
+    disk.trims = True
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert max(sizes(disk)[:3]) <= 4 * 4096
+        assert await read_all(engine, 1) == payloads(1, range(3))
+
+
 async def test_the_index_is_made_again_from_trimmed_segments() -> None:
     disk, indexes = MemoryDisk(), MemoryIndexes()
     for start in range(3):
