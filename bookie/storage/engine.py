@@ -41,6 +41,7 @@ from bookie.core.records import ADD, FENCE, START, Run, encode_fence, encode_sta
 from bookie.core.results import FenceResult, ListResult, ReadResult
 from bookie.core.rows import encode_mark
 from bookie.storage.arenas import Arenas
+from bookie.storage.cancellation import holds_cancellation
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.config import StorageConfig
@@ -528,7 +529,7 @@ async def _next_segment(
 async def _running(engine: Engine, journal: Journal, ledgers: Ledgers) -> AsyncIterator[None]:
     """Runs the tasks of an engine around the body."""
     failure: StorageError | None = None
-    body_error: Exception | None = None
+    body_error: BaseException | None = None
 
     async with trio.open_nursery() as nursery:
 
@@ -547,7 +548,10 @@ async def _running(engine: Engine, journal: Journal, ledgers: Ledgers) -> AsyncI
         try:
             yield
             await engine.close()
-        except Exception as error:
+        except BaseException as error:
+            if holds_cancellation(error):
+                raise
+            # Raised below as it is: the nursery is ours and would wrap what is the caller's in a group.
             body_error = error
         engine.stop(Status.NOT_READY)
         nursery.cancel_scope.cancel()

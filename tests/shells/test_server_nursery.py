@@ -1,0 +1,78 @@
+"""What the body of a bookie raises comes out as it was raised, and what stops a bookie is one failure."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from serving import Machine
+
+from bookie.server.nursery import open_nursery
+from ledgerlog import connect
+
+
+@asynccontextmanager
+async def bare_nursery(_: Path) -> AsyncIterator[None]:
+    async with open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        yield
+
+
+@asynccontextmanager
+async def whole_bookie(_: Path) -> AsyncIterator[None]:
+    async with Machine().bookie():
+        yield
+
+
+@asynccontextmanager
+async def embedded_cluster(path: Path) -> AsyncIterator[None]:
+    async with connect(f"file:{path}/cluster"):
+        yield
+
+
+@pytest.mark.parametrize("opened", [bare_nursery, whole_bookie, embedded_cluster])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("the body's"),
+        ExceptionGroup("the body's", [ValueError("one")]),
+        KeyboardInterrupt(),
+        BaseExceptionGroup("the body's", [KeyboardInterrupt()]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_the_body_raises_comes_out_as_it_was_raised(
+    opened: object, error: BaseException, tmp_path: Path
+) -> None:
+    raised: BaseException | None = None
+    try:
+        async with opened(tmp_path):  # type: ignore[operator]
+            raise error
+    except BaseException as caught:
+        raised = caught
+    assert raised is error
+
+
+async def test_the_failure_of_a_task_cancels_the_body_and_is_raised_alone() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        async with open_nursery() as outer, open_nursery() as inner:
+            inner.start_soon(fail)
+            outer.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+
+    with pytest.raises(ZeroDivisionError):
+        await run()
+
+
+async def test_a_cancelled_body_ends_as_cancelled(autojump_clock: trio.testing.MockClock) -> None:
+    with trio.move_on_after(1) as scope:
+        async with open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
