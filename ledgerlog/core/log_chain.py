@@ -116,6 +116,8 @@ class Takeover:
         self._seal = seal
         self._counts: list[SegmentCounts] = []
         self._garbage: list[int] = []
+        self._was_unsettled = False  # A write that names a ledger of ours may still be on its way.
+        self._is_surely_unwritten = False
         self.base: LogMetadata | None = None
         """The record as it was read: what ``record`` replaces."""
         self.need = TakeoverNeed.READ
@@ -141,7 +143,8 @@ class Takeover:
 
     def abandon(self) -> None:
         """The takeover is given up. What it made is garbage unless a write may have listed it."""
-        if self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):
+        is_unlisted = self.need is TakeoverNeed.WRITE and self._is_surely_unwritten
+        if is_unlisted or self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):
             self._discard_ledger()
 
     def on_record(self, metadata: LogMetadata | None, version: int) -> None:
@@ -187,7 +190,14 @@ class Takeover:
     def on_unsettled(self) -> None:
         """The write met a conflict or a missing record, or its answer was lost."""
         assert self.need is TakeoverNeed.WRITE
+        self._was_unsettled = True
         self.need = TakeoverNeed.SETTLE
+
+    def on_not_written(self) -> None:
+        """The write surely did nothing: the store could not be reached."""
+        assert self.need is TakeoverNeed.WRITE
+        # Not so if one before it was lost: that one may take effect even now.
+        self._is_surely_unwritten = not self._was_unsettled
 
     def _go_on(self) -> None:
         assert self.base is not None

@@ -14,7 +14,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.log_chain import Contents, Takeover, TakeoverNeed
-from ledgerlog.errors import LedgerLogError, LedgerNotFound, MetadataOutcomeUnknown
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.store import NodeMissing, VersionConflict
@@ -78,6 +78,9 @@ async def _run(
                         core.on_written(await registry.write(core.record, core.version))
                     except UNSETTLED:
                         core.on_unsettled()
+                    except MetadataUnavailable:
+                        core.on_not_written()
+                        raise
                 case TakeoverNeed.DONE:
                     return writer
                 case TakeoverNeed.FAILED:

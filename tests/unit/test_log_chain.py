@@ -319,6 +319,23 @@ def test_a_takeover_given_up_leaves_no_ledger_unless_it_may_be_listed() -> None:
     assert takeover.take_garbage() == [7]
 
 
+def test_a_takeover_whose_write_surely_did_nothing_leaves_no_ledger() -> None:
+    world = World()
+    takeover = run_until(world, Takeover("log", new_token=new_token), TakeoverNeed.WRITE)
+    made = takeover.ledger_id
+    takeover.on_not_written()
+    takeover.abandon()
+    assert takeover.take_garbage() == [made]
+    # Where a write before it was lost, that one may still take effect.
+    takeover = run_until(world, Takeover("log", new_token=new_token), TakeoverNeed.WRITE)
+    takeover.on_unsettled()
+    takeover.on_record(world.record, world.version)
+    assert takeover.need is TakeoverNeed.WRITE
+    takeover.on_not_written()
+    takeover.abandon()
+    assert takeover.take_garbage() == []
+
+
 def test_a_log_that_is_gone_or_sealed_is_not_led() -> None:
     world = World()
     sealer = run_until(world, Takeover("log", new_token=new_token, seal=True), TakeoverNeed.DONE)
