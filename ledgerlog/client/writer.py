@@ -495,6 +495,7 @@ class LedgerWriter:
                     + (f"; failed: {', '.join(failed)}" if failed else "")
                 )
             )
+            self._tell_progress()  # The closing write may take long.
 
     def _look_at_ending(self) -> None:
         """The ledger is to be closed and the store does not take it: whoever waits is told in time that

@@ -153,7 +153,8 @@ class Sender:
             if batch is None:
                 break
             if not writer.has_room:
-                self._room_wanted.set()
+                if writer.failure is None:  # One that failed has no room any more, and tells its failure.
+                    self._room_wanted.set()
                 break
             self._last_ms = now_ms = max(self._last_ms, self._now_ms())
             payload = encode_entry(

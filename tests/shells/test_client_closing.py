@@ -362,6 +362,24 @@ async def test_a_client_that_is_closed_while_an_end_is_being_written_leaves_the_
     assert [type(found) for found in outcomes] == [AppendUnknown]
 
 
+async def test_progress_tells_that_the_append_deadline_ended_a_ledger_before_its_end_is_stored(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, trio.open_nursery() as nursery, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        seen: list[LedgerLogError | None] = []
+        writer.set_progress_callback(lambda: seen.append(writer.failure))
+        for bookie in cluster.bookies_of(writer.metadata.last_fragment.ensemble[:2]):
+            await bookie.kill()
+        lose_metadata(client, "hangs")
+        outcomes: list[int | LedgerLogError] = []
+        nursery.start_soon(outcome, writer, b"y", outcomes)
+        await eventually(lambda: writer.failure is not None)
+        assert [type(failure) for failure in seen] == [NotEnoughBookies]
+        assert not outcomes
+
+
 async def test_a_writer_that_is_given_up_during_an_ensemble_change_uses_no_connection_any_more(
     clock: MockClock,
 ) -> None:
