@@ -35,6 +35,9 @@ class FlakyStore(MemoryStore):
         if fate == "lost":
             await trio.lowlevel.checkpoint()
             raise MetadataOutcomeUnknown("the test lost the request")
+        if fate == "unreachable":
+            await trio.lowlevel.checkpoint()
+            raise MetadataUnavailable("the test refused the request")
         versions = await super().transaction(operations)
         if fate == "unanswered":
             raise MetadataOutcomeUnknown("the test lost the answer")
@@ -238,6 +241,20 @@ async def test_a_lost_answer_changes_nothing_about_what_is_done(
     store.plan = list(fates)
     await delete_log(client, "log")  # type: ignore[arg-type]
     assert await list_logs(client) == []  # type: ignore[arg-type]
+    assert world.ledgers == {}
+
+
+async def test_a_takeover_whose_write_did_not_reach_the_store_leaves_no_ledger(
+    world: World, client: Client
+) -> None:
+    log = await make(client)
+    store = client.store
+    assert isinstance(store, FlakyStore)
+    store.plan = ["unreachable"]
+    with pytest.raises(MetadataUnavailable):
+        async with log.writer():
+            raise AssertionError("it leads")
+    assert not store.plan
     assert world.ledgers == {}
 
 
