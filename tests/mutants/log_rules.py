@@ -116,8 +116,8 @@ CHAIN = (
         "ledger_that_may_be_listed_is_deleted",
         "rule 14",
         _CHAIN,
-        "if self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):",
-        "if self.need not in (TakeoverNeed.WRITE, TakeoverNeed.DONE):",
+        "if is_unlisted or self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):",
+        "if is_unlisted or self.need not in (TakeoverNeed.WRITE, TakeoverNeed.DONE):",
         f"{_TEST_CHAIN}::test_a_takeover_given_up_leaves_no_ledger_unless_it_may_be_listed",
     ),
     mutant(
