@@ -178,7 +178,7 @@ async def test_bookies_that_are_dead_and_still_registered_do_not_take_turns(cloc
         first, *_ = ensemble(cluster, load.writer)
         dead = [first, *cluster.spares(load.writer.metadata.last_fragment.ensemble)]
         for bookie in dead:
-            await bookie.kill(session_s=3600)
+            await bookie.kill(session_s=4 * SESSION_TIMEOUT_S + 5)  # Registered through all of the load.
         load.pause_s = 0.2
         await trio.sleep(4 * SESSION_TIMEOUT_S)
         await load.more()
