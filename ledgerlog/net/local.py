@@ -17,7 +17,7 @@ listener closes the connections that nobody has accepted yet.
 the 0, as port 0 does.
 
 A receive or send that need not wait only looks whether it was cancelled, and lets others run every
-``_FREE_TURNS``-th time, as over TCP.
+``FREE_TURNS``-th time, as over TCP.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
+from trio.lowlevel import ParkingLot, checkpoint
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import MIB
-from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes, unsent
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream
+from ledgerlog.net.turns import Turns, send_all_of
 
 __all__ = ["LocalNetwork"]
 
 _BACKLOG = 1024
 """Connections of one listener that nobody has accepted; more are refused."""
 
-_FREE_TURNS = 16
 """So many sends and receives of a stream in a row need not let others run."""
 
 _FIRST_FREE_PORT = 49152
@@ -157,14 +157,14 @@ class _Pipe:
 class _LocalStream:
     """One end of a connection; see ``transport.Stream``."""
 
-    __slots__ = ("_free_turns", "_incoming", "_is_closed", "_outgoing", "_peer")
+    __slots__ = ("_incoming", "_is_closed", "_outgoing", "_peer", "_turns")
 
     def __init__(self, peer: str, *, incoming: _Pipe, outgoing: _Pipe) -> None:
         self._peer = peer
         self._incoming = incoming
         self._outgoing = outgoing
         self._is_closed = False
-        self._free_turns = _FREE_TURNS
+        self._turns = Turns()
 
     @property
     def peer(self) -> str:
@@ -172,7 +172,7 @@ class _LocalStream:
 
     async def receive_into(self, buffer: memoryview) -> int:
         assert len(buffer), "there is no room to receive into"
-        await self._take_turn()
+        await self._turns.take()
         pipe = self._incoming
         while True:
             if self._is_closed:
@@ -191,15 +191,7 @@ class _LocalStream:
         return self._outgoing.put(buffers)
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        await self._take_turn()
-        left = buffers_bytes(buffers)
-        while True:
-            sent = self.send_nowait(buffers)
-            left -= sent
-            if not left:
-                return
-            buffers = unsent(buffers, sent)
-            await self._outgoing.writers.park()
+        await send_all_of(self, buffers, self._turns, self._outgoing.writers.park)
 
     def close(self) -> None:
         if self._is_closed:
@@ -207,14 +199,6 @@ class _LocalStream:
         self._is_closed = True
         self._outgoing.finish()
         self._incoming.break_off()
-
-    async def _take_turn(self) -> None:
-        self._free_turns -= 1
-        if self._free_turns > 0:
-            await checkpoint_if_cancelled()
-        else:
-            self._free_turns = _FREE_TURNS
-            await checkpoint()
 
 
 class _LocalListener:

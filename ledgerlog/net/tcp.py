@@ -5,8 +5,8 @@ cost 33 microseconds for a send and a receive, these about 11, and a frame is th
 
 **Trying first.** A send or receive is tried at once and waits for the socket only when the kernel has
 nothing (or takes nothing). So that a peer that never lets a receive wait cannot starve the other tasks
-of the process, every ``_FREE_TURNS``-th call lets the others run before it tries; the calls between
-only look whether they were cancelled.
+of the process, every ``FREE_TURNS``-th call lets the others run before it tries (``net.turns``); the calls
+between only look whether they were cancelled.
 
 **Cancellation.** A receive looks for cancellation and waits *before* it takes bytes from the kernel,
 never after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sent an unknown part.
@@ -36,7 +36,6 @@ from typing import Any
 import trio
 from trio.lowlevel import (
     checkpoint,
-    checkpoint_if_cancelled,
     notify_closing,
     wait_readable,
     wait_writable,
@@ -44,13 +43,13 @@ from trio.lowlevel import (
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import MIB
-from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes, unsent
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes
+from ledgerlog.net.turns import Turns, send_all_of
 
 __all__ = ["TcpNetwork", "parse_address"]
 
 logger = logging.getLogger(__name__)
 
-_FREE_TURNS = 16
 """So many sends and receives of a stream in a row may find the socket ready and not let others run."""
 
 _SEND_BUFFER_BYTES = MIB
@@ -171,21 +170,21 @@ class TcpNetwork:
 class TcpStream:
     """One TCP connection; see ``transport.Stream``."""
 
-    __slots__ = ("_closed", "_fd", "_free_turns", "_peer", "_sock")
+    __slots__ = ("_closed", "_fd", "_peer", "_sock", "_turns")
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._peer = peer
         self._closed = False
-        self._free_turns = _FREE_TURNS
+        self._turns = Turns()
 
     @property
     def peer(self) -> str:
         return self._peer
 
     async def receive_into(self, buffer: memoryview) -> int:
-        await self._take_turn()
+        await self._turns.take()
         while True:
             if self._closed:
                 raise ConnectionLost(f"the connection with {self._peer} is closed")
@@ -217,15 +216,7 @@ class TcpStream:
         return sent
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        await self._take_turn()
-        left = buffers_bytes(buffers)
-        while True:
-            sent = self.send_nowait(buffers)
-            left -= sent
-            if not left:
-                return
-            buffers = unsent(buffers, sent)
-            await self._wait(wait_writable)
+        await send_all_of(self, buffers, self._turns, self._wait_writable)
 
     def close(self) -> None:
         if self._closed:
@@ -233,16 +224,11 @@ class TcpStream:
         self._closed = True
         _close_socket(self._sock)
 
-    async def _take_turn(self) -> None:
-        self._free_turns -= 1
-        if self._free_turns > 0:
-            await checkpoint_if_cancelled()
-        else:
-            self._free_turns = _FREE_TURNS
-            await checkpoint()
+    async def _wait_writable(self) -> None:
+        await self._wait(wait_writable)
 
     async def _wait(self, until_ready: Any) -> None:
-        self._free_turns = _FREE_TURNS
+        self._turns.renew()
         try:
             await until_ready(self._fd)
         except trio.ClosedResourceError as cause:

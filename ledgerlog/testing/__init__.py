@@ -14,7 +14,8 @@ from ledgerlog.testing.deterministic import (
     Simulation,
     current_simulation,
 )
-from ledgerlog.testing.network import EVERYBODY, LinkQuality
+from ledgerlog.testing.links import LinkQuality
+from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.process import NodeCrashed
 
 __all__ = [

@@ -37,51 +37,24 @@ from trio.lowlevel import ParkingLot
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import KIB
-from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes, unsent
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream
+from ledgerlog.net.turns import Turns, send_all_of
 from ledgerlog.testing.deterministic import Simulation
+from ledgerlog.testing.links import Link, LinkQuality
 from ledgerlog.testing.process import Incarnation
 
-__all__ = ["EVERYBODY", "Link", "LinkQuality", "SimNetwork"]
+__all__ = ["EVERYBODY", "SimNetwork"]
 
 EVERYBODY = "*"
 """All hosts, where a fault names a host."""
 
 _BACKLOG = 1024
-_FREE_TURNS = 16
 _FIRST_FREE_PORT = 49152
 Piece = bytes | None
 """Bytes; no bytes for the end of what is sent; None for a reset."""
 
 _FIN: Piece = b""
 _RESET: Piece = None
-
-
-@attrs.frozen(kw_only=True)
-class LinkQuality:
-    """What links are like when nothing is wrong."""
-
-    latency_s: tuple[float, float] = (0.0001, 0.001)
-    tail_share: float = 0.01
-    """So many of the pieces take longer:"""
-    tail_s: float = 0.02
-    """by up to this."""
-    cut_share: float = 0.1
-    """So many of the sends are cut into pieces that travel by themselves."""
-    short_read_share: float = 0.05
-    """So many of the receives get less than there is."""
-
-
-@attrs.define(eq=False)
-class Link:
-    """One direction between two hosts."""
-
-    source: str
-    target: str
-    is_blocked: bool = False
-    slow: float = 1.0
-    """Latencies are this much longer."""
-    bytes_per_s: float | None = None
-    """None: as many as one likes."""
 
 
 class SimNetwork:
@@ -485,7 +458,7 @@ class _End:
         self._peer = peer
         self._is_closed = False
         self._broken: str | None = None
-        self._free_turns = _FREE_TURNS
+        self._turns = Turns()
 
     @property
     def peer(self) -> str:
@@ -503,7 +476,7 @@ class _End:
 
     async def receive_into(self, buffer: memoryview) -> int:
         assert len(buffer), "there is no room to receive into"
-        await self._take_turn()
+        await self._turns.take()
         incoming = self.incoming
         while True:
             self._check()
@@ -525,15 +498,7 @@ class _End:
         return self.outgoing.put(buffers)
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        await self._take_turn()
-        left = buffers_bytes(buffers)
-        while True:
-            sent = self.send_nowait(buffers)
-            left -= sent
-            if not left:
-                return
-            buffers = unsent(buffers, sent)
-            await self.outgoing.writers.park()
+        await send_all_of(self, buffers, self._turns, self.outgoing.writers.park)
 
     def close(self) -> None:
         if self._is_closed or self.incarnation.is_dead:
@@ -576,14 +541,6 @@ class _End:
         if self.other.is_gone:
             self.outgoing.network._ends.pop(self, None)
             self.outgoing.network._ends.pop(self.other, None)
-
-    async def _take_turn(self) -> None:
-        self._free_turns -= 1
-        if self._free_turns > 0:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        else:
-            self._free_turns = _FREE_TURNS
-            await trio.lowlevel.checkpoint()
 
 
 class _Listener:

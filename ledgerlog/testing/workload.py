@@ -37,8 +37,9 @@ from ledgerlog.testing.cluster import SMALL_STORAGE, simulated_cluster
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.history import History, judge
 from ledgerlog.testing.invariants import GodView, Violation
+from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.metadata import METADATA
-from ledgerlog.testing.network import EVERYBODY, LinkQuality
+from ledgerlog.testing.network import EVERYBODY
 
 __all__ = ["Report", "Swarm", "run_seed", "vacuity"]
 

@@ -12,7 +12,8 @@ from contract import test_network_contract as contract
 
 from ledgerlog.net.transport import ConnectionLost, Stream
 from ledgerlog.testing.deterministic import Simulation
-from ledgerlog.testing.network import LinkQuality, SimNetwork
+from ledgerlog.testing.links import LinkQuality
+from ledgerlog.testing.network import SimNetwork
 from ledgerlog.testing.process import Incarnation, NodeCrashed
 
 NEEDS_REAL_TIME = frozenset({"test_a_peer_that_never_lets_a_receive_wait_starves_nobody"})
