@@ -7,7 +7,7 @@ are secrets and are left out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from bookie.core import rows
@@ -44,7 +44,7 @@ async def show_cookie(directory: StorageDirectory) -> dict[str, Any]:
     }
 
 
-async def show_journal(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
     """One item for each segment, in order; the item of a damaged one has ``damage``."""
     cookie = await _cookie(directory)
     files = SegmentFiles(directory.disk, directory.journal_path, cookie.instance)
@@ -99,7 +99,7 @@ def _segment_figures(image: memoryview, scan: SegmentScan, path: str) -> dict[st
     }
 
 
-async def show_index(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+async def show_index(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
     """First what the index says of itself, then one item for each ledger."""
     index = await directory.indexes.open(directory.index_path)
     try:

@@ -25,7 +25,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
 
 import click
@@ -187,7 +187,7 @@ def cookie() -> None:
 def cookie_show(path: str, as_json: bool) -> None:
     """Show whose directory PATH is."""
 
-    async def items(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+    async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield await show_cookie(directory)
 
     _show(path, items, as_json)
@@ -222,19 +222,19 @@ def inspect_index(path: str, as_json: bool) -> None:
 def rebuild_index_command(path: str, as_json: bool) -> None:
     """Make the index in PATH again from its journal, of which every segment must be there and sound."""
 
-    async def items(directory: StorageDirectory) -> AsyncIterator[dict[str, Any]]:
+    async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {"runs": await rebuild_index(directory)}
 
     _show(path, items, as_json)
 
 
-Items = Callable[[StorageDirectory], AsyncIterator[dict[str, Any]]]
+Items = Callable[[StorageDirectory], AsyncGenerator[dict[str, Any], None]]
 
 
 def _show(path: str, items: Items, as_json: bool) -> None:
     async def show() -> bool:
         is_sound = True
-        async with open_directory(path) as directory, contextlib.aclosing(items(directory)) as found:  # type: ignore[type-var]
+        async with open_directory(path) as directory, contextlib.aclosing(items(directory)) as found:
             async for item in found:
                 is_sound = is_sound and "damage" not in item
                 if as_json:

@@ -27,7 +27,7 @@ Memory and disk use are stated in ``bookie.storage.config``.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -533,10 +533,10 @@ async def _running(engine: Engine, journal: Journal, ledgers: Ledgers) -> AsyncI
 
     async with trio.open_nursery() as nursery:
 
-        async def guard(task: Callable[[], object]) -> None:
+        async def guard(task: Callable[[], Awaitable[None]]) -> None:
             nonlocal failure
             try:
-                await task()  # type: ignore[misc]
+                await task()
             except StorageError as error:
                 failure = failure or error
                 engine.stop(Status.IO_ERROR)

@@ -52,8 +52,9 @@ from ledgerlog.limits import (
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
 from ledgerlog.testing.disk import Platter, SimDisk, SimIndexes
+from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.metadata import METADATA, SimStore, SimTree
-from ledgerlog.testing.network import EVERYBODY, LinkQuality, SimNetwork
+from ledgerlog.testing.network import EVERYBODY, SimNetwork
 from ledgerlog.testing.process import Incarnation, NodeCrashed
 
 __all__ = ["SMALL_STORAGE", "SimulatedCluster", "simulate", "simulated_cluster"]
@@ -343,6 +344,7 @@ class SimulatedCluster:
         lives = process.lives
         self._nursery.start_soon(process.supervise, name=name)
         if process.platter is not None:
+            # Simulated time is free, and a start that fails has no event of its own.
             while process.node is None and (process.lives == lives or process.is_running):  # noqa: ASYNC110
                 await trio.sleep(0.001)
             if process.failure is not None:

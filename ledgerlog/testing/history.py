@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -147,7 +148,7 @@ def _judge_call(call: Call, at: dict[bytes, int], final: list[Record]) -> None:
         raise Violation(f"of the records of one call, {call.names}, these places are in the log: {places}")
 
 
-def _never_decreasing(what: str, values: Sequence[object]) -> None:
+def _never_decreasing(what: str, values: Sequence[Any]) -> None:
     for index, (before, after) in enumerate(itertools.pairwise(values)):
-        if after < before:  # type: ignore[operator]
+        if after < before:
             raise Violation(f"the {what} decreases at offset {index + 1}: {before} and then {after}")

@@ -38,7 +38,7 @@ def _seed(ledger_id: int, entry_id: int) -> int:
 
 def entry_digest(ledger_id: int, entry_id: int, payload: bytes) -> int:
     """The digest of one entry."""
-    return extend(_seed(ledger_id, entry_id), payload)  # type: ignore[no-any-return]
+    return extend(_seed(ledger_id, entry_id), payload)  # type: ignore[no-any-return]  # as above
 
 
 def entry_digests(ledger_id: int, entry_ids: Sequence[int], payloads: Sequence[bytes]) -> array[int]:
