@@ -1,10 +1,18 @@
-"""A bookie that sends anything at all: the client cuts it off with a reason, and its memory is bounded."""
+"""A bookie that sends anything at all: the client cuts it off with a reason, and its memory is bounded.
+
+``LEDGERLOG_HOSTILE_FRAMES`` says how many frames are sent (20,000 by default); one seed makes one sequence.
+"""
 
 from __future__ import annotations
 
 import itertools
+import logging
+import os
+import re
 import struct
 import tracemalloc
+from collections import Counter
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,15 +22,41 @@ from scripted_bookie import ME, RecordingSink, ScriptedBookie, acknowledgement, 
 
 from ledgerlog.errors import BookieUnavailable
 from ledgerlog.limits import FRAME_BYTES_MAX, MIB
+from ledgerlog.net.connection import logger as connection_logger
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.pool import open_pool
 from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.entries import Entries, encode_add
-from ledgerlog.wire.frame import NO_KEY, REPLY, FrameBuffer, Kind, Status, encode_head
+from ledgerlog.wire.frame import NO_KEY, REPLY, FrameBuffer, Kind, Status, encode_head, index_bytes
 from ledgerlog.wire.hello import encode_hello_reply
 
-FRAMES = 20_000
+FRAMES = int(os.environ.get("LEDGERLOG_HOSTILE_FRAMES", "20000"))
+RSS_GROWTH_BYTES_MAX = 32 * MIB
+
+
+class LogOfLosses(logging.Handler):
+    """Counts what the log says of bookies that were cut off, by reason; keeps no record."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.reasons: Counter[str] = Counter()
+        self.alarms: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith("lost: "):
+            assert "\n" not in line
+            assert len(line) < 600
+            # Numbers apart, so that what is counted here does not grow with what is sent.
+            self.reasons[re.sub(r"-?[0-9]+", "#", line.split(": ", 2)[2])] += 1
+        if record.levelno >= logging.ERROR:
+            self.alarms.append(line)
+
+
+def rss_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def honest_frames(rng: Random) -> bytes:
@@ -75,17 +109,31 @@ def hostile_frame(rng: Random) -> bytes:
             frame[at:at] = rng.randbytes(rng.randrange(1, 20))
     if rng.random() < 0.5 and len(frame) > 96:
         frame[:4] = struct.pack("<I", len(frame) - 4)
-        frame[4:8] = struct.pack("<I", checksum(bytes(frame[8:])))
+        covered = index_bytes(frame[8], frame[9], struct.unpack_from("<I", frame, 12)[0], len(frame) - 96)
+        frame[4:8] = struct.pack("<I", checksum(bytes(frame[8 : 96 + covered])))
     return bytes(frame)
 
 
-async def test_twenty_thousand_hostile_frames_crash_nothing_and_are_cut_off_with_a_reason(
-    autojump_clock: trio.testing.MockClock,
+async def test_hostile_frames_crash_nothing_and_are_cut_off_with_a_logged_reason(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told = LogOfLosses()
+    monkeypatch.setattr(connection_logger, "propagate", False)  # Thousands of records would be captured.
+    connection_logger.addHandler(told)
+    level = connection_logger.level
+    connection_logger.setLevel(logging.DEBUG)
+    try:
+        await _attack_a_client(told)
+    finally:
+        connection_logger.removeHandler(told)
+        connection_logger.setLevel(level)
+
+
+async def _attack_a_client(told: LogOfLosses) -> None:
     rng = Random(20_000)
     network = LocalNetwork()
     bookie = ScriptedBookie(network, await network.listen("bookie:0"))
-    sent = lives = 0
+    sent = lives = rss_before = rss_after = 0
     sink = RecordingSink()
 
     async def ask_on_and_on() -> None:
@@ -97,11 +145,15 @@ async def test_twenty_thousand_hostile_frames_crash_nothing_and_are_cut_off_with
                 failures.add(str(error).startswith("bookie b1 at bookie:49152: "))
 
     async def serve_lies() -> None:
-        nonlocal sent, lives
+        nonlocal sent, lives, rss_before, rss_after
         while sent < FRAMES:
+            if sent >= FRAMES // 20 and not rss_before:
+                rss_before = rss_bytes()
             peer = await bookie.accept()
             bookie.peers.clear()
             lives += 1
+            if sent > FRAMES * 0.9 and not rss_after:
+                rss_after = rss_bytes()
             if sent > FRAMES * 0.9 and not tracemalloc.is_tracing():
                 tracemalloc.start()  # It makes everything slow: the last tenth is enough to see growth.
             try:
@@ -128,9 +180,9 @@ async def test_twenty_thousand_hostile_frames_crash_nothing_and_are_cut_off_with
                 if connection.is_connected:
                     connection.send_add(add_frame(first), sink, first, first)
         sink.calls = [call for call in sink.calls[-10:] if call[0] == "lost"]
-        reasons.extend(call[1] for call in sink.calls)
+        reasons.update(re.sub(r"-?[0-9]+", "#", call[1]) for call in sink.calls)
 
-    reasons: list[str] = []
+    reasons: set[str] = set()
     failures: set[bool] = set()
     sink.act = add_five
     try:
@@ -148,16 +200,25 @@ async def test_twenty_thousand_hostile_frames_crash_nothing_and_are_cut_off_with
         bookie.close()
     assert sent >= FRAMES
     # Not vacuous: many lives, some of which got past the handshake, heard true answers, and were long.
-    assert lives > 2_000
-    assert statistics.connects > 1_000
-    assert statistics.adds_answered > 1_000
-    assert statistics.requests_answered > 200
+    assert lives > FRAMES // 10
+    assert statistics.connects > FRAMES // 20
+    assert statistics.adds_answered > FRAMES // 20
+    assert statistics.requests_answered > FRAMES // 100
     assert statistics.losses + statistics.failed_attempts >= lives - 2
+    # Each of them was cut off with one line in the log that says why.
+    assert told.reasons.total() == statistics.losses + statistics.failed_attempts
+    assert told.alarms == []
+    assert len(told.reasons) > 20, told.reasons
+    assert rss_after - rss_before < RSS_GROWTH_BYTES_MAX, f"{rss_after - rss_before} bytes"
     assert all(reasons)
     assert failures == {True}, "every failure names the bookie and its address"
     kinds = {reason.split(":")[0][:40] for reason in reasons}
     assert len(kinds) >= 3, kinds
     assert peak < 16 * MIB
+    print(
+        f"{sent} frames in {lives} connections: {statistics.connects} shook hands, {told.reasons.total()} "
+        f"cut off for {len(told.reasons)} reasons; {rss_after - rss_before} bytes grown, {peak} at most"
+    )
 
 
 @pytest.mark.parametrize("announced", [FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 2**32 - 1])
