@@ -24,7 +24,8 @@ class ReadResult:
     """What was found of the entries asked for.
 
     ``entries`` are copies, ids ascending. Every asked entry up to ``through`` that is not among them does
-    not exist here. ``status``: OK; NO_SUCH_LEDGER (nothing is known of the ledger); CORRUPT or IO_ERROR: the
+    not exist here. ``status``: OK; NO_SUCH_LEDGER (nothing is known of the ledger); UNKNOWN: the ledger is in
+    limbo, and what is not among the entries may have been here; CORRUPT or IO_ERROR: the
     entry asked for next after ``through`` exists or may exist and cannot be read; UNAUTHORIZED or
     DISK_FULL for a recovery read that could not fence (``through`` says nothing then)."""
 
@@ -33,6 +34,10 @@ class ReadResult:
     through: int
     lac: int
     lafr: int
+
+    def undenied(self) -> ReadResult:
+        """The same of a ledger in limbo: nothing is denied (protocol A.3)."""
+        return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
 
 
 @attrs.frozen
@@ -43,3 +48,11 @@ class ListResult:
     status: Status
     pairs: list[tuple[int, int]]
     through: int
+
+    def undenied(self) -> ListResult:
+        """As that of ``ReadResult``."""
+        return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
+
+
+_DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
+"""What a reply says when whatever it does not show is not there."""

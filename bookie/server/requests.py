@@ -14,7 +14,8 @@ many ask; it gives it back when the reply has been handed to the network.
 ``first``, both at most ``limits.LONG_POLL_S``; then they answer with what there is, so that "nothing
 new" is an ordinary answer and not an error. A recovery read never waits: its client decides about the
 ledger's end and needs to know what is here now. An answer to READ_LAC says in ``last`` which entry is the
-last that is durable here, confirmed or not: who asks for the end may wait for the LAC to get there.
+last that is durable here, confirmed or not: who asks for the end may wait for the LAC to get there. With
+status UNKNOWN the ledger is in limbo: the LAC is what was told here since, and more may have been here.
 
 **What is checked here.** Frames are well formed already (``decode_frame_untrusted``). A request that is well
 formed and makes no sense (a stride of 0, a range that ends before it starts) gets BAD_REQUEST; a body where
@@ -153,7 +154,9 @@ class Requests:
         engine = self._shared.engine
         lac, lafr = engine.lac(header.ledger_id)
         last = engine.last_durable(header.ledger_id)
-        self._reply([_encode_reply(header, Status.OK, last=last, lac=lac, lafr=lafr)])
+        # In limbo the last entry here says nothing about which was the last (A.3).
+        status = Status.UNKNOWN if engine.marks.now.denies_nothing(header.ledger_id) else Status.OK
+        self._reply([_encode_reply(header, status, last=last, lac=lac, lafr=lafr)])
 
     async def _list(self, header: Header) -> None:
         if header.first < 0:

@@ -38,6 +38,10 @@ class StorageConfig:
     """A segment with so many records is left though it has room, because each costs memory."""
     ledgers_max: int = 32 * 1024
     """How many ledger states stay in memory."""
+    journal_write_data: bool = True
+    """Whether entries are synced in the journal before they are acknowledged. If not, a crash loses the last
+    of them, and the bookie comes back through limbo (protocol A.3); fences and keys are synced all the
+    same."""
     disk_full_retry_s: float = 1.0
     """How often a full disk is asked again whether it has room for a segment."""
 

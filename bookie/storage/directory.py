@@ -2,6 +2,7 @@
 
     PATH/lock        held with flock by the process that uses the directory; its pid
     PATH/cookie      the identity of the data, see below
+    PATH/marks       whether data may have been lost, and what the bookie must not say then (``marks``)
     PATH/journal/    segments, named by their number: %016x.journal
     PATH/index/      the index, a LevelDB directory
 
@@ -23,10 +24,12 @@ from contextlib import asynccontextmanager
 
 from bookie.core import rows
 from bookie.core.boot import Mark
+from bookie.core.marks import Marks
 from bookie.core.records import Place
 from bookie.storage.disk import Disk, FileMissing
 from bookie.storage.index import Indexes
 from bookie.storage.leveldb import LevelDb
+from bookie.storage.marks import write_marks
 from bookie.storage.real_disk import RealDisk
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.limits import METADATA_BYTES_MAX
@@ -98,9 +101,9 @@ class StorageDirectory:
             return False
         return "journal" in names or "index" in names
 
-    async def format(self, cookie: Cookie) -> None:
-        """Make this the directory of the bookie that the cookie names: an empty index and the cookie,
-        durably.
+    async def format(self, cookie: Cookie, marks: Marks | None = None) -> None:
+        """Make this the directory of the bookie that the cookie names: an empty index, the marks (of a bookie
+        that never lost anything, unless others are given) and last the cookie, durably.
 
         Raises StorageError if it is one already or has data. After a failure or a crash it may be called
         again."""
@@ -121,7 +124,7 @@ class StorageDirectory:
             await index.write([rows.encode_instance(cookie.instance), rows.encode_mark(mark)])
         finally:
             await index.aclose()
-        await disk.sync_directory(self.path)
+        await write_marks(disk, self.path, marks or Marks())
         await disk.rename(unfinished, self._cookie_path)
         await disk.sync_directory(self.path)
         await disk.sync_directory(_parent(self.path))

@@ -16,6 +16,10 @@ durable in order, so a position is durable once ``durable_position`` has reached
 **Failure.** A sync or index write that fails ends the engine: ``open_engine`` cancels its body and raises the
 StorageError. Adds made meanwhile are refused; nothing that was not synced is ever acknowledged.
 
+**After a loss.** What the bookie may not say because it may have lost data is in its marks
+(``bookie.core.marks``): they are asked in each verdict, and no engine opens on a directory that may have lost
+something and was not marked for it.
+
 **One step.** ``add`` and the beginning of ``fence`` never wait, so the verdict and the place in the journal
 are one step on one object per ledger (rule 3). An add that brings ids up to the last known one is the
 exception in cost, not in kind: it compares digests with what is stored, which may read the disk right there
@@ -50,6 +54,7 @@ from bookie.storage.disk import FileMissing
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.leveldb import REMEDY
+from bookie.storage.marks import KeptMarks, read_marks
 from bookie.storage.reader import Reader
 from bookie.storage.replay import Replayed, replay
 from bookie.storage.segments import Segment, SegmentFiles
@@ -76,10 +81,13 @@ class Engine:
         checkpointer: Checkpointer,
         arenas: Arenas,
         config: StorageConfig,
+        marks: KeptMarks,
     ) -> None:
         self.is_read_only = False
         """Whoever watches the disk sets it: ordinary adds are refused then, recovery adds and fences are
         not."""
+        self.marks = marks
+        """What may not be said because data may have been lost."""
         self._journal = journal
         self._commit = journal.commit
         self._ledgers = ledgers
@@ -125,6 +133,8 @@ class Engine:
                 state.is_fence_told = state.is_fence_told or refusal is Status.FENCED
                 return refusal
             state.was_used = True
+        if not is_recovery and self.marks.now.refuses_adds(header.ledger_id):
+            return Status.FENCED  # A fence that was told may have been lost (D27.1).
         if self._stopped is not None:
             return self._stopped
         if not header.entry_count:
@@ -319,14 +329,18 @@ class Engine:
         except StorageError as error:
             return ReadResult(_status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         self._reads += 1
+        # Asked before the look: what ends limbo meanwhile is what the look may just have missed.
+        in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
-            return ReadResult(Status.NO_SUCH_LEDGER, no_entries(ledger_id), last, NO_ENTRY, NO_ENTRY)
+            status = Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER
+            return ReadResult(status, no_entries(ledger_id), last, NO_ENTRY, NO_ENTRY)
         state.pins += 1
         try:
-            return await self._reader.read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
+            found = await self._reader.read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
         finally:
             state.pins -= 1
+        return found.undenied() if in_limbo else found
 
     async def recovery_read(
         self, ledger_id: int, key: bytes, *, first: int, last: int, stride: int, bytes_max: int
@@ -345,14 +359,16 @@ class Engine:
             state = self._ledgers.get(ledger_id)
         except StorageError as error:
             return ListResult(_status_of(error), [], first - 1)
+        in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
-            return ListResult(Status.NO_SUCH_LEDGER, [], first - 1)
+            return ListResult(Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER, [], first - 1)
         state.pins += 1
         try:
-            return await self._reader.list_entries(state, first=first, pairs_max=pairs_max)
+            found = await self._reader.list_entries(state, first=first, pairs_max=pairs_max)
         finally:
             state.pins -= 1
+        return found.undenied() if in_limbo else found
 
     def lac(self, ledger_id: int) -> tuple[int, int]:
         """The greatest LAC and LAFR that were told here, -1 where none was. Raises StorageError if the index
@@ -416,9 +432,10 @@ class Engine:
         self._journal.progress.unpark_all()
 
     async def close(self) -> None:
-        """The clean stop."""
+        """The clean stop: all is durable and indexed, and only then is it said that nothing was lost."""
         self.stop(Status.NOT_READY)
         await self._checkpointer.close()
+        await self.marks.replace(self.marks.now.serving(acknowledges_unsynced=False))
 
 
 def _sparse_span_max(entry_count: int) -> int:
@@ -444,8 +461,12 @@ async def open_engine(
     config: StorageConfig | None = None,
     *,
     new_nonce: Callable[[], bytes] = random_nonce,
+    marks: KeptMarks | None = None,
 ) -> AsyncIterator[Engine]:
     """The storage in a formatted directory that this process has locked (``open_directory``).
+
+    ``marks`` are those that phase one of the boot left (``bookie.server.identity``). Without them the
+    directory must be one that lost nothing, else it is refused with a StorageError.
 
     Replays what the last stop left in the journal; raises StorageCorrupt, naming file and offset, for damage
     or a file that is missing, and StorageError if the directory is not formatted. Leaving the body normally
@@ -454,6 +475,8 @@ async def open_engine(
     config = config or StorageConfig()
     disk = directory.disk
     instance = await directory.read_instance()
+    if marks is None:
+        marks = await _sound_marks(directory)
     files = SegmentFiles(disk, directory.journal_path, instance)
     try:
         index = await directory.indexes.open(directory.index_path)
@@ -490,8 +513,10 @@ async def open_engine(
             await catalogue.write([encode_mark(mark)])
             # Replay's own segments, and any that the life before us moved its mark past and did not get to.
             for row in await catalogue.segments():
-                if row.number < active.number and await files.size(row.number) > row.end:
-                    await files.trim(row.number, row.end)
+                if row.file < active.number and await files.size(row.file) > row.end:
+                    await files.trim(row.file, row.end)
+            # Durable before the first request, and so that a crash from here on is known for what it is.
+            await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
             ledgers = Ledgers(catalogue, maximum=config.ledgers_max, durable=lambda: commit.durable)
             engine = Engine(
                 journal=journal,
@@ -500,6 +525,7 @@ async def open_engine(
                 checkpointer=Checkpointer(journal=journal, files=files, ledgers=ledgers, catalogue=catalogue),
                 arenas=arenas,
                 config=config,
+                marks=marks,
             )
             async with _running(engine, journal, ledgers):
                 yield engine
@@ -509,6 +535,18 @@ async def open_engine(
     finally:
         with trio.CancelScope(shield=True):
             await index.aclose()
+
+
+async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
+    """The marks of a directory that lost nothing; StorageError for another."""
+    now = await read_marks(directory.disk, directory.path)
+    if now is None or now.is_unclean:
+        raise StorageError(
+            f"{directory.path} may have lost acknowledged entries: its bookie did not stop cleanly and ran "
+            "without the journal's copy of them, or its marks are gone. Only 'bookie run', which can ask the "
+            "metadata store, may open it"
+        )
+    return KeptMarks(directory.disk, directory.path, now)
 
 
 async def _next_segment(
