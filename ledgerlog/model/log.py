@@ -8,6 +8,7 @@ asserts the rules that must hold before the record is written:
     rolled       the leader goes on in a new ledger: same epoch, one new ledger at the end
     counted      the ledger before the current one (or the last one) is closed: its size is written down
     truncated    records below an offset are given up; ledgers that hold nothing else leave the list
+    touched      nothing but the version: whoever read it before must read it again
     sealed       the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
 **Rules.** Ledger ids are listed once, and a change appends at most one (ListCas). Order is the order
@@ -24,45 +25,65 @@ entry of the newer segment belongs to the log only if it continues the older one
 while it drains the older ledger can leave entries behind in the newer one that followed others which
 nobody kept. None of them was acknowledged (C05), and the next leader counts that segment as empty.
 
-**Size.** Lists are stored as columns of differences, canonical CBOR:
+**Deduplication.** ``dedupe_epoch`` says since which epoch every leader has written down, in the entries of
+its ledgers, who appended what (``core.producers``); None where it is off. The newest segment with records
+then tells the whole of it, so truncation leaves that one in the list, whatever is given up.
 
-    v            1                               epoch           of the present leader, 0 before the first
+**Bytes.** Canonical CBOR, format 2:
+
+    v            2                               epoch           of the present leader, 0 before the first
     name, incarnation, created_ms                first_offset    the first that is readable
     token        of this write                   sealed          bool
     ensemble, write_quorum, ack_quorum, guaranteed               replication of new ledgers
     roll         {bytes, records, age_ms}        retention       {bytes, age_ms}; null: no bound
-    properties   text -> text
+    properties   text -> text                    dedupe_epoch    null: off
     before       [offset, bytes, ms]             what lay before the first segment of the list
-    ledgers      id, then differences            epochs          epoch, then differences
-    counts       records of each counted segment
-    bytes        record bytes of each counted segment
-    times        for each counted segment that is not empty: first timestamp minus the last before it,
-                 last timestamp minus its first; milliseconds
+    segments     [n, m, t, packed, bytes]        n segments, m of them counted, t of those with records
 
-A segment takes about 22 bytes (one of 1 GiB: id 1, epoch 1, count 5, bytes 5, times 2 * 5), and 54
-at the very worst: 10,000 segments are 220 KB and, whatever their numbers, below 540 KB of the 1 MiB
-that ZooKeeper lets a node have. A log of ``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by
-its policy, so that growth goes into the ledgers and takeovers still find room; retention or
-truncation make the list short again. A record that does not fit all the same is ``LogListFull``.
+The bytes of ``segments`` are six columns of little-endian 64-bit numbers: n ledger ids and n epochs, each as
+its difference to the one before; m record counts; m byte lengths; t times two for the counted segments
+that are not empty: first timestamp minus the last before it, and last timestamp minus its first.
+``packed`` says how they are kept: 0, as they are; 1, each column by planes (the lowest bytes of all its
+numbers, then the next, ...) and the whole as one zstd frame.
+
+A segment takes about 10 bytes packed and 48 at the very worst: 10,000 segments are 100 KB and, whatever
+their numbers, below 500 KB of the 1 MiB that ZooKeeper lets a node have. Format 1, which had the columns as
+CBOR lists (22 bytes a segment, and 40 ms to read 10,000), is read and never written. A log of
+``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by its policy, so that growth goes into the
+ledgers and takeovers still find room; retention or truncation make the list short again. A record that
+does not fit all the same is ``LogListFull``.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+import operator
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import attrs
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError
-from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX, LOG_RECORD_BYTES_MAX, LOG_ROLL_BYTES
+from ledgerlog.limits import (
+    LOG_PROPERTIES_BYTES_MAX,
+    LOG_RECORD_BYTES_MAX,
+    LOG_ROLL_BYTES,
+    METADATA_BYTES_MAX,
+)
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.quorum import Replication
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMAT_OF_LISTS = 1
 _NUMBER_MAX = 2**63 - 1
+_PACK_MIN_BYTES = 512
+"""Shorter columns are kept as they are."""
+_COLUMNS_BYTES_MAX = 8 * METADATA_BYTES_MAX
 
 
 class LogListFull(LedgerLogError):
@@ -134,9 +155,8 @@ class SegmentCounts:
 NOTHING = SegmentCounts(0, 0)
 
 
-@attrs.frozen
-class Segment:
-    """One ledger of a log."""
+class Segment(NamedTuple):
+    """One ledger of a log. A named tuple, since each takeover decodes as many of them as the log has."""
 
     ledger_id: int
     epoch: int
@@ -194,6 +214,8 @@ class LogMetadata:
     """A random value of whoever wrote this version: it settles a write whose answer was lost."""
     before: tuple[int, int, int] = (0, 0, 0)
     """Offset, record bytes and last timestamp at the start of the first listed segment."""
+    dedupe_epoch: int | None = None
+    """The epoch since which every segment tells who appended what; None: deduplication is off."""
 
     def __attrs_post_init__(self) -> None:
         # Every change costs this much at least, so what needs a walk over the list is left to decoding.
@@ -275,6 +297,18 @@ class LogMetadata:
             and len(self.open_segments) == len(other.open_segments)
         )
 
+    @property
+    def dedupe_index(self) -> int | None:
+        """With deduplication, the index of the newest counted segment with records, which tells who
+        appended what up to its end and must stay in the list for that; without records in any, of the first
+        segment. None where deduplication is off."""
+        if self.dedupe_epoch is None:
+            return None
+        for index in range(len(self.segments) - 1, -1, -1):
+            if self.segments[index].record_count:
+                return index
+        return 0
+
     def index_of(self, ledger_id: int) -> int | None:
         """The index of a ledger in the list, None where it is not listed."""
         for index in range(len(self.segments) - 1, -1, -1):
@@ -302,14 +336,24 @@ class LogMetadata:
 
     # --- changes ------------------------------------------------------------------------------
 
-    def taken_over(self, counts: Sequence[SegmentCounts], ledger_id: int, token: bytes) -> LogMetadata:
+    def taken_over(
+        self, counts: Sequence[SegmentCounts], ledger_id: int, token: bytes, *, dedupe: bool | None = None
+    ) -> LogMetadata:
         """A new leader's record: ``counts`` for the segments that were not counted, in order, and a new
-        ledger. All ledgers before it must be CLOSED."""
+        ledger. All ledgers before it must be CLOSED. ``dedupe`` switches deduplication on or off from
+        here; None leaves it as it is."""
         assert not self.sealed, "a sealed log is never led again"
         counted = self._all_counted(counts)
         segment = Segment(ledger_id, self.epoch + 1, counted.counted_end)
+        dedupe_epoch = self.dedupe_epoch
+        if dedupe is not None and dedupe != (dedupe_epoch is not None):
+            dedupe_epoch = self.epoch + 1 if dedupe else None
         return attrs.evolve(
-            counted, epoch=self.epoch + 1, segments=(*counted._without(ledger_id), segment), token=token
+            counted,
+            epoch=self.epoch + 1,
+            segments=(*counted._without(ledger_id), segment),
+            dedupe_epoch=dedupe_epoch,
+            token=token,
         )
 
     def rolled(self, ledger_id: int, token: bytes) -> LogMetadata:
@@ -331,7 +375,8 @@ class LogMetadata:
         assert self.first_offset <= before_offset <= max(end_offset, self.counted_end)
         offset, size, last_ms = self.before
         keep = 0
-        for segment in self.segments:
+        told_by = self.dedupe_index
+        for segment in self.segments[:told_by]:
             end = segment.end_offset
             if end is None or end > before_offset:
                 break
@@ -357,6 +402,16 @@ class LogMetadata:
         """Other properties in place of the old. InvalidArgument as in ``create``."""
         return attrs.evolve(self, properties=check_properties(properties), token=token)
 
+    def with_policies(
+        self, roll: RollPolicy | None, retention: RetentionPolicy | None, token: bytes
+    ) -> LogMetadata:
+        """Another policy in place of the old, for each that is not None."""
+        return attrs.evolve(self, roll=roll or self.roll, retention=retention or self.retention, token=token)
+
+    def touched(self, token: bytes) -> LogMetadata:
+        """The same record under another token: writing it moves the version and nothing else."""
+        return attrs.evolve(self, token=token)
+
     def _all_counted(self, counts: Sequence[SegmentCounts]) -> LogMetadata:
         assert len(counts) == len(self.open_segments), "every open segment is counted, and no other"
         return attrs.evolve(self, segments=self._counting(counts))
@@ -369,7 +424,7 @@ class LogMetadata:
         changed: list[Segment] = []
         start: int | None = self.segments[at].first_offset
         for index, segment in enumerate(self.segments[at:]):
-            segment = attrs.evolve(segment, first_offset=start)
+            segment = segment._replace(first_offset=start)
             if index < len(counts):
                 segment = segment._with(counts[index])
             changed.append(segment)
@@ -410,11 +465,8 @@ class LogMetadata:
                 "sealed": self.sealed,
                 "token": self.token,
                 "before": list(self.before),
-                "ledgers": _differences(segment.ledger_id for segment in self.segments),
-                "epochs": _differences(segment.epoch for segment in self.segments),
-                "counts": [segment.record_count for segment in counted],
-                "bytes": [segment.byte_length for segment in counted],
-                "times": self._times(),
+                "dedupe_epoch": self.dedupe_epoch,
+                "segments": _encode_segments(self.segments, len(counted), self._times()),
             }
         )
         if len(data) > LOG_RECORD_BYTES_MAX:
@@ -436,8 +488,8 @@ class LogMetadata:
         what = f"record of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
         version = fields.integer("v")
-        if version != _FORMAT:
-            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        if version not in (_FORMAT, _FORMAT_OF_LISTS):
+            fields.fail(f"format {version}; this version reads formats {_FORMAT_OF_LISTS} and {_FORMAT}")
         if fields.integer("incarnation") != incarnation:
             fields.fail("it describes another incarnation")
         before = fields.sequence("before", int)
@@ -466,11 +518,17 @@ class LogMetadata:
                 ),
                 properties=check_properties(fields.strings("properties")),
                 epoch=fields.integer("epoch"),
-                segments=_decode_segments(fields, before[0], before[2]),
+                segments=_segments(
+                    fields,
+                    _decode_columns(fields) if version == _FORMAT else _listed_columns(fields),
+                    before[0],
+                    before[2],
+                ),
                 first_offset=fields.integer("first_offset"),
                 sealed=fields.get("sealed", bool),
                 token=fields.get("token", bytes),
                 before=(before[0], before[1], before[2]),
+                dedupe_epoch=fields.optional("dedupe_epoch", int),
             )
             _require(metadata.first_offset >= before[0], "the list reaches back to the first offset")
         except (ValueError, AssertionError) as cause:
@@ -503,17 +561,97 @@ def _bound(fields: Fields, policy: dict[Any, Any], name: str) -> int | None:
     return value
 
 
-def _differences(numbers: Iterable[int]) -> list[int]:
+class _Columns(NamedTuple):
+    """The list of segments as it is stored; ids and epochs as differences."""
+
+    ledgers: Sequence[int]
+    epochs: Sequence[int]
+    counts: Sequence[int]
+    sizes: Sequence[int]
+    times: Sequence[int]
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
     """The first number, then each one's difference to the one before."""
-    listed = list(numbers)
-    return [*listed[:1], *(b - a for a, b in itertools.pairwise(listed))]
+    return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 
-def _decode_segments(fields: Fields, offset: int, last_ms: int) -> tuple[Segment, ...]:
-    ledgers = list(itertools.accumulate(fields.sequence("ledgers", int)))
-    epochs = list(itertools.accumulate(fields.sequence("epochs", int)))
-    counts, sizes = fields.sequence("counts", int), fields.sequence("bytes", int)
-    times = fields.sequence("times", int)
+def _encode_segments(segments: Sequence[Segment], counted: int, times: list[int]) -> list[int | bytes]:
+    columns = _Columns(
+        ledgers=_differences([segment.ledger_id for segment in segments]),
+        epochs=_differences([segment.epoch for segment in segments]),
+        counts=[segment.record_count or 0 for segment in segments[:counted]],
+        sizes=[segment.byte_length or 0 for segment in segments[:counted]],
+        times=times,
+    )
+    raw = [_number_bytes(column) for column in columns]
+    is_packed = sum(map(len, raw)) >= _PACK_MIN_BYTES
+    body = pack(b"".join(map(_planes, raw))) if is_packed else b"".join(raw)
+    return [len(segments), counted, len(times) // 2, int(is_packed), body]
+
+
+def _decode_columns(fields: Fields) -> _Columns:
+    shape = fields.get("segments", list)
+    if [type(item) for item in shape] != [int, int, int, int, bytes]:
+        fields.fail("the field 'segments' is not four numbers and their columns")
+    listed, counted, timed, packed, body = shape
+    lengths = (listed, listed, counted, counted, 2 * timed)
+    size = 8 * sum(lengths)
+    if min(lengths) < 0 or packed not in (0, 1) or size > _COLUMNS_BYTES_MAX:
+        fields.fail(f"the field 'segments' says {shape[:4]}")
+    data = unpack(body, size, fields.fail) if packed else body
+    if len(data) != size:
+        fields.fail(f"the columns of the list of ledgers have {len(data)} bytes and not {size}")
+    columns = []
+    at = 0
+    for length in lengths:
+        column = data[at : at + 8 * length]
+        columns.append(_numbers(_unplaned(column) if packed else column))
+        at += 8 * length
+    return _Columns(*columns)
+
+
+def _listed_columns(fields: Fields) -> _Columns:
+    """The columns as format 1 had them."""
+    return _Columns(
+        ledgers=fields.sequence("ledgers", int),
+        epochs=fields.sequence("epochs", int),
+        counts=fields.sequence("counts", int),
+        sizes=fields.sequence("bytes", int),
+        times=fields.sequence("times", int),
+    )
+
+
+def _number_bytes(numbers: Sequence[int]) -> bytes:
+    column = array("q", numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def _numbers(data: bytes) -> Sequence[int]:
+    column = array("q", data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+def _planes(data: bytes) -> bytes:
+    return b"".join(data[plane::8] for plane in range(8))
+
+
+def _unplaned(data: bytes) -> bytes:
+    count = len(data) // 8
+    numbers = bytearray(len(data))
+    for plane in range(8):
+        numbers[plane::8] = data[plane * count : (plane + 1) * count]
+    return bytes(numbers)
+
+
+def _segments(fields: Fields, columns: _Columns, offset: int, last_ms: int) -> tuple[Segment, ...]:
+    ledgers = list(itertools.accumulate(columns.ledgers))
+    epochs = list(itertools.accumulate(columns.epochs))
+    counts, sizes, times = columns.counts, columns.sizes, columns.times
     if len(epochs) != len(ledgers) or len(sizes) != len(counts):
         fields.fail("the columns of the list of ledgers have different lengths")
     if not 0 <= len(ledgers) - len(counts) <= 2:
@@ -523,28 +661,28 @@ def _decode_segments(fields: Fields, offset: int, last_ms: int) -> tuple[Segment
     if ledgers:
         check_ledger_id(min(ledgers))
         check_ledger_id(max(ledgers))
-    if any(a > b for a, b in itertools.pairwise([1, *epochs])) or (
-        epochs and epochs[-1] > fields.integer("epoch")
-    ):
+    if any(map(operator.gt, [1, *epochs], epochs)) or (epochs and epochs[-1] > fields.integer("epoch")):
         fields.fail("the epochs of the ledgers do not grow, or are beyond the log's own")
-    if any(number < 0 for number in itertools.chain(counts, sizes, times)):
+    if min(itertools.chain(counts, sizes, times), default=0) < 0:
         fields.fail("a count, a length or a stretch of time is negative")
     if 2 * sum(map(bool, counts)) != len(times):
         fields.fail("as many pairs of times are needed as counted ledgers hold records")
-    stretches = iter(times)
-    segments = []
-    for ledger_id, epoch, count, size in zip(ledgers, epochs, counts, sizes, strict=False):
-        if count:
-            first_ms = last_ms + next(stretches)
-            last_ms = first_ms + next(stretches)
-            segments.append(Segment(ledger_id, epoch, offset, count, size, first_ms, last_ms))
-        else:
-            segments.append(Segment(ledger_id, epoch, offset, 0, size))
-        offset += count
-    start: int | None = offset
+    starts = list(itertools.accumulate(counts, initial=offset))
+    moments = list(itertools.accumulate(times, initial=last_ms))
+    if starts[-1] > _NUMBER_MAX or moments[-1] > _NUMBER_MAX:
+        fields.fail("offsets or times are out of range")
+    # Where a segment is empty it has no times; there are few of these, if any.
+    firsts: list[int | None] = list(moments[1::2])
+    lasts: list[int | None] = list(moments[2::2])
+    for index, count in enumerate(counts):
+        if not count:
+            if sizes[index]:
+                fields.fail("a ledger without records has bytes")
+            firsts.insert(index, None)
+            lasts.insert(index, None)
+    segments = list(map(Segment, ledgers, epochs, starts, counts, sizes, firsts, lasts))
+    start: int | None = starts[-1]
     for ledger_id, epoch in zip(ledgers[len(counts) :], epochs[len(counts) :], strict=True):
         segments.append(Segment(ledger_id, epoch, start))
         start = None
-    if offset > _NUMBER_MAX or last_ms > _NUMBER_MAX:
-        fields.fail("offsets or times are out of range")
     return tuple(segments)

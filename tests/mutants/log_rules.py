@@ -85,8 +85,8 @@ CHAIN = (
         "epoch_is_not_raised",
         "A.6",
         _LOG,
-        "counted, epoch=self.epoch + 1, segments=",
-        "counted, epoch=max(1, self.epoch), segments=",
+        "            epoch=self.epoch + 1,\n            segments=(*counted",
+        "            epoch=max(1, self.epoch),\n            segments=(*counted",
         f"{_TEST_LOG}::test_a_takeover_raises_the_epoch_counts_what_was_open_and_appends_one_ledger",
         also=(
             Edit(

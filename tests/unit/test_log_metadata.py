@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 
 import attrs
@@ -22,6 +23,7 @@ from ledgerlog.model.log import (
     Segment,
     SegmentCounts,
 )
+from ledgerlog.model.packing import pack
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import milliseconds, moment
 
@@ -142,6 +144,24 @@ def test_a_log_whose_ledgers_are_all_truncated_still_knows_where_it_ends() -> No
     assert again.segments == (Segment(200, 2, 27),)
 
 
+def test_with_deduplication_the_newest_segment_with_records_stays_in_the_list() -> None:
+    log = new_log().taken_over([], 1, b"", dedupe=True)
+    assert log.dedupe_epoch == 1
+    log = (
+        log.taken_over([counts(5)], 2, b"")
+        .taken_over([counts(5, 9, NOW + 9)], 3, b"")
+        .taken_over([NOTHING], 4, b"")
+    )
+    assert log.dedupe_epoch == 1, "it is kept by leaders who do not ask for it"
+    shorter, dropped = log.truncated(10, 10, b"x")
+    assert dropped == [1]
+    assert [s.ledger_id for s in shorter.segments] == [2, 3, 4]
+    assert LogMetadata.decode_untrusted(shorter.encode(), 5) == shorter
+    off = shorter.taken_over([NOTHING], 6, b"", dedupe=False)
+    assert (off.dedupe_epoch, off.truncated(10, 10, b"x")[1]) == (None, [2, 3, 4])
+    assert off.taken_over([NOTHING], 7, b"", dedupe=True).dedupe_epoch == 6
+
+
 def test_truncation_goes_neither_back_nor_beyond_the_end() -> None:
     log, _ = closed_chain(3).truncated(5, 20, b"")
     with pytest.raises(AssertionError):
@@ -206,7 +226,7 @@ def test_ten_thousand_segments_are_small_and_the_worst_ones_still_fit() -> None:
     )
     log = attrs.evolve(log, segments=long, epoch=5000)
     data = log.encode()
-    assert len(data) < 250_000
+    assert len(data) < 110_000
     assert LogMetadata.decode_untrusted(data, 5).segments == long
     worst = tuple(
         Segment(
@@ -225,9 +245,9 @@ def test_ten_thousand_segments_are_small_and_the_worst_ones_still_fit() -> None:
 
 
 def test_a_list_that_does_not_fit_is_refused_by_name() -> None:
+    dice = random.Random(1)
     many = tuple(
-        Segment(n, 1, n * 2**40, 2**40, 2**45, NOW + n * 2**33, NOW + n * 2**33 + 2**32)
-        for n in range(60_000)
+        Segment(n, 1, 0, dice.randrange(1, 2**60), dice.randrange(2**60), NOW, NOW) for n in range(100_000)
     )
     with pytest.raises(LogListFull, match="orders/eu"):
         attrs.evolve(new_log(), segments=many, epoch=1).encode()
@@ -287,15 +307,80 @@ def damaged(**changes: object) -> bytes:
     return encode_record({**fields, **changes})
 
 
+def as_lists(**changes: object) -> bytes:
+    """The record in format 1, which had the columns of the list as lists."""
+    fields = dict(decode_record_untrusted(closed_chain(3).encode(), "record", MetadataCorrupt)._value)
+    del fields["segments"], fields["dedupe_epoch"]
+    lists = {"ledgers": [100, 1, 1], "epochs": [1, 0, 0], "counts": [10, 10], "bytes": [1000, 1000]}
+    times = [NOW + 10, 5, 5, 5]
+    return encode_record({**fields, "v": 1, **lists, "times": times, **changes})
+
+
+def test_a_record_of_format_1_is_read_as_it_was_meant() -> None:
+    assert LogMetadata.decode_untrusted(as_lists(), 5) == closed_chain(3)
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [3, 2, 2, 0],
+        [3, 2, 2, 0, b""],
+        [3, 2, 2, 2, b""],
+        [3, 2, 2, 1, b"(\xb5/\xfd not a frame"],
+        [3, 2, 2, 1, b""],
+        [3, 2, -2, 0, b""],
+        [2**40, 2**40, 0, 1, b""],
+        [3, 2, 2, 0, bytes(8 * 14)],
+        [3, 2, 2, 1, pack(bytes(8 * 13))],
+        [3, 2, 2, 1, pack(bytes(8 * 14)) + b"x"],
+        [3, 2, 2, 1, pack(bytes(8 * 14))[:-1]],
+        [3.0, 2, 2, 0, bytes(8 * 14)],
+    ],
+    ids=str,
+)
+def test_damaged_columns_are_refused_with_the_name_of_the_log(segments: object) -> None:
+    with pytest.raises(MetadataCorrupt, match="log incarnation 5"):
+        LogMetadata.decode_untrusted(damaged(segments=segments), 5)
+
+
+def test_packed_columns_are_read_back_and_small_ones_are_kept_as_they_are() -> None:
+    for length, is_packed in ((3, 0), (30, 1)):
+        log = closed_chain(length)
+        fields = decode_record_untrusted(log.encode(), "record", MetadataCorrupt)._value
+        assert fields["segments"][3] == is_packed
+        assert LogMetadata.decode_untrusted(log.encode(), 5) == log
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {"v": 2},
+        {"v": 3},
         {"incarnation": 6},
         {"name": "/"},
         {"epoch": -1},
         {"epoch": 0},
         {"epoch": True},
+        {"before": [0, 0]},
+        {"before": [-1, 0, 0]},
+        {"first_offset": -3},
+        {"before": [5, 0, 0]},
+        {"sealed": True},
+        {"roll": {"bytes": 0, "records": None, "age_ms": None}},
+        {"properties": {"a": b"b"}},
+        {"ensemble": 1},
+        {"token": "text"},
+        {"dedupe_epoch": "1"},
+    ],
+    ids=str,
+)
+def test_a_damaged_record_is_refused_with_the_name_of_the_log(changes: dict[str, object]) -> None:
+    with pytest.raises(MetadataCorrupt, match="log incarnation 5"):
+        LogMetadata.decode_untrusted(damaged(**changes), 5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
         {"ledgers": [100, 1]},
         {"ledgers": [100, 0, 1]},
         {"ledgers": [-100, 1, 1]},
@@ -308,21 +393,12 @@ def damaged(**changes: object) -> bytes:
         {"bytes": [-1, 0]},
         {"times": [1, 1]},
         {"times": [1, 1, 1, -1]},
-        {"before": [0, 0]},
-        {"before": [-1, 0, 0]},
-        {"first_offset": -3},
-        {"before": [5, 0, 0]},
-        {"sealed": True},
-        {"roll": {"bytes": 0, "records": None, "age_ms": None}},
-        {"properties": {"a": b"b"}},
-        {"ensemble": 1},
-        {"token": "text"},
     ],
     ids=str,
 )
-def test_a_damaged_record_is_refused_with_the_name_of_the_log(changes: dict[str, object]) -> None:
+def test_a_damaged_list_of_format_1_is_refused_with_the_name_of_the_log(changes: dict[str, object]) -> None:
     with pytest.raises(MetadataCorrupt, match="log incarnation 5"):
-        LogMetadata.decode_untrusted(damaged(**changes), 5)
+        LogMetadata.decode_untrusted(as_lists(**changes), 5)
 
 
 @given(st.binary(max_size=200))
