@@ -164,10 +164,10 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Dama
         # No entry of a table is zero, so each of its sectors that reads as zeros was never written.
         unwritten = _zero_sectors(block, table_start // SECTOR_BYTES * SECTOR_BYTES, header.block_bytes)
         return Damage.ROTTEN if next(unwritten, None) is None else Damage.TORN
-    rightly_zero = _u64_array(table)
+    rightly_zero = u64_array(table)
     bad = {
         page
-        for page, (wanted, found) in enumerate(zip(rightly_zero, _u64_array(actual), strict=True))
+        for page, (wanted, found) in enumerate(zip(rightly_zero, u64_array(actual), strict=True))
         if wanted != found
     }
     assert bad, "tables that differ have an entry that differs"
@@ -198,7 +198,7 @@ def _table(block: memoryview, *, nonce: bytes, segment: int, sequence: int) -> b
     entries = [checksum | _TABLE_MARK for checksum in map(extend, seeds, pages)]
     for sector in _zero_sectors(block, SECTOR_BYTES, body_stop):
         entries[sector // _PAGE_SECTORS] |= 1 << (32 + sector % _PAGE_SECTORS)
-    return _u64_bytes(entries)
+    return u64_bytes(entries)
 
 
 def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
@@ -212,14 +212,16 @@ def _zero_sectors(view: memoryview, start: int, stop: int) -> Iterator[int]:
         sector = heads.find(0, sector + 1)
 
 
-def _u64_array(data: bytes) -> array[int]:
+def u64_array(data: bytes) -> array[int]:
+    """Numbers from little-endian bytes."""
     numbers = array("Q", data)
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
 
 
-def _u64_bytes(entries: list[int]) -> bytes:
+def u64_bytes(entries: Iterable[int]) -> bytes:
+    """The little-endian bytes of numbers below 2**64."""
     numbers = array("Q", entries)
     if sys.byteorder == "big":
         numbers.byteswap()

@@ -57,6 +57,8 @@ class StoredLedger:
     last_entry: int
     widest: int
     straddle: int
+    is_deleted: bool = False
+    is_purged: bool = False
 
 
 @attrs.define(eq=False)
@@ -73,6 +75,11 @@ class LedgerState:
     widest: int = 0
     straddle: int = 0
     runs: list[Run] = attrs.field(factory=list)
+    is_deleted: bool = False
+    """The metadata store said that it is gone, and the journal says so, durably. What is kept is the
+    tombstone, which refuses late adds (rule 4); it says nothing of any entry."""
+    is_purged: bool = False
+    """It is deleted, and nothing but this state is left of it in the index."""
     is_dirty: bool = False
     """The index does not have this state."""
     is_fence_durable: bool = False
@@ -100,6 +107,8 @@ class LedgerState:
             index_last=stored.last_entry,
             widest=stored.widest,
             straddle=stored.straddle,
+            is_deleted=stored.is_deleted,
+            is_purged=stored.is_purged,
         )
 
     def to_store(self) -> StoredLedger:
@@ -113,6 +122,8 @@ class LedgerState:
             last_entry=self.last_entry,
             widest=self.widest,
             straddle=self.straddle,
+            is_deleted=self.is_deleted,
+            is_purged=self.is_purged,
         )
 
     # --- verdicts ---------------------------------------------------------------------------------
@@ -123,6 +134,8 @@ class LedgerState:
             return Status.UNAUTHORIZED
         if self.is_fenced and not is_recovery:
             return Status.FENCED
+        if self.is_deleted:
+            return Status.NO_SUCH_LEDGER
         return None
 
     def fence_refusal(self, key: bytes) -> Status | None:
@@ -186,11 +199,24 @@ class LedgerState:
         there."""
         self.is_fence_durable = self.is_fence_settled(durable)
 
+    def on_delete(self) -> None:
+        """The ledger is gone from the metadata store, and the journal says so, durably."""
+        self.is_deleted = True
+        self.is_fenced = self.is_fence_durable = True  # The same record is its fence.
+        self.is_dirty = True
+
+    def on_merge(self, width: int) -> None:
+        """A sparse run of that width (last - first) takes the place of several."""
+        self.widest = max(self.widest, width)
+        if width > self.straddle:
+            self.straddle = width
+            self.is_dirty = True
+
     def forget_runs(self, segment: int) -> None:
         """Runs of that segment are in the index and leave memory."""
         kept = []
         for run in self.runs:
-            if run.segment == segment:
+            if run.file == segment:
                 self.index_last = max(self.index_last, run.last)
             else:
                 kept.append(run)

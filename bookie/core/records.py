@@ -17,6 +17,8 @@ A record is an 8-byte head and a body; all numbers are little endian:
                 sequence; whatever else stands between that place and this record is the rest of a write
                 that was torn by a crash, and was never acknowledged.
     CLOSE  (4)  no body: the bookie was stopped cleanly, everything before this record is complete.
+    DELETE (5)  ledger ids (i64 each): the metadata store said that these are gone. What is stored of them is
+                so no more, and no add of them is taken ever again.
 
 Records have no checksum of their own: a block has one for each of its pages (``bookie.core.block``). Bytes
 that pass it and still do not parse were written by another version or by a bug, and the difference
@@ -26,7 +28,7 @@ between the two is for a person to find: StorageCorrupt.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ledgerlog.errors import StorageCorrupt
@@ -36,6 +38,7 @@ ADD = 1
 FENCE = 2
 START = 3
 CLOSE = 4
+DELETE = 5
 
 RECORD_HEAD = struct.Struct("<B3xI")
 RECORD_HEAD_BYTES = RECORD_HEAD.size
@@ -56,16 +59,17 @@ class Place(NamedTuple):
 class Run(NamedTuple):
     """Where a frame of entries lies: consecutive or sparse ids of one ledger, as they came.
 
-    ``offset`` and ``length`` are those of the frame (not of its record) in the segment's file. The run
-    holds ``entry_count`` entries, every id from ``first`` to ``last`` where ``entry_count == last - first +
-    1``. ``sequence`` is that of its block: the run is durable once that block is. Runs of one ledger sort
-    by their first id, which no two of them share."""
+    ``file`` is the number of its segment, or, negative, of its entry log. ``offset`` and ``length`` are those
+    of the frame (not of its record) in that file. The run holds ``entry_count`` entries, every id from
+    ``first`` to ``last`` where ``entry_count == last - first + 1``. ``sequence`` is that of its journal
+    block, 0 in an entry log: the run is durable once that block is. Runs of one ledger sort by their first
+    id, which no two of them share."""
 
     ledger_id: int
     first: int
     last: int
     entry_count: int
-    segment: int
+    file: int
     offset: int
     length: int
     sequence: int
@@ -93,6 +97,11 @@ def encode_fence(ledger_id: int, key: bytes) -> bytes:
 def encode_start(end: Place) -> bytes:
     """The body of a START record."""
     return _START.pack(*end)
+
+
+def encode_delete(ledger_ids: Sequence[int]) -> bytes:
+    """The body of a DELETE record."""
+    return struct.pack(f"<{len(ledger_ids)}q", *ledger_ids)
 
 
 class Record(NamedTuple):
@@ -129,7 +138,7 @@ def decode_add(record: Record, *, segment: int, sequence: int, path: str) -> tup
         first=header.first,
         last=header.last,
         entry_count=header.entry_count,
-        segment=segment,
+        file=segment,
         offset=record.offset,
         length=len(record.body),
         sequence=sequence,
@@ -149,6 +158,14 @@ def decode_fence(record: Record, path: str) -> Fence:
     if len(record.body) != _FENCE.size:
         raise StorageCorrupt(path, record.offset, f"a fence of {len(record.body)} bytes")
     return Fence._make(_FENCE.unpack(record.body))
+
+
+def decode_delete(record: Record, path: str) -> tuple[int, ...]:
+    """The ledgers that a DELETE record names."""
+    count, rest = divmod(len(record.body), 8)
+    if rest or not count:
+        raise StorageCorrupt(path, record.offset, f"a deletion of {len(record.body)} bytes")
+    return struct.unpack(f"<{count}q", record.body)
 
 
 def decode_start(record: Record, path: str) -> Place:

@@ -7,21 +7,31 @@ way from there to here:
     key                        value
     I                          instance of the bookie (UTF-8)
     M                          mark: segment u64, sequence u64, optional u8, end: 3 x u64
-    L  ledger                  key 16 bytes, fenced u8, lac, lafr, last entry, widest, straddle (i64)
-    R  ledger, first entry     last i64, count u32, segment u64, offset u64, length u32, sequence u64
-    S  segment                 end u64, last sequence u64, runs u32
+    L  ledger                  key 16 bytes, flags u8, lac, lafr, last entry, widest, straddle (i64);
+                               flags: 1 fenced, 2 deleted, 4 nothing else is left of it here
+    R  ledger, first entry     last i64, count u32, file i64, offset u64, length u32, sequence u64
+    S  segment                 end u64, last sequence u64, runs u32, run bytes u64, live bytes u64,
+                               ledgers u32, level u8
+    E  entry log               the same; end is its size, the last sequence 0
+    U  file i64                for each ledger that has runs in it: ledger u64, bytes u64
 
-``R`` says where a run lies, ``S`` that a segment exists and where its last block ends, ``M`` where replay
-begins. All functions are pure; a row that does not decode is StorageCorrupt, naming the index's path.
+``R`` says where a run lies: in the segment of that number or, where it is negative, in that entry log. ``S``
+and ``E`` say that a file holds runs that count, where its last block ends, and how many bytes of runs belong
+to ledgers that are not deleted; ``U`` which ledgers those are. ``M`` is where replay begins. All functions
+are pure; a row that does not decode is StorageCorrupt, naming the index's path.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from bookie.core.block import u64_array, u64_bytes
 from bookie.core.boot import Mark
 from bookie.core.ledger import StoredLedger
 from bookie.core.records import Place, Run
@@ -31,26 +41,58 @@ from ledgerlog.wire.checksum import checksum
 INSTANCE_KEY = b"I"
 MARK_KEY = b"M"
 SEGMENT_PREFIX = b"S"
+LOG_PREFIX = b"E"
 
 _LEDGER_KEY = struct.Struct(">cQ")
 _RUN_KEY = struct.Struct(">cQQ")
+_USAGE_KEY = struct.Struct(">cq")
 _MARK = struct.Struct("<QQBQQQ")
 _LEDGER = struct.Struct("<16sBqqqqq")
-_RUN = struct.Struct("<qIQQIQ")
-_SEGMENT = struct.Struct("<QQI")
+_RUN = struct.Struct("<qIqQIQ")
+_FILE = struct.Struct("<QQIQQIB")
 _CHECKSUM = struct.Struct("<I")
 
+_FENCED, _DELETED, _PURGED = 1, 2, 4
+
 Row = tuple[bytes, bytes]
+Change = tuple[bytes, bytes | None]
+"""What is to be written: a row, or a key whose row is to go."""
 
 
 @attrs.frozen
-class SegmentRow:
-    number: int
+class FileRow:
+    """A segment or an entry log that holds runs which count."""
+
+    file: int
+    """The number of a segment, or that of an entry log, negative."""
     end: int
-    """Where its last block ends."""
-    last_sequence: int
-    """Of the last block of the journal up to and including this segment."""
-    runs: int
+    """Where a segment's last block ends; how long an entry log is."""
+    last_sequence: int = 0
+    """Of the last block of the journal up to and including this segment; 0 of an entry log."""
+    runs: int = 0
+    run_bytes: int = 0
+    """Of all runs in it."""
+    live_bytes: int = 0
+    """Of the runs of ledgers that are not deleted."""
+    ledgers: int = 0
+    """How many have runs in it, the deleted ones included."""
+    level: int = 0
+    """How often what it holds was merged with what other files held."""
+
+    @classmethod
+    def of(
+        cls,
+        file: int,
+        *,
+        end: int,
+        last_sequence: int = 0,
+        runs: Sequence[Run],
+        usage: Mapping[int, int],
+        level: int = 0,
+    ) -> FileRow:
+        """Of a file with these runs, all of them of ledgers that are not deleted."""
+        size = sum(usage.values())
+        return cls(file, end, last_sequence, len(runs), size, size, len(usage), level)
 
 
 def _row(key: bytes, value: bytes) -> Row:
@@ -103,7 +145,7 @@ def encode_ledger(ledger_id: int, stored: StoredLedger) -> Row:
         ledger_key(ledger_id),
         _LEDGER.pack(
             stored.key,
-            stored.is_fenced,
+            stored.is_fenced * _FENCED | stored.is_deleted * _DELETED | stored.is_purged * _PURGED,
             stored.lac,
             stored.lafr,
             stored.last_entry,
@@ -114,10 +156,12 @@ def encode_ledger(ledger_id: int, stored: StoredLedger) -> Row:
 
 
 def decode_ledger(key: bytes, value: bytes, path: str) -> StoredLedger:
-    ledger_secret, is_fenced, lac, lafr, last_entry, widest, straddle = _unpack(_LEDGER, key, value, path)
+    ledger_secret, flags, lac, lafr, last_entry, widest, straddle = _unpack(_LEDGER, key, value, path)
     return StoredLedger(
         key=ledger_secret,
-        is_fenced=bool(is_fenced),
+        is_fenced=bool(flags & _FENCED),
+        is_deleted=bool(flags & _DELETED),
+        is_purged=bool(flags & _PURGED),
         lac=lac,
         lafr=lafr,
         last_entry=last_entry,
@@ -136,28 +180,69 @@ def run_key(ledger_id: int, first: int) -> bytes:
 def encode_run(run: Run) -> Row:
     return _row(
         run_key(run.ledger_id, run.first),
-        _RUN.pack(run.last, run.entry_count, run.segment, run.offset, run.length, run.sequence),
+        _RUN.pack(run.last, run.entry_count, run.file, run.offset, run.length, run.sequence),
     )
 
 
 def decode_run(key: bytes, value: bytes, path: str) -> Run:
-    last, count, segment, offset, length, sequence = _unpack(_RUN, key, value, path)
+    last, count, file, offset, length, sequence = _unpack(_RUN, key, value, path)
     _, ledger_id, first = _RUN_KEY.unpack(key)
-    return Run(ledger_id, first, last, count, segment, offset, length, sequence)
+    return Run(ledger_id, first, last, count, file, offset, length, sequence)
 
 
-# --- segments -------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def segment_key(number: int) -> bytes:
     return _LEDGER_KEY.pack(SEGMENT_PREFIX, number)
 
 
-def encode_segment(row: SegmentRow) -> Row:
-    return _row(segment_key(row.number), _SEGMENT.pack(row.end, row.last_sequence, row.runs))
+def log_key(number: int) -> bytes:
+    return _LEDGER_KEY.pack(LOG_PREFIX, number)
 
 
-def decode_segment(key: bytes, value: bytes, path: str) -> SegmentRow:
-    end, last_sequence, runs = _unpack(_SEGMENT, key, value, path)
-    _, number = _LEDGER_KEY.unpack(key)
-    return SegmentRow(number=number, end=end, last_sequence=last_sequence, runs=runs)
+def file_key(file: int) -> bytes:
+    return segment_key(file) if file > 0 else log_key(-file)
+
+
+def encode_file(row: FileRow) -> Row:
+    value = _FILE.pack(
+        row.end, row.last_sequence, row.runs, row.run_bytes, row.live_bytes, row.ledgers, row.level
+    )
+    return _row(file_key(row.file), value)
+
+
+def encode_file_and_usage(row: FileRow, usage: Mapping[int, int]) -> tuple[Row, Row]:
+    """Both rows of a file, which are written in one batch."""
+    return encode_file(row), encode_usage(row.file, usage)
+
+
+def decode_file(key: bytes, value: bytes, path: str) -> FileRow:
+    prefix, number = _LEDGER_KEY.unpack(key)
+    return FileRow(number if prefix == SEGMENT_PREFIX else -number, *_unpack(_FILE, key, value, path))
+
+
+def usage_of(runs: Iterable[Run]) -> dict[int, int]:
+    """How many bytes of these runs each ledger has."""
+    usage: dict[int, int] = {}
+    for run in runs:
+        usage[run.ledger_id] = usage.get(run.ledger_id, 0) + run.length
+    return usage
+
+
+def usage_key(file: int) -> bytes:
+    return _USAGE_KEY.pack(b"U", file)
+
+
+def encode_usage(file: int, usage: Mapping[int, int]) -> Row:
+    """Which ledgers have runs in a file, and how many bytes."""
+    flat = array("Q", itertools.chain.from_iterable(sorted(usage.items())))
+    return _row(usage_key(file), u64_bytes(flat))
+
+
+def decode_usage(key: bytes, value: bytes, path: str) -> dict[int, int]:
+    bare = _value(key, value, path)
+    if len(bare) % 16:
+        raise StorageCorrupt(path, None, f"the index row {key.hex()} has {len(value)} bytes")
+    flat = u64_array(bare)
+    return dict(zip(flat[::2], flat[1::2], strict=True))

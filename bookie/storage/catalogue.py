@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from bookie.core import rows
 from bookie.core.boot import Mark
 from bookie.core.ledger import StoredLedger
 from bookie.core.records import Run
-from bookie.core.rows import Row, SegmentRow
+from bookie.core.rows import Change, FileRow, Row
 from bookie.storage.index import Index
 from ledgerlog.errors import StorageCorrupt
 
 _SCAN_ROWS = 256
-_SEGMENTS_PER_SCAN = 4096
+_FILES_PER_SCAN = 1024
 
 
 class Catalogue:
@@ -48,16 +48,30 @@ class Catalogue:
 
     # --- ranges -----------------------------------------------------------------------------------
 
-    async def segments(self) -> list[SegmentRow]:
-        """Every segment that the index knows."""
-        found: list[SegmentRow] = []
-        start, stop = rows.segment_key(0), rows.segment_key(2**64 - 1)
+    async def segments(self) -> list[FileRow]:
+        """Every segment that the index knows, in order."""
+        return [row async for row in self._files(rows.segment_key)]
+
+    async def logs(self) -> list[FileRow]:
+        """Every entry log that the index knows, in order."""
+        return [row async for row in self._files(rows.log_key)]
+
+    async def _files(self, key_of: Callable[[int], bytes]) -> AsyncIterator[FileRow]:
+        start, stop = key_of(0), key_of(2**64 - 1)
         while True:
-            part = await self.index.scan(start, stop, floor=start, limit=_SEGMENTS_PER_SCAN)
-            found += [rows.decode_segment(key, value, self.path) for key, value in part]
-            if len(part) < _SEGMENTS_PER_SCAN:
-                return found
-            start = rows.segment_key(found[-1].number + 1)
+            part = await self.index.scan(start, stop, floor=start, limit=_FILES_PER_SCAN)
+            for key, value in part:
+                row = rows.decode_file(key, value, self.path)
+                yield row
+            if len(part) < _FILES_PER_SCAN:
+                return
+            start = key_of(abs(row.file) + 1)
+
+    async def usage(self, file: int) -> dict[int, int]:
+        """The ledgers that have runs in a file which count, and how many bytes."""
+        key = rows.usage_key(file)
+        part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
+        return rows.decode_usage(*part[0], self.path) if part else {}
 
     async def runs(self, ledger_id: int, *, first: int, last: int, straddle: int) -> tuple[list[Run], int]:
         """Runs of a ledger that may hold ids from ``first`` on, sorted, and the id up to which these are all
@@ -83,7 +97,7 @@ class Catalogue:
             horizon = search.horizon
         return found
 
-    async def write(self, batch: Sequence[Row]) -> None:
+    async def write(self, batch: Sequence[Change]) -> None:
         await self.index.write(batch)
 
 

@@ -27,7 +27,7 @@ from bookie.core import rows
 from bookie.core.boot import Mark
 from bookie.core.ledger import LedgerState
 from bookie.core.records import Place
-from bookie.core.rows import SegmentRow
+from bookie.core.rows import FileRow
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
@@ -105,9 +105,12 @@ class Checkpointer:
         await self._index_runs(segment, segment.final_sequence)
         await save_ledgers(self._catalogue, self._ledgers.dirty())
         end = Place(segment.number, segment.end, segment.final_sequence)
-        row = SegmentRow(segment.number, segment.end, segment.final_sequence, len(segment.runs))
+        usage = rows.usage_of(segment.runs)
+        row = FileRow.of(
+            segment.number, end=end.offset, last_sequence=end.sequence, runs=segment.runs, usage=usage
+        )
         mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
-        await self._catalogue.write([rows.encode_segment(row), rows.encode_mark(mark)])
+        await self._catalogue.write([*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])
         await self._files.trim(segment.number, segment.end)
 
     async def _index_runs(self, segment: Segment, sequence: int) -> None:

@@ -23,7 +23,7 @@ from typing import Protocol
 
 import trio
 
-from bookie.core.rows import Row
+from bookie.core.rows import Change, Row
 from bookie.storage.disk import FileMissing
 from ledgerlog.errors import StorageError
 
@@ -47,8 +47,9 @@ class Index(Protocol):
         """As ``scan_now``, while other tasks run."""
         ...
 
-    async def write(self, rows: Sequence[Row]) -> None:
-        """Put all rows, atomically and durably."""
+    async def write(self, rows: Sequence[Change]) -> None:
+        """Put all rows, and remove those whose value is None, atomically and durably. Of two changes of one
+        key the last counts."""
         ...
 
     async def aclose(self) -> None:
@@ -79,13 +80,21 @@ class MemoryIndex:
         await trio.lowlevel.checkpoint()
         return self.scan_now(start, stop, floor=floor, limit=limit)
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, rows: Sequence[Change]) -> None:
         await trio.lowlevel.checkpoint()
         self.apply(rows)
 
-    def apply(self, rows: Sequence[Row]) -> None:
-        """Put rows without waiting."""
-        fresh = sorted({key for key, _ in rows if key not in self._values})
+    def apply(self, rows: Sequence[Change]) -> None:
+        """Write rows without waiting."""
+        final = dict(rows)
+        for key in [key for key, value in final.items() if value is None]:
+            del final[key]
+            if self._values.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+        self._put({key: value for key, value in final.items() if value is not None})
+
+    def _put(self, rows: dict[bytes, bytes]) -> None:
+        fresh = sorted(key for key in rows if key not in self._values)
         self._values.update(rows)
         if fresh and (not self._keys or fresh[0] > self._keys[-1]):
             self._keys.extend(fresh)

@@ -28,7 +28,7 @@ from typing import TypeVar
 import plyvel
 import trio
 
-from bookie.core.rows import Row
+from bookie.core.rows import Change, Row
 from bookie.storage.disk import Disk, FileMissing
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.checksum import checksum
@@ -82,12 +82,15 @@ class LevelDbIndex:
             lambda: self.scan_now(start, stop, floor=floor, limit=limit), limiter=self._limiter
         )
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, rows: Sequence[Change]) -> None:
         def put() -> None:
             number = self._tally + 1
             with self._database.write_batch(sync=True) as batch:
                 for key, value in rows:
-                    batch.put(key, value)
+                    if value is None:
+                        batch.delete(key)
+                    else:
+                        batch.put(key, value)
                 batch.put(*_tally_row(number, len(rows)))
             self._tally = number
 

@@ -97,10 +97,10 @@ class Reader:
     async def _fetch(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, bytes | Status]:
         """The frames of the first few runs: as many as lie together in memory, or together in one file, and
         as may be needed for ``bytes_max`` payload bytes."""
-        number = runs[0].segment
+        number = runs[0].file
         batch: list[Run] = []
         size = 0
-        for run in takewhile(lambda run: run.segment == number, runs[:_RUNS_PER_FETCH]):
+        for run in takewhile(lambda run: run.file == number, runs[:_RUNS_PER_FETCH]):
             if batch and size + run.length > bytes_max:
                 break
             batch.append(run)
@@ -127,7 +127,7 @@ class Reader:
         except WireError:
             reader.on_unreadable(run, Status.CORRUPT)
             return
-        if run.segment in self._journal.residents:
+        if run.file in self._journal.residents:
             reader.on_entries(run, entries)
         else:
             reader.on_entries(run, entries, damaged_entries(entries))
@@ -157,13 +157,13 @@ class Reader:
         return ListResult(status, lister.pairs, through)
 
     async def _ids(self, run: Run) -> Sequence[int]:
-        segment = self._journal.residents.get(run.segment)
+        segment = self._journal.residents.get(run.file)
         if segment is not None:
             # Copied before anything else runs: an arena may serve another segment afterwards.
             head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
             await trio.lowlevel.checkpoint()
         else:
-            (head,) = await self._files.read(run.segment, [(run.offset, run.head_length)])
+            (head,) = await self._files.read(run.file, [(run.offset, run.head_length)])
         return self._decode_head(run, head)[0]
 
     # --- for adds ---------------------------------------------------------------------------------
@@ -182,18 +182,18 @@ class Reader:
                 runs.setdefault(run.first, run)
         found: dict[int, int] = {}
         for run in runs.values():
-            segment = self._journal.residents.get(run.segment)
+            segment = self._journal.residents.get(run.file)
             if segment is not None:
                 head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
             else:
-                head = self._files.read_now(run.segment, run.offset, run.head_length)
+                head = self._files.read_now(run.file, run.offset, run.head_length)
             ids, digests = self._decode_head(run, head)
             found.update((e, d) for e, d in zip(ids, digests, strict=True) if first <= e <= last)
         return found
 
     def _decode_head(self, run: Run, head: bytes) -> tuple[Sequence[int], Sequence[int]]:
         """Ids and digests of a run, from the first ``run.head_length`` bytes of its frame."""
-        count, path = run.entry_count, self._files.path(run.segment)
+        count, path = run.entry_count, self._files.path(run.file)
         if len(head) != run.head_length:
             raise StorageCorrupt(path, run.offset, "the file ends inside a frame")
         header = Header._make(HEADER.unpack_from(head))

@@ -26,7 +26,7 @@ from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES
 from bookie.core.boot import JournalWalk, Mark, segments_to_replay, start_of
 from bookie.core.ledger import LedgerState
 from bookie.core.records import Place, Run
-from bookie.core.rows import SegmentRow
+from bookie.core.rows import FileRow
 from bookie.core.segment import (
     SEGMENT_HEADER_BYTES,
     FoundBlock,
@@ -101,8 +101,9 @@ class _Replay:
         for start in range(0, len(found), _PIECE_ROWS):
             await self._catalogue.write([rows.encode_run(run) for run in found[start : start + _PIECE_ROWS]])
         await save_ledgers(self._catalogue, ledgers.dirty())
-        row = SegmentRow(number, scan.end, self.walk.end.sequence, len(found))
-        await self._catalogue.write([rows.encode_segment(row)])
+        usage = rows.usage_of(found)
+        row = FileRow.of(number, end=scan.end, last_sequence=self.walk.end.sequence, runs=found, usage=usage)
+        await self._catalogue.write(rows.encode_file_and_usage(row, usage))
         self.runs += len(found)
 
     async def _write_again(self, number: int, image: memoryview, block: FoundBlock) -> None:
@@ -159,9 +160,9 @@ async def replay(directory: StorageDirectory, files: SegmentFiles, catalogue: Ca
     numbers = await files.numbers()
     present = frozenset(numbers)
     for row in await catalogue.segments():
-        if row.number not in present:
+        if row.file not in present:
             raise StorageCorrupt(
-                files.path(row.number), None, f"the segment is missing; the index has {row.runs} runs in it"
+                files.path(row.file), None, f"the segment is missing; the index has {row.runs} runs in it"
             )
     mark = catalogue.mark_now()
     steps = _Replay(disk=directory.disk, files=files, catalogue=catalogue, mark=mark)

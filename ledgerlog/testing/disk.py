@@ -30,7 +30,7 @@ from random import Random
 import attrs
 import trio
 
-from bookie.core.rows import Row
+from bookie.core.rows import Change, Row
 from bookie.storage.disk import File, FileMissing
 from bookie.storage.index import Index, MemoryIndex
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
@@ -128,7 +128,7 @@ class Platter:
         self._durable_files: dict[str, _Inode] = {}
         self._durable_directories: dict[str, None] = {}
         self._changes: list[_NameChange] = []
-        self._index_writes: list[tuple[MemoryIndex, Sequence[Row]]] = []
+        self._index_writes: list[tuple[MemoryIndex, Sequence[Change]]] = []
         self._busy_until = 0.0
         self._stalled_until = 0.0
         self._fails_in = 0
@@ -308,12 +308,14 @@ class Platter:
         if self._on_durable is not None:
             self._on_durable(inode.path, write.offset, write.data)
 
-    def begin_index_write(self, index: MemoryIndex, rows: Sequence[Row]) -> tuple[MemoryIndex, Sequence[Row]]:
+    def begin_index_write(
+        self, index: MemoryIndex, rows: Sequence[Change]
+    ) -> tuple[MemoryIndex, Sequence[Change]]:
         write = (index, list(rows))
         self._index_writes.append(write)
         return write
 
-    def end_index_write(self, write: tuple[MemoryIndex, Sequence[Row]]) -> None:
+    def end_index_write(self, write: tuple[MemoryIndex, Sequence[Change]]) -> None:
         self._index_writes.remove(write)
         write[0].apply(write[1])
 
@@ -506,7 +508,7 @@ class _SimIndex(_Door):
         await self.take_time()
         return self._rows.scan_now(start, stop, floor=floor, limit=limit)
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, rows: Sequence[Change]) -> None:
         self.incarnation.check()
         write = self.platter.begin_index_write(self._rows, rows)
         await self.take_time(is_queued=True)

@@ -438,8 +438,10 @@ BOOT = (
         also=(
             Edit(
                 _CHECKPOINT,
-                "        await self._catalogue.write([rows.encode_segment(row), rows.encode_mark(mark)])\n",
-                "        await self._catalogue.write([rows.encode_segment(row), rows.encode_mark(mark)])\n"
+                "        await self._catalogue.write("
+                "[*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])\n",
+                "        await self._catalogue.write("
+                "[*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])\n"
                 "        await self._index_runs(segment, segment.final_sequence)\n"
                 "        await save_ledgers(self._catalogue, self._ledgers.dirty())\n",
             ),

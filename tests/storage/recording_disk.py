@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import trio
 
-from bookie.core.rows import Row
+from bookie.core.rows import Change
 from bookie.storage.disk import File
 from bookie.storage.index import MemoryIndex, MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk, MemoryFile
@@ -37,7 +37,7 @@ class Effect:
     offset: int = 0
     data: bytes = b""
     size: int = 0
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Change, ...] = ()
     began: int = -1
     ended: int | None = None
 
@@ -136,7 +136,7 @@ class RecordingIndex(MemoryIndex):
         self._recorder = recorder
         self.apply(list(rows.items()))
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, rows: Sequence[Change]) -> None:
         effect = Effect("index", self.path, rows=tuple(rows))
         self._recorder.begin(effect)
         await super().write(rows)
@@ -255,7 +255,12 @@ def _apply(start: CrashState | None, effects: Sequence[Effect], story: str) -> C
                         at = effect.offset + sector * SECTOR
                         files[path][at : at + SECTOR] = effect.data[begin : begin + SECTOR]
             case "index":
-                indexes.setdefault(path, {}).update(effect.rows)
+                kept = indexes.setdefault(path, {})
+                for key, value in effect.rows:
+                    if value is None:
+                        kept.pop(key, None)
+                    else:
+                        kept[key] = value
     return CrashState(
         {path: bytes(content) for path, content in files.items()}, frozenset(directories), indexes, story
     )

@@ -40,11 +40,14 @@ def write(commit: GroupCommit) -> None:
 
 
 def example_rows() -> list[rows.Row]:
-    run = Run(7, 41, 42, 2, segment=1, offset=8264, length=120, sequence=2)
+    run = Run(7, 41, 42, 2, file=1, offset=8264, length=120, sequence=2)
     end = Place(1, 12288, 2)
     return [
         rows.encode_run(run),
-        rows.encode_segment(rows.SegmentRow(1, end=12288, last_sequence=2, runs=1)),
+        rows.encode_file(
+            rows.FileRow(1, 12288, last_sequence=2, runs=1, run_bytes=120, live_bytes=120, ledgers=1)
+        ),
+        rows.encode_usage(1, {7: 120}),
         rows.encode_mark(Mark(2, 3, is_optional=True, end=end)),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from bookie.core import rows
 from bookie.core.boot import Mark
 from bookie.core.ledger import StoredLedger
 from bookie.core.records import Place, Run
-from bookie.core.rows import SegmentRow
+from bookie.core.rows import FileRow
 from ledgerlog.errors import StorageCorrupt
 
 u63 = st.integers(0, 2**63 - 2)
@@ -20,7 +21,7 @@ runs = st.builds(
     first=u63,
     last=u63,
     entry_count=st.integers(1, 2**32 - 1),
-    segment=u63,
+    file=st.integers(-(2**62), 2**62),
     offset=u63,
     length=st.integers(0, 2**32 - 1),
     sequence=u63,
@@ -44,8 +45,13 @@ def test_every_kind_of_row_comes_back() -> None:
     assert rows.decode_mark(rows.encode_mark(MARK)[1], "i") == MARK
     assert rows.decode_instance(rows.encode_instance("inst")[1], "i") == "inst"
     assert rows.decode_ledger(*rows.encode_ledger(3, LEDGER), "i") == LEDGER
-    segment = SegmentRow(number=3, end=4096, last_sequence=8, runs=2)
-    assert rows.decode_segment(*rows.encode_segment(segment), "i") == segment
+    for file in (3, -3):
+        row = FileRow(file, 4096, 8, runs=2, run_bytes=500, live_bytes=300, ledgers=2, level=1)
+        assert rows.decode_file(*rows.encode_file(row), "i") == row
+        usage = {2**63 - 1: 1, 0: 2**40}
+        assert rows.decode_usage(*rows.encode_usage(file, usage), "i") == usage
+    deleted = evolve(LEDGER, is_deleted=True, is_purged=True)
+    assert rows.decode_ledger(*rows.encode_ledger(3, deleted), "i") == deleted
 
 
 def test_every_flipped_byte_of_a_row_is_noticed_in_its_key_too() -> None:
@@ -70,7 +76,8 @@ def test_arbitrary_bytes_are_corruption_and_nothing_else(value: bytes) -> None:
         lambda: rows.decode_mark(value, "i"),
         lambda: rows.decode_ledger(rows.ledger_key(1), value, "i"),
         lambda: rows.decode_run(rows.run_key(1, 2), value, "i"),
-        lambda: rows.decode_segment(rows.segment_key(1), value, "i"),
+        lambda: rows.decode_file(rows.segment_key(1), value, "i"),
+        lambda: rows.decode_usage(rows.usage_key(1), value, "i"),
         lambda: rows.decode_instance(value, "i"),
     ):
         with pytest.raises(StorageCorrupt):
