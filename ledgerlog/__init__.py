@@ -15,6 +15,7 @@ from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.client.reader import LedgerReader
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.cluster import Cluster, connect
+from ledgerlog.election.election import Election, Leader, Term
 from ledgerlog.errors import (
     AppendUnknown,
     BookieReadOnly,
@@ -65,6 +66,10 @@ __all__ = [
     # connecting
     "Cluster",
     "connect",
+    # elections
+    "Election",
+    "Leader",
+    "Term",
     # logs
     "Ack",
     "Log",

@@ -9,15 +9,16 @@ from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.client.environment import Environment
 from ledgerlog.client.ledgers import Ledgers
+from ledgerlog.election.election import Election
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import APPEND_DEADLINE_S
 from ledgerlog.log import log as logs
 from ledgerlog.log.log import Log
 from ledgerlog.meta.store import MetadataStore
-from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
+from ledgerlog.meta.uri import FileUri, MemoryUri, SqliteUri, ZooKeeperUri, open_store, parse_uri
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
-from ledgerlog.net.tcp import TcpNetwork
+from ledgerlog.net.tcp import TcpNetwork, own_host_towards
 
 
 class Cluster:
@@ -83,6 +84,33 @@ class Cluster:
     async def delete_log(self, name: str) -> None:
         """Delete a log and its ledgers. A writer that is still alive loses its leadership. LogNotFound."""
         await logs.delete_log(self._client, name)
+
+    def election(self, name: str, *, candidate: str | None = None, listen: str | None = None) -> Election:
+        """This process's part in the election of that name; ``async with election.leadership()`` takes part.
+        Names are those of logs, and elections and logs of one name have nothing to do with each other.
+
+        ``candidate`` is what this process is called, for people and for clients that look for the leader:
+        the address where it serves them, perhaps. ``listen`` is the address (``host:port``; port 0 is any)
+        where standbys hear that it lives; it must be one that they can reach. By default it is this
+        machine's address as the metadata servers would see it. InvalidArgument."""
+        return Election(
+            self._client,
+            name,
+            candidate=candidate,
+            listen=self._listen_address() if listen is None else listen,
+        )
+
+    def _listen_address(self) -> str | None:
+        scheme = self.uri.partition(":")[0].lower()
+        parsed = parse_uri(self.uri) if scheme in ("sqlite", "zk") else None
+        match parsed:
+            case SqliteUri():
+                return "127.0.0.1:0"  # Whoever shares the file is on this machine.
+            case ZooKeeperUri(servers=servers):
+                host = own_host_towards(*servers[0])
+                return None if host is None else f"{host}:0"
+            case _:
+                return "election:0"  # Inside this process.
 
 
 @asynccontextmanager

@@ -82,6 +82,25 @@ LOG_CLOSE_TIMEOUT_S = 15.0
 LOG_RESOLVE_TIMEOUT_S = 5.0
 """A deposed log writer tries for this long to find out what recovery kept of its last appends."""
 
+# --- elections ----------------------------------------------------------------------------------
+
+ELECTION_BEAT_S = 0.1
+"""A leader tells its standbys so often that it is there."""
+
+ELECTION_SILENCE_S = 1.0
+"""A leader that was not heard for so long is suspected to be dead. One whose connection breaks, and that
+cannot be reached again, is suspected at once."""
+
+ELECTION_TENURE_S = 0.5
+ELECTION_TENURE_MAX_S = 60.0
+"""A new leader is left alone for so long on mere suspicion; a duel doubles it, up to the second."""
+
+ELECTION_STANDBYS_MAX = 256
+"""Standbys that hear one leader's heartbeat; further ones rely on the metadata session."""
+
+ELECTION_STEP_DOWN_S = 2.0
+"""Who leaves an election tries for so long to tell the metadata store."""
+
 # --- connections --------------------------------------------------------------------------------
 
 CONNECTION_SEND_QUEUE_BYTES = 64 * MIB
@@ -148,6 +167,8 @@ assert BOOKIE_CONNECTION_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MA
 assert BOOKIE_REPLY_BYTES >= 2 * BOOKIE_CONNECTION_REPLY_BYTES
 assert BOOKIE_CONNECTION_REQUESTS < BOOKIE_REQUESTS
 assert ADD_TIMEOUT_S < APPEND_DEADLINE_S
+assert 3 * ELECTION_BEAT_S <= ELECTION_SILENCE_S < SESSION_TIMEOUT_S
+assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX
 assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_MAX  # a segment's worst case

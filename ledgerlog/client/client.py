@@ -29,6 +29,8 @@ class LedgerClient:
     pool: ConnectionPool
     environment: Environment
     default_replication: Replication
+    network: Network
+    """What the pool's connections go over."""
 
 
 @asynccontextmanager
@@ -60,7 +62,7 @@ async def open_client(
             store, registry, directory, pool, environment, nursery, replication, append_deadline_s
         )
         try:
-            yield LedgerClient(store, ledgers, directory, pool, environment, replication)
+            yield LedgerClient(store, ledgers, directory, pool, environment, replication, network)
         except BaseException as caught:
             # Raised below as it is: the nursery is ours and would wrap what is the caller's in a group.
             error = caught

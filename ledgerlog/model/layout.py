@@ -8,6 +8,8 @@
     cookies/ID                      a bookie's cookie
     logs/NAME                       a log's name -> its incarnation, a number never used again
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
+    elections/NAME                  the record of an election: its term and who has it
+    elections/NAME/candidates/ID    a candidate (ephemeral)
 
 A log's name and its record are separate nodes so that a log that is deleted and made again is
 another node: a stale writer's compare-and-set meets NodeMissing, never an equal version by chance.
@@ -68,3 +70,16 @@ def log_name_of(component: str) -> str:
 
 def log_record_path(incarnation: int) -> str:
     return f"log/{incarnation:016x}"
+
+
+def election_path(name: str) -> str:
+    """Slashes in a name are spelled %2F, as for logs."""
+    return f"elections/{name.replace('/', '%2F')}"
+
+
+def candidates_path(name: str) -> str:
+    return f"{election_path(name)}/candidates"
+
+
+def candidate_path(name: str, candidacy: str) -> str:
+    return f"{candidates_path(name)}/{candidacy}"

@@ -46,7 +46,7 @@ from ledgerlog.limits import MIB
 from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream, buffers_bytes
 from ledgerlog.net.turns import Turns, send_all_of
 
-__all__ = ["TcpNetwork", "parse_address"]
+__all__ = ["TcpNetwork", "own_host_towards", "parse_address"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,19 @@ def parse_address(address: str) -> tuple[str, int]:
     if match is None or int(match["port"]) > 65535:
         raise InvalidArgument(f"{address!r} is not an address: host:port, 1.2.3.4:port or [::1]:port")
     return match["v6"] or match["host"], int(match["port"])
+
+
+def own_host_towards(host: str, port: int) -> str | None:
+    """The address of this machine that it would use to reach another, in the form that stands before a
+    port; None where it does not know a way. Sends nothing; resolves ``host`` in this thread."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, sockaddr = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(sockaddr)  # Of a datagram socket: it chooses a route, and sends nothing.
+            return _format_address(probe.getsockname()).rpartition(":")[0]
+    except (OSError, UnicodeError):
+        return None
 
 
 class TcpNetwork:

@@ -69,6 +69,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.meta": VOCABULARY,
     "ledgerlog.client": BELOW_CLIENT,
     "ledgerlog.log": BELOW_LOG,
+    # Leadership of anything, not only of logs; it takes from the log room how a task runs beside a body.
+    "ledgerlog.election": BELOW_TOOLS,
     "ledgerlog.autorecovery": BELOW_TOOLS,
     "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster"),
     # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
@@ -78,6 +80,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog",
         "ledgerlog.cluster",
+        "ledgerlog.election",
         "ledgerlog.autorecovery",
         "ledgerlog.embedded",
         *BOOKIE,
@@ -86,6 +89,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *BELOW_TOOLS,
         "ledgerlog",
         "ledgerlog.cluster",
+        "ledgerlog.election",
         "ledgerlog.autorecovery",
         "ledgerlog.embedded",
         "ledgerlog.testing",
@@ -94,9 +98,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "ledgerlog.__main__": ("ledgerlog.cli",),
     # The public names.
-    "ledgerlog": (*VOCABULARY, "ledgerlog.client", "ledgerlog.log", "ledgerlog.cluster"),
+    "ledgerlog": (
+        *VOCABULARY,
+        "ledgerlog.client",
+        "ledgerlog.log",
+        "ledgerlog.election",
+        "ledgerlog.cluster",
+    ),
     # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
-    "ledgerlog.cluster": BELOW_TOOLS,
+    "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.election"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
     "bookie.storage": (*VOCABULARY, "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),

@@ -1,0 +1,216 @@
+"""The direct line between a leader and its standbys: heartbeats, sent and heard.
+
+``BeatServer`` is a candidate's ear and voice. It listens for as long as the candidacy lasts, leading or not,
+so that its address is known before it is needed, and sends one frame to each standby every
+``limits.ELECTION_BEAT_S``. ``Hearing`` is a standby's side: it connects to the leader in the record and reports
+what it hears to the core.
+
+**What counts as silence.** A process that dies takes its connections with it: the standby reads the end of
+the stream, tries once more, and is refused, all within a millisecond or two. A process that hangs, and a
+machine that is gone, say nothing, and are noticed after ``limits.ELECTION_SILENCE_S``. Neither is proof, and
+nothing here decides: it tells ``core.election``, which knows how much a guess is worth.
+
+A standby that does not take its 32 bytes is dropped rather than waited for. Losing the line costs nothing
+but time: the metadata session still tells of the leader's death.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import trio
+
+from ledgerlog.core.election import Candidacy
+from ledgerlog.errors import InvalidArgument, WireError
+from ledgerlog.limits import ELECTION_BEAT_S, ELECTION_SILENCE_S, ELECTION_STANDBYS_MAX, HANDSHAKE_TIMEOUT_S
+from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream
+from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
+
+__all__ = ["BeatServer", "Hearing", "candidacy_bytes"]
+
+logger = logging.getLogger(__name__)
+
+
+def candidacy_bytes(candidacy: str) -> bytes:
+    """The 16 bytes of a candidacy's id, which is their hexadecimal form. InvalidArgument if it is not."""
+    try:
+        data = bytes.fromhex(candidacy)
+    except ValueError:
+        data = b""
+    if len(data) != 16:
+        raise InvalidArgument(f"{candidacy!r} is not the id of a candidacy")
+    return data
+
+
+class BeatServer:
+    """A candidate's listener and the standbys that hear it."""
+
+    def __init__(self, listener: Listener, core: Candidacy) -> None:
+        self._listener = listener
+        self._core = core
+        self._standbys: dict[Stream, None] = {}
+
+    @property
+    def address(self) -> str:
+        return self._listener.address
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._beat)
+            while True:
+                try:
+                    stream = await self._listener.accept()
+                except ConnectionLost as cause:
+                    logger.warning("heartbeats are served no more: %s", cause)
+                    return
+                if len(self._standbys) >= ELECTION_STANDBYS_MAX:
+                    stream.close()
+                else:
+                    self._standbys[stream] = None
+                    nursery.start_soon(self._serve, stream)
+
+    async def _serve(self, stream: Stream) -> None:
+        hello: Beat | None = None
+        try:
+            with trio.move_on_after(HANDSHAKE_TIMEOUT_S):
+                hello = await receive_beat(stream)
+            if hello is None or hello.kind is not BeatKind.HELLO or hello.candidacy != self._me:
+                return
+            self._send(stream, Beat(BeatKind.BEAT, self._core.leading or 0, hello.candidacy))
+            # Nothing more comes; what ends this is the end of the connection.
+            await receive_beat(stream)
+        except (ConnectionLost, WireError):
+            pass  # The standby left, or was none.
+        finally:
+            self._drop(stream)
+
+    @property
+    def _me(self) -> bytes | None:
+        return None if self._core.me is None else candidacy_bytes(self._core.me)
+
+    async def _beat(self) -> None:
+        while True:
+            await trio.sleep(ELECTION_BEAT_S)
+            me = self._me
+            if me is not None:
+                beat = Beat(BeatKind.BEAT, self._core.leading or 0, me)
+                for stream in list(self._standbys):
+                    self._send(stream, beat)
+
+    def say_ended(self, term: int, candidacy: str) -> None:
+        """Tell every standby that the term that this candidacy had is over. No checkpoint."""
+        for stream in list(self._standbys):
+            self._send(stream, Beat(BeatKind.ENDED, term, candidacy_bytes(candidacy)))
+
+    def _send(self, stream: Stream, beat: Beat) -> None:
+        try:
+            if stream.send_nowait([beat.encode()]) == BEAT_FRAME_BYTES:
+                return
+        except ConnectionLost:
+            pass
+        self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        self._standbys.pop(stream, None)
+        stream.close()
+
+    def close(self) -> None:
+        """Stop listening, and let go of every standby."""
+        self._listener.close()
+        for stream in list(self._standbys):
+            self._drop(stream)
+
+
+class Hearing:
+    """A standby's ear for one leader."""
+
+    def __init__(self, network: Network, core: Candidacy, term: int, holder: str, address: str) -> None:
+        self._network = network
+        self._core = core
+        self._term = term
+        self._holder = holder
+        self._address = address
+        self._has_spoken = False
+        self.changed = trio.Event()
+        """Set when the core was told something that may matter."""
+
+    async def run(self) -> None:
+        """Listen until the leader says that it is over."""
+        try:
+            holder = candidacy_bytes(self._holder)
+        except InvalidArgument:
+            return  # Of another version: the session alone tells.
+        while True:
+            try:
+                if await self._listen(holder):
+                    return
+            except ConnectionLost as cause:
+                self._suspect(str(cause))
+                await trio.sleep(ELECTION_BEAT_S)
+            except WireError as cause:
+                self._suspect(str(cause))
+                await trio.sleep(ELECTION_SILENCE_S)
+            except InvalidArgument as cause:
+                logger.warning("the leader's heartbeat cannot be heard at %r: %s", self._address, cause)
+                return
+
+    async def _listen(self, holder: bytes) -> bool:
+        """One connection, to its end; whether the leader said that its term is over."""
+        with trio.move_on_after(ELECTION_SILENCE_S) as connecting:
+            stream = await self._network.connect(self._address)
+        if connecting.cancelled_caught:
+            self._suspect("it does not answer")
+            return False
+        try:
+            await stream.send_all([Beat(BeatKind.HELLO, self._term, holder).encode()])
+            heard = False
+            while True:
+                with trio.move_on_after(ELECTION_SILENCE_S) as waiting:
+                    beat = await receive_beat(stream)
+                if waiting.cancelled_caught:
+                    self._suspect(f"nothing was heard for {ELECTION_SILENCE_S:g} s")
+                    return False
+                if beat is None:
+                    if not heard:
+                        raise WireError(f"another candidate listens at {self._address}")
+                    return False  # It closed. Try again at once: a dead process refuses.
+                if beat.candidacy != holder:
+                    raise WireError(f"another candidate speaks at {self._address}")
+                heard = True
+                if beat.kind is BeatKind.ENDED and beat.term == self._term:
+                    self._core.on_ended(self._term)
+                    self.changed.set()
+                    return True
+                if beat.kind is BeatKind.BEAT and beat.term == self._term:
+                    self._has_spoken = False
+                    self._core.on_beat(self._term)
+                elif beat.kind is BeatKind.BEAT and not beat.term:
+                    # It lives and does not lead: its claim is not known to it yet, or its term is over.
+                    self._core.on_silence(self._term)
+                    self.changed.set()
+        finally:
+            stream.close()
+
+    def _suspect(self, why: str) -> None:
+        if not self._has_spoken:
+            self._has_spoken = True
+            logger.info("the leader of term %d at %s is suspected: %s", self._term, self._address, why)
+        self._core.on_silence(self._term)
+        self.changed.set()
+
+
+async def receive_beat(stream: Stream) -> Beat | None:
+    """The next frame; None where the peer has finished. Raises ConnectionLost and WireError."""
+    buffer = bytearray(BEAT_FRAME_BYTES)
+    view = memoryview(buffer)
+    filled = 0
+    while filled < BEAT_FRAME_BYTES:
+        count = await stream.receive_into(view[filled:])
+        if not count:
+            with contextlib.suppress(ConnectionLost):
+                stream.close()
+            return None
+        filled += count
+    return Beat.decode_untrusted(bytes(buffer))

@@ -1,0 +1,69 @@
+"""Heartbeats between a leader and its standbys: frames of 32 bytes, little endian.
+
+    offset  size  field
+    0       4     magic, ``LLHB``
+    4       1     version, 1
+    5       1     kind: 1 HELLO, 2 BEAT, 3 ENDED
+    6       2     reserved, 0
+    8       8     term
+    16      16    the candidacy that is meant (HELLO) or speaks (BEAT, ENDED)
+
+A standby connects to the address in the election's record and sends one HELLO, which names the candidacy
+that it means to reach and the term that it believes in. Who listens there and is another candidacy closes
+the connection: a port may have passed to another process. Otherwise it sends a BEAT at once and then at its
+interval, with the term in which it leads, 0 where it does not (yet); and ENDED when that term is over.
+
+Nothing that is said here is proof of anything. It only decides how soon a standby asks the metadata store.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+import attrs
+
+from ledgerlog.errors import WireError
+
+__all__ = ["BEAT_FRAME_BYTES", "Beat", "BeatKind"]
+
+_FRAME = struct.Struct("<4sBBHQ16s")
+_MAGIC = b"LLHB"
+_VERSION = 1
+
+BEAT_FRAME_BYTES = _FRAME.size
+
+assert BEAT_FRAME_BYTES == 32
+
+
+class BeatKind(enum.IntEnum):
+    HELLO = 1
+    BEAT = 2
+    ENDED = 3
+
+
+_KINDS = frozenset(BeatKind)
+
+
+@attrs.frozen
+class Beat:
+    """One frame."""
+
+    kind: BeatKind
+    term: int
+    candidacy: bytes
+    """16 bytes."""
+
+    def encode(self) -> bytes:
+        assert len(self.candidacy) == 16
+        return _FRAME.pack(_MAGIC, _VERSION, self.kind, 0, self.term, self.candidacy)
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes) -> Beat:
+        """The frame in exactly ``BEAT_FRAME_BYTES`` bytes. Raises WireError."""
+        if len(data) != BEAT_FRAME_BYTES:
+            raise WireError(f"a heartbeat has {BEAT_FRAME_BYTES} bytes, not {len(data)}")
+        magic, version, kind, reserved, term, candidacy = _FRAME.unpack(data)
+        if magic != _MAGIC or version != _VERSION or reserved or kind not in _KINDS:
+            raise WireError("these bytes are no heartbeat of this version")
+        return cls(BeatKind(kind), term, candidacy)

@@ -1,0 +1,418 @@
+"""Elections in one process, with a network and a metadata store that fail, in mock time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+import ledgerlog
+from ledgerlog.client.client import open_client
+from ledgerlog.election.election import Election, Term
+from ledgerlog.errors import InvalidArgument, LedgerLogError, LostLeadership
+from ledgerlog.limits import ELECTION_SILENCE_S, ELECTION_TENURE_S, SESSION_TIMEOUT_S
+from ledgerlog.log.log import Log, create_log, open_log
+from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.model.layout import candidates_path, election_path
+from ledgerlog.model.ledger import MetadataCorrupt
+from tests.clusters import Client, Cluster, FaultyNetwork, FaultyStore, eventually, open_cluster
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+@attrs.define(eq=False)
+class Candidate:
+    """A process that stands again and again, until it is killed."""
+
+    name: str
+    store: FaultyStore
+    network: FaultyNetwork
+    election: Election
+    terms: list[Term] = attrs.field(factory=list)
+    leading: Term | None = None
+    leave: trio.Event = attrs.field(factory=trio.Event)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    @property
+    def address(self) -> str:
+        return self.name
+
+    async def run(self) -> None:
+        with self.scope:
+            while True:
+                async with self.election.leadership() as term:
+                    self.terms.append(term)
+                    self.leading = term
+                    try:
+                        await self.leave.wait()
+                        self.leave = trio.Event()
+                    finally:
+                        self.leading = None
+
+    def kill(self) -> None:
+        """It dies: its connections break, its session stays until it times out."""
+        self.store.disconnect()
+        self.scope.cancel()
+
+
+@attrs.define(eq=False)
+class Stage:
+    nursery: trio.Nursery
+    tree: MemoryTree = attrs.field(factory=MemoryTree)
+    network: FaultyNetwork = attrs.field(factory=FaultyNetwork)
+    stack: AsyncExitStack = attrs.field(factory=AsyncExitStack)
+    candidates: list[Candidate] = attrs.field(factory=list)
+
+    async def join(self, name: str, *, listens: bool = True) -> Candidate:
+        store = FaultyStore(self.tree)
+        client = await self.stack.enter_async_context(open_client(store, self.network.at(name)))
+        election = Election(client, "e", candidate=name, listen=name if listens else None)
+        candidate = Candidate(name, store, self.network, election)
+        self.candidates.append(candidate)
+        self.nursery.start_soon(candidate.run)
+        return candidate
+
+    @property
+    def leaders(self) -> list[Candidate]:
+        return [candidate for candidate in self.candidates if candidate.leading is not None]
+
+    async def one_leads(self, *others_than: Candidate) -> Candidate:
+        await eventually(lambda: len(self.leaders) == 1 and self.leaders[0] not in others_than)
+        return self.leaders[0]
+
+
+@asynccontextmanager
+async def stage(*names: str, listens: bool = True) -> AsyncIterator[Stage]:
+    async with trio.open_nursery() as nursery:
+        made = Stage(nursery)
+        async with made.stack:
+            for name in names:
+                await made.join(name, listens=listens)
+            yield made
+            nursery.cancel_scope.cancel()
+
+
+async def test_one_of_three_leads_and_the_next_one_when_it_leaves(clock: MockClock) -> None:
+    async with stage("a", "b", "c") as s:
+        first = await s.one_leads()
+        assert first.terms[-1].number == 1
+        await trio.sleep(60)
+        assert s.leaders == [first]
+        assert len(first.terms) == 1
+        began = trio.current_time()
+        first.scope.cancel()
+        second = await s.one_leads(first)
+        assert trio.current_time() - began < 0.05
+        assert second.terms[-1].number == 2
+        assert first.terms[0].is_over
+        assert first.terms[0].why is None
+
+
+async def test_a_dead_leader_is_noticed_by_its_connection_long_before_its_session_ends(
+    clock: MockClock,
+) -> None:
+    async with stage("a", "b") as s:
+        first = await s.one_leads()
+        await trio.sleep(2 * ELECTION_TENURE_S)
+        began = trio.current_time()
+        first.kill()
+        await s.one_leads(first)
+        assert trio.current_time() - began < 0.05
+
+
+async def test_a_leader_that_hangs_is_noticed_by_its_silence(clock: MockClock) -> None:
+    async with stage("a", "b") as s:
+        first = await s.one_leads()
+        await trio.sleep(2 * ELECTION_TENURE_S)
+        began = trio.current_time()
+        s.network.stall(first.name, "*")
+        await eventually(lambda: len(s.leaders) == 1 and s.leaders[0] is not first)
+        assert 0.8 * ELECTION_SILENCE_S < trio.current_time() - began < 1.5 * ELECTION_SILENCE_S
+
+
+async def test_without_a_line_the_session_tells(clock: MockClock) -> None:
+    async with stage("a", "b", listens=False) as s:
+        first = await s.one_leads()
+        first.kill()
+        await trio.sleep(SESSION_TIMEOUT_S)
+        assert s.leaders == []
+        first.store.inner.expire_session()
+        await s.one_leads(first)
+
+
+async def test_a_leader_that_loses_the_store_ends_at_once_and_its_standby_follows_at_once(
+    clock: MockClock,
+) -> None:
+    async with stage("a", "b") as s:
+        first = await s.one_leads()
+        other = next(candidate for candidate in s.candidates if candidate is not first)
+        began = trio.current_time()
+        first.store.disconnect()
+        await eventually(lambda: other.leading is not None)
+        assert trio.current_time() - began < 0.05, "it said so to those who hear it"
+        assert first.leading is None
+        assert first.terms[-1].why == "the metadata session is not connected"
+        first.store.reconnect()
+        await trio.sleep(5)
+        assert s.leaders == [other], "a leader that lives is left alone"
+
+
+async def test_a_leader_whose_session_expires_stands_again(clock: MockClock) -> None:
+    async with stage("a") as s:
+        first = await s.one_leads()
+        first.store.inner.expire_session()
+        await eventually(lambda: len(first.terms) == 2 and first.leading is not None)
+        assert [int(term) for term in first.terms] == [1, 2]
+
+
+async def test_candidates_that_cannot_reach_one_another_do_not_duel(clock: MockClock) -> None:
+    async with stage("a", "b") as s:
+        await s.one_leads()
+        s.network.cut("a", "b")
+        await trio.sleep(600)
+        changes = sum(len(candidate.terms) for candidate in s.candidates)
+        assert changes < 25, "each tenure is twice as long as the one before"
+        for candidate in s.candidates:
+            assert candidate.terms[0].is_over
+        s.network.heal()
+        await trio.sleep(120)
+        before = sum(len(candidate.terms) for candidate in s.candidates)
+        await trio.sleep(600)
+        assert sum(len(candidate.terms) for candidate in s.candidates) == before
+
+
+async def test_terms_grow_whoever_has_them(clock: MockClock) -> None:
+    async with stage("a", "b", "c") as s:
+        seen: list[int] = []
+        for _ in range(6):
+            leader = await s.one_leads()
+            seen.append(leader.terms[-1].number)
+            leader.leave.set()
+            term = leader.terms[-1]
+            await eventually(lambda term=term: term.is_over)
+        assert seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize("fault", ["lost_answers", "lost_writes"])
+async def test_lost_answers_of_the_store_do_not_keep_anybody_from_leading(
+    clock: MockClock, fault: str
+) -> None:
+    for at in range(1, 5):
+        async with stage() as s:
+            candidate = await s.join("a")
+
+            async def lose(candidate: Candidate = candidate, at: int = at) -> None:
+                setattr(candidate.store, fault, 1)
+
+            candidate.store.before_write = lose
+            await s.one_leads()
+            assert len(candidate.terms) == 1
+
+
+async def test_a_store_that_is_away_for_a_while_is_waited_for(clock: MockClock) -> None:
+    async with stage() as s:
+        store = await s.join("a")
+        store.store.disconnect()
+        await trio.sleep(20)
+        assert s.leaders == []
+        store.store.reconnect()
+        await s.one_leads()
+
+
+async def test_what_the_body_raises_comes_out_as_it_is_and_the_lead_is_given_up(clock: MockClock) -> None:
+    async with stage() as s:
+        client = await s.stack.enter_async_context(open_client(FaultyStore(s.tree), s.network.at("a")))
+        election = Election(client, "e", candidate="a", listen="a")
+
+        async def lead() -> None:
+            async with election.leadership() as term:
+                leader = await election.leader()
+                assert leader is not None
+                assert (leader.candidate, leader.term, leader.is_registered) == ("a", term.number, True)
+                with pytest.raises(InvalidArgument, match="stands already"):
+                    async with election.leadership():
+                        pass
+                raise KeyError("x")
+
+        with pytest.raises(KeyError):
+            await lead()
+        assert await election.leader() is None
+        assert await client.store.children(candidates_path("e")) == []
+        async with election.leadership() as term:
+            assert term.number == 2
+
+
+async def test_a_cancelled_standby_is_no_candidate_any_more(clock: MockClock) -> None:
+    async with stage("a") as s:
+        await s.one_leads()
+        b = await s.join("b")
+        store = s.candidates[0].store
+        await trio.sleep(1)
+        assert len(await store.children(candidates_path("e"))) == 2
+        b.scope.cancel()
+        await trio.sleep(1)
+        assert len(await store.children(candidates_path("e"))) == 1
+
+
+async def test_a_damaged_record_is_told(clock: MockClock) -> None:
+    async with stage() as s:
+        client = await s.stack.enter_async_context(open_client(FaultyStore(s.tree), s.network.at("a")))
+        await client.store.create(election_path("e"), b"?")
+        with pytest.raises(MetadataCorrupt):
+            async with Election(client, "e", listen="a").leadership():
+                pass
+
+
+# --- an election and a log -------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Server:
+    """A process that appends to a log while it leads; what was acknowledged to it, with the term."""
+
+    client: Client
+    log: Log
+    acknowledged: dict[int, bytes]
+    index: int
+    leading: Term | None = None
+    errors: list[LedgerLogError] = attrs.field(factory=list)
+    appended: int = 0
+
+    async def run(self) -> None:
+        election = Election(self.client.opened, "log", candidate=self.client.host, listen=self.client.host)
+        while True:
+            try:
+                async with election.leadership() as term, self.log.writer() as writer:
+                    self.leading = term
+                    while True:
+                        data = f"{self.index} {self.appended}".encode()
+                        ack = await writer.append(data)
+                        self.appended += 1
+                        assert ack.offset not in self.acknowledged
+                        self.acknowledged[ack.offset] = data
+                        await trio.sleep(0.01)
+            except LedgerLogError as error:
+                self.errors.append(error)
+            finally:
+                self.leading = None
+
+
+@asynccontextmanager
+async def servers(
+    count: int, **options: float
+) -> AsyncIterator[tuple[Cluster, list[Server], dict[int, bytes]]]:
+    acknowledged: dict[int, bytes] = {}
+    async with open_cluster() as cluster, AsyncExitStack() as stack:
+        made = []
+        for index in range(count):
+            client = await stack.enter_async_context(cluster.client(**options))
+            log = await (create_log(client.opened, "log") if not index else open_log(client.opened, "log"))
+            made.append(Server(client, log, acknowledged, index))
+        async with trio.open_nursery() as nursery:
+            for server in made:
+                nursery.start_soon(server.run)
+            yield cluster, made, acknowledged
+            nursery.cancel_scope.cancel()
+        # Whatever was acknowledged is in the log, at its place.
+        client = await stack.enter_async_context(cluster.client())
+        log = await open_log(client.opened, "log")
+        async with log.writer(), log.read(0) as records:
+            found = {record.offset: record.data async for record in records}
+        assert acknowledged.items() <= found.items()
+
+
+def leader_of(made: list[Server]) -> Server | None:
+    leaders = [server for server in made if server.leading is not None]
+    return leaders[0] if len(leaders) == 1 else None
+
+
+async def progress(
+    made: list[Server], acknowledged: dict[int, bytes], not_by: Server | None = None
+) -> Server:
+    """Wait for an append that is acknowledged from now on; who made it."""
+    counts = [server.appended for server in made]
+    await eventually(
+        lambda: any(s.appended > n and s is not not_by for s, n in zip(made, counts, strict=True))
+    )
+    return next(s for s, n in zip(made, counts, strict=True) if s.appended > n and s is not not_by)
+
+
+async def test_a_leader_cut_off_from_the_store_only_acknowledges_nothing_once_another_leads(
+    clock: MockClock,
+) -> None:
+    async with servers(2) as (_, made, acknowledged):
+        first = await progress(made, acknowledged)
+        first.client.store.disconnect()
+        second = await progress(made, acknowledged, not_by=first)
+        appended = first.appended
+        await trio.sleep(10)
+        assert first.appended == appended
+        assert second.leading is not None
+        first.client.store.reconnect()
+        await trio.sleep(10)
+        assert leader_of(made) is second
+
+
+async def test_a_leader_cut_off_from_the_bookies_only_gives_way_after_its_append_deadline(
+    clock: MockClock,
+) -> None:
+    async with servers(2, append_deadline_s=5.0) as (cluster, made, acknowledged):
+        first = await progress(made, acknowledged)
+        began = trio.current_time()
+        for bookie in cluster.bookies:
+            cluster.network.cut(first.client.host, bookie)
+        await progress(made, acknowledged, not_by=first)
+        assert trio.current_time() - began < 5.0 + 10.0
+        assert first.errors, "its append failed, and so it gave the lead up"
+
+
+async def test_a_leader_that_hangs_is_fenced_and_learns_it_at_its_next_append(clock: MockClock) -> None:
+    """As if it were stopped and went on: nobody told it anything in between."""
+    async with servers(2) as (cluster, made, acknowledged):
+        first = await progress(made, acknowledged)
+        host = first.client.host
+        cluster.network.stall(host, "*")
+        second = await progress(made, acknowledged, not_by=first)
+        appended = first.appended
+        await trio.sleep(0.5)
+        cluster.network.heal()
+        await eventually(lambda: bool(first.errors) or first.leading is None)
+        # One append may have reached its quorum before it was cut off, and is told now.
+        assert first.appended <= appended + 1
+        await trio.sleep(5)
+        assert second.leading is not None
+        assert all(isinstance(error, LostLeadership) for error in first.errors)
+
+
+# --- on the stores that people name ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file", "sqlite"])
+async def test_elections_work_on_every_store(scheme: str, tmp_path: Path) -> None:
+    uri = {"memory": "memory:", "file": f"file:{tmp_path}/d", "sqlite": f"sqlite:{tmp_path}/m.sqlite"}[scheme]
+    async with ledgerlog.connect(uri) as cluster:
+        one = cluster.election("a/b", candidate="one")
+        two = cluster.election("a/b", candidate="two")
+        led: list[tuple[str, int]] = []
+
+        async def lead(election: Election) -> None:
+            async with election.leadership() as term:
+                led.append((election.candidate, int(term)))
+                leader = await election.leader()
+                assert leader is not None
+                assert leader.candidate == election.candidate
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lead, one)
+                nursery.start_soon(lead, two)
+        assert sorted(name for name, _ in led) == ["one", "two"]
+        assert [term for _, term in led] == [1, 2]

@@ -1,0 +1,293 @@
+"""Standing for an election: what a candidate claims, when, and when its leadership is over."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from ledgerlog.core.election import Candidacy, ElectionNeed
+from ledgerlog.errors import InvalidArgument, WireError
+from ledgerlog.limits import ELECTION_TENURE_MAX_S, ELECTION_TENURE_S
+from ledgerlog.model.election import ElectionRecord, check_candidate
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.wire.beats import BEAT_FRAME_BYTES, Beat, BeatKind
+
+OTHER = ElectionRecord(
+    term=7, holder="other", candidate="b", address="b:1", tenure_ms=round(ELECTION_TENURE_S * 1000)
+)
+
+
+def registered(record: ElectionRecord | None, *candidates: str, now: float = 0.0) -> Candidacy:
+    """A candidate that is registered and has looked."""
+    core = Candidacy(candidate="a", address="a:1")
+    core.on_session("s", is_connected=True)
+    core.on_looked(ElectionRecord(), 0, (), now)
+    core.on_registered("me", 0, "s")
+    core.on_looked(record, 3, ("me", *candidates), now)
+    return core
+
+
+def lead(core: Candidacy, now: float = 0.0) -> int:
+    core.claim(now)
+    core.on_claimed(4)
+    assert core.leading is not None
+    return core.leading
+
+
+def test_a_candidate_makes_the_record_registers_and_claims_what_nobody_has() -> None:
+    core = Candidacy(candidate="a", address="a:1")
+    assert core.need(0) is ElectionNeed.WAIT, "not connected"
+    core.on_session("s", is_connected=True)
+    assert core.need(0) is ElectionNeed.LOOK
+    core.on_looked(None, -1, (), 0)
+    assert core.need(0) is ElectionNeed.CREATE
+    core.on_looked(ElectionRecord(), 0, (), 0)
+    assert core.need(0) is ElectionNeed.REGISTER
+    core.on_registered("me", 0, "s")
+    assert core.need(0) is ElectionNeed.LOOK, "what was seen before may have changed"
+    core.on_looked(ElectionRecord(), 0, ("me",), 0)
+    assert core.need(0) is ElectionNeed.CLAIM
+    claim = core.claim(0)
+    assert (claim.term, claim.holder, claim.candidate, claim.address) == (1, "me", "a", "a:1")
+    core.on_claimed(1)
+    assert core.leading == 1
+    assert core.wake_at == math.inf
+
+
+def test_a_leader_whose_session_lives_and_who_is_heard_is_left_alone() -> None:
+    core = registered(OTHER, "other")
+    assert core.watched == (7, "other", "b:1")
+    assert core.need(1e9) is ElectionNeed.WAIT
+    assert core.wake_at == math.inf
+
+
+def test_a_term_whose_holder_is_not_registered_any_more_is_claimed_at_once() -> None:
+    assert registered(OTHER).need(0) is ElectionNeed.CLAIM
+    assert registered(OTHER.vacated(), "other").need(0) is ElectionNeed.CLAIM
+
+
+def test_a_term_that_its_holder_says_is_over_is_claimed_at_once_and_no_other() -> None:
+    core = registered(OTHER, "other")
+    core.on_ended(6)
+    assert core.need(0) is ElectionNeed.WAIT
+    core.on_ended(7)
+    assert core.need(0) is ElectionNeed.CLAIM
+
+
+def test_suspicion_waits_for_the_tenure_and_ends_with_a_beat() -> None:
+    core = registered(OTHER, "other", now=100.0)
+    core.on_silence(7)
+    assert core.need(100.0) is ElectionNeed.WAIT
+    assert core.wake_at == 100.0 + ELECTION_TENURE_S
+    core.on_beat(7)
+    assert core.need(200.0) is ElectionNeed.WAIT
+    core.on_silence(7)
+    assert core.need(200.0) is ElectionNeed.CLAIM
+    core.on_looked(attrs_term(8), 4, ("me", "other"), 200.0)
+    assert core.need(300.0) is ElectionNeed.WAIT, "the suspicion was of another term"
+
+
+def attrs_term(term: int) -> ElectionRecord:
+    return ElectionRecord(term=term, holder="other", candidate="b", address="b:1", tenure_ms=500)
+
+
+def test_the_tenure_is_counted_from_when_the_term_was_first_seen() -> None:
+    core = registered(OTHER, "other", now=100.0)
+    core.on_looked(OTHER, 3, ("me", "other"), 100.4)
+    core.on_silence(7)
+    assert core.wake_at == 100.0 + ELECTION_TENURE_S
+
+
+def test_two_candidates_that_depose_one_another_do_it_ever_more_seldom() -> None:
+    now, times = 0.0, []
+    a, b = registered(ElectionRecord(), "b"), Candidacy(candidate="b")
+    lead(a)
+    b.on_session("t", is_connected=True)
+    record, version = a.record, 1
+    leader, rival, names = a, b, {id(a): "me", id(b): "b"}
+    b.on_looked(record, version, ("me", "b"), now)
+    b.on_registered("b", 0, "t")
+    for _ in range(12):
+        assert record is not None
+        rival.on_looked(record, version, ("me", "b"), now)
+        rival.on_silence(record.term)
+        now = max(now, rival.wake_at)
+        times.append(now)
+        record = rival.claim(now)
+        version += 1
+        rival.on_claimed(version)
+        leader.on_looked(record, version, ("me", "b"), now)
+        assert leader.lost is not None
+        leader.leave()
+        assert record.holder == names[id(rival)]
+        leader, rival = rival, leader
+    gaps = [late - early for early, late in pairwise(times[1:])]
+    assert all(late == min(2 * early, ELECTION_TENURE_MAX_S) for early, late in pairwise(gaps))
+    assert gaps[-1] == ELECTION_TENURE_MAX_S
+
+
+def test_a_long_tenure_does_not_keep_the_session_from_telling() -> None:
+    long = ElectionRecord(term=7, holder="other", candidate="b", address="b:1", tenure_ms=60_000)
+    assert registered(long).need(0) is ElectionNeed.CLAIM
+    core = registered(long)
+    assert core.claim(0).tenure_ms == ELECTION_TENURE_S * 1000, "and the duel is over"
+
+
+@pytest.mark.parametrize("how", ["suspended", "lost", "deposed", "unregistered", "deleted", "given up"])
+def test_a_leadership_ends_with_the_first_doubt(how: str) -> None:
+    core = registered(ElectionRecord())
+    term = lead(core)
+    mine = core.record
+    assert mine is not None
+    core.on_looked(mine, 4, ("me",), 1.0)
+    assert core.leading == term
+    match how:
+        case "suspended":
+            core.on_session("s", is_connected=False)
+        case "lost":
+            core.on_session("t", is_connected=True)
+        case "deposed":
+            core.on_looked(OTHER, 9, ("me", "other"), 2.0)
+        case "unregistered":
+            core.on_looked(mine, 4, (), 2.0)
+        case "deleted":
+            core.on_looked(None, -1, ("me",), 2.0)
+        case "given up":
+            core.on_looked(mine.vacated(), 5, ("me",), 2.0)
+    assert core.leading is None
+    assert core.lost
+    assert core.need(3.0) is ElectionNeed.WAIT, "until it is left"
+
+
+def test_a_claim_whose_answer_was_lost_is_found_in_the_record() -> None:
+    core = registered(ElectionRecord())
+    claim = core.claim(0)
+    core.on_unsettled()
+    assert core.need(0) is ElectionNeed.LOOK
+    core.on_looked(claim, 4, ("me",), 0)
+    assert core.leading == 1
+
+
+def test_a_claim_that_lost_the_race_waits_for_the_winner() -> None:
+    core = registered(ElectionRecord(), "other")
+    core.claim(0)
+    core.on_unsettled()
+    core.on_looked(OTHER, 4, ("me", "other"), 0)
+    assert core.leading is None
+    assert core.need(0) is ElectionNeed.WAIT
+
+
+def test_a_claim_that_took_effect_after_the_session_ended_is_worth_nothing() -> None:
+    core = registered(ElectionRecord())
+    core.claim(0)
+    core.on_session("t", is_connected=True)
+    core.on_claimed(4)
+    assert core.leading is None
+
+
+def test_a_term_of_ours_that_was_left_is_followed_by_a_new_one_and_not_resumed() -> None:
+    core = registered(ElectionRecord())
+    assert lead(core) == 1
+    core.on_session("s", is_connected=False)
+    vacated = core.leave()
+    assert vacated is not None
+    assert (vacated.term, vacated.holder) == (1, None)
+    core.on_session("s", is_connected=True)
+    core.on_looked(core.record, 4, ("me",), 1.0)
+    assert core.leading is None
+    assert core.claim(1.0).term == 2
+
+
+def test_a_new_session_needs_a_new_registration() -> None:
+    core = registered(OTHER, "other")
+    core.on_session("t", is_connected=True)
+    core.on_looked(OTHER, 3, ("other",), 0)
+    assert core.need(0) is ElectionNeed.REGISTER
+    core.on_registered("again", 0, "s")
+    assert core.me is None, "it was made for the session before"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["session", "look", "silence", "ended", "beat", "register", "claim", "leave"]),
+            st.integers(0, 5),
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_happens_terms_are_led_once_and_only_while_registered_and_connected(
+    steps: list[tuple[str, int]],
+) -> None:
+    core = Candidacy(candidate="a")
+    record, version, now = ElectionRecord(), 0, 0.0
+    session, connected, me, led = 0, False, "me0", []
+    for what, n in steps:
+        now += n / 4
+        match what:
+            case "session":
+                session, connected = n // 2, n % 2 == 0
+                core.on_session(str(session), is_connected=connected)
+            case "look":
+                if n == 5:
+                    record, version = OTHER.__class__(term=record.term + 1, holder="other"), version + 1
+                core.on_looked(record, version, ("other", me) if n % 2 else (me,), now)
+            case "silence":
+                core.on_silence(record.term)
+            case "ended":
+                core.on_ended(record.term)
+            case "beat":
+                core.on_beat(record.term)
+            case "register":
+                if core.need(now) is ElectionNeed.REGISTER:
+                    me = f"me{now}-{session}"
+                    core.on_registered(me, 0, str(session))
+            case "claim":
+                if core.need(now) is ElectionNeed.CLAIM:
+                    claim = core.claim(now)
+                    if core.version == version:
+                        record, version = claim, version + 1
+                        if n % 2:
+                            core.on_claimed(version)
+                        else:
+                            core.on_unsettled()
+                    else:
+                        core.on_unsettled()
+            case "leave":
+                core.leave()
+        if core.leading is not None:
+            assert connected
+            assert core.me is not None
+            if not led or led[-1] != core.leading:
+                led.append(core.leading)
+    assert led == sorted(set(led))
+
+
+def test_the_record_survives_encoding_and_damage_is_told() -> None:
+    for record in (ElectionRecord(), OTHER, OTHER.vacated()):
+        assert ElectionRecord.decode_untrusted(record.encode(), "x") == record
+    with pytest.raises(MetadataCorrupt, match="election x"):
+        ElectionRecord.decode_untrusted(b"\xa0", "x")
+    with pytest.raises(InvalidArgument):
+        check_candidate("")
+
+
+def test_a_heartbeat_has_32_bytes_and_nothing_else_is_one() -> None:
+    beat = Beat(BeatKind.BEAT, 7, bytes(range(16)))
+    data = beat.encode()
+    assert data.hex() == "4c4c48420102000007000000000000000001020304" + "05060708090a0b0c0d0e0f"
+    assert Beat.decode_untrusted(data) == beat
+    for damaged in (
+        data[:-1],
+        data + b"\0",
+        b"X" + data[1:],
+        data[:5] + b"\x09" + data[6:],
+        data[:6] + b"\1" + data[7:],
+    ):
+        with pytest.raises(WireError):
+            Beat.decode_untrusted(damaged)
+    assert len(data) == BEAT_FRAME_BYTES
