@@ -36,7 +36,8 @@ earlier is acknowledged after that (C05, which the queue of appends sees to).
 
 A conflict need not be a rival: truncation changes the record too. If epoch and current ledger are still
 ours, the change is adopted and the write formed anew. A takeover raises the epoch, so it is never
-mistaken for that.
+mistaken for that. Who was deposed while his roll was unsettled may find his spare in the successor's list:
+then it is not his any more, empty as it is, and is not given back to be deleted.
 
 **A segment counts only if it continues the one before it.** During a roll both ledgers take entries. A
 leader that dies then may leave the older one without some of its last entries and the newer one with
@@ -82,6 +83,8 @@ def count_segment(
         return NOTHING
     if contents.first_offset > start_offset and follows_open:
         return NOTHING
+    if contents.first_offset == contents.end_offset == start_offset:
+        return NOTHING  # A checkpoint of the producers, and no record.
     if contents.first_offset != start_offset or contents.end_offset <= start_offset:
         raise EntryCorrupt(
             ledger_id,
@@ -108,12 +111,21 @@ class TakeoverNeed(enum.Enum):
 
 
 class Takeover:
-    """Becoming the leader of a log, or with ``seal=True`` ending it: the same without a new ledger."""
+    """Becoming the leader of a log, or with ``seal=True`` ending it: the same without a new ledger. ``dedupe``
+    switches deduplication on or off; None leaves it as it is."""
 
-    def __init__(self, name: str, *, new_token: Callable[[], bytes], seal: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        new_token: Callable[[], bytes],
+        seal: bool = False,
+        dedupe: bool | None = None,
+    ) -> None:
         self._name = name
         self._new_token = new_token
         self._seal = seal
+        self._dedupe = dedupe
         self._counts: list[SegmentCounts] = []
         self._garbage: list[int] = []
         self._was_unsettled = False  # A write that names a ledger of ours may still be on its way.
@@ -209,7 +221,9 @@ class Takeover:
         elif self.ledger_id is None:
             self.need = TakeoverNeed.CREATE
         else:
-            self.record = self.base.taken_over(self._counts, self.ledger_id, self._new_token())
+            self.record = self.base.taken_over(
+                self._counts, self.ledger_id, self._new_token(), dedupe=self._dedupe
+            )
             self.need = TakeoverNeed.WRITE
 
     def _is_settled_by(self, metadata: LogMetadata | None, version: int) -> bool:
@@ -415,6 +429,8 @@ class Leadership:
             self.metadata = metadata
         elif not metadata.has_same_chain(self.metadata):
             self._tried = None
+            if self.spare is not None and metadata.index_of(self.spare) is not None:
+                self.spare = None  # The roll was written, and a successor found it.
             self._lose(_deposed_by(metadata))
         elif version != self.version:
             # Somebody truncated the log or the like. What was tried can no longer take effect.

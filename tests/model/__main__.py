@@ -1,8 +1,8 @@
 """``python -m tests.model``: the wide set, one line a configuration; a schedule for what breaks.
 
-    python -m tests.model                 the wide set and the random walks
+    python -m tests.model                 the small and the wide set, and the random walks
     python -m tests.model --states N      cut each exhaustive search at about N states
-    python -m tests.model --walks N       N random walks a configuration (default 2000)
+    python -m tests.model --steps N       random walks of N steps together (default ten million; 0: none)
     python -m tests.model --seed N        begin the walks at this seed
     python -m tests.model --only TEXT     the configurations whose line contains TEXT
 
@@ -13,25 +13,31 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tests.model import chain_sets, sets
 from tests.model.checker import Result, explore, walk
-from tests.model.sets import SMALL, STATES_MAX, WALKED, WIDE
+
+SEARCHED = [*sets.SMALL, *chain_sets.SMALL, *sets.WIDE, *chain_sets.WIDE]
+WALKED = [*sets.WALKED, *chain_sets.WALKED]
+STEPS = 10_500_000
+"""Of all random walks together, over all configurations alike."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model")
-    parser.add_argument("--states", type=int, default=STATES_MAX)
-    parser.add_argument("--walks", type=int, default=2000)
+    parser.add_argument("--states", type=int, default=sets.STATES_MAX)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     results = []
-    for configuration in [*SMALL, *WIDE]:
+    for configuration in SEARCHED:
         if options.only in str(configuration):
             results.append(explore(configuration, states_max=options.states))
             _tell("searched", results[-1])
-    for configuration in WALKED:
-        if options.only in str(configuration):
-            results.append(walk(configuration, range(options.seed, options.seed + options.walks)))
+    for walked in WALKED:
+        if options.only in str(walked) and options.steps:
+            steps = -(-options.steps // len(WALKED))
+            results.append(walk(walked, range(options.seed, 1 << 62), steps_total=steps))
             _tell("walked", results[-1])
     print(
         f"{sum(result.states for result in results):,} states, "

@@ -17,18 +17,35 @@ from random import Random
 
 import attrs
 
+from tests.model.chain_world import ChainConfiguration, ChainWorld
 from tests.model.configuration import Configuration
 from tests.model.invariants import Violation
-from tests.model.messages import OWNER
 from tests.model.words import describe
 from tests.model.world import Action, State, World
+
+Model = World | ChainWorld
+AnyConfiguration = Configuration | ChainConfiguration
+
+NODES_MAX = 400_000
+"""A walk goes on in a new world when its world remembers so many components: memory is not for ever."""
+
+
+def world_of(configuration: AnyConfiguration) -> Model:
+    """The world that a configuration describes."""
+    if isinstance(configuration, ChainConfiguration):
+        return ChainWorld(configuration)
+    return World(configuration)
+
+
+def _words(world: Model, state: State, action: Action) -> str:
+    return world.describe(state, action) if isinstance(world, ChainWorld) else describe(world, state, action)
 
 
 @attrs.frozen
 class Schedule:
     """A violation and the way to it."""
 
-    configuration: Configuration
+    configuration: AnyConfiguration
     steps: tuple[str, ...]
     violation: Violation
 
@@ -39,14 +56,15 @@ class Schedule:
 
 @attrs.define
 class Result:
-    configuration: Configuration
+    configuration: AnyConfiguration
     states: int = 0
     transitions: int = 0
     depth: int = 0
     seconds: float = 0.0
     """CPU seconds."""
     closed: int = 0
-    """States in which the register says CLOSED (of walks: the last of each)."""
+    """States in which the ledger is closed, or the log was taken over by a second leader (of walks: the last
+    of each)."""
     acknowledged: int = 0
     """The most entries acknowledged in any state; of walks, those of all. What never closes a ledger, or
     never acknowledges, has tested little."""
@@ -63,9 +81,9 @@ class Result:
         )
 
 
-def explore(configuration: Configuration, *, states_max: int = 1 << 62) -> Result:
+def explore(configuration: AnyConfiguration, *, states_max: int = 1 << 62) -> Result:
     """Every state of a configuration, or as many as allowed, nearest first."""
-    world = World(configuration)
+    world = world_of(configuration)
     begin = time.process_time()
     result = Result(configuration)
     first = world.initial()
@@ -81,14 +99,15 @@ def explore(configuration: Configuration, *, states_max: int = 1 << 62) -> Resul
                 try:
                     found = world.step(state, action)
                 except Violation as violation:
-                    steps = (*_retrace(world, came_from, here), describe(world, state, action))
+                    steps = (*_retrace(world, came_from, here), _words(world, state, action))
                     result.schedule = Schedule(configuration, steps, violation)
                     return _finish(result, came_from, begin)
                 if found.print not in came_from:
                     came_from[found.print] = here
                     following.append(found)
-                    result.closed += world.metadata(found).is_closed
-                    result.acknowledged = max(result.acknowledged, world.node(found, OWNER).core.lac + 1)
+                    is_closed, acknowledged = world.progress(found)
+                    result.closed += is_closed
+                    result.acknowledged = max(result.acknowledged, acknowledged)
         if len(came_from) >= states_max and following:
             result.complete = False
             return _finish(result, came_from, begin)
@@ -104,7 +123,7 @@ def _finish(result: Result, came_from: dict[int, int], begin: float) -> Result:
     return result
 
 
-def _retrace(world: World, came_from: dict[int, int], target: int) -> list[str]:
+def _retrace(world: Model, came_from: dict[int, int], target: int) -> list[str]:
     """The actions from the beginning to the state with a print, in words."""
     prints: deque[int] = deque()
     while came_from[target] != target:
@@ -116,7 +135,7 @@ def _retrace(world: World, came_from: dict[int, int], target: int) -> list[str]:
         for action in world.actions(state):
             found = world.step(state, action)
             if found.print == wanted:
-                steps.append(describe(world, state, action))
+                steps.append(_words(world, state, action))
                 state = found
                 break
         else:
@@ -124,13 +143,20 @@ def _retrace(world: World, came_from: dict[int, int], target: int) -> list[str]:
     return steps
 
 
-def walk(configuration: Configuration, seeds: range, *, steps_max: int = 400) -> Result:
-    """Random walks, one for each seed, each to its end."""
-    world = World(configuration)
+def walk(
+    configuration: AnyConfiguration, seeds: range, *, steps_max: int = 400, steps_total: int = 1 << 62
+) -> Result:
+    """Random walks, one for each seed, each to its end, until they have ``steps_total`` steps together."""
+    world = world_of(configuration)
     begin = time.process_time()
     result = Result(configuration)
     seen: set[int] = set()
     for seed in seeds:
+        if len(world.nodes) > NODES_MAX:
+            # The prints of its states are others, so what is seen again may be counted again.
+            world = world_of(configuration)
+            result.states += len(seen)
+            seen.clear()
         state = world.initial()
         taken = [f"seed {seed}"]
         try:
@@ -142,11 +168,12 @@ def walk(configuration: Configuration, seeds: range, *, steps_max: int = 400) ->
             result.schedule = Schedule(configuration, tuple(taken), broke.violation)
         result.transitions += len(taken) - 1
         result.depth = max(result.depth, len(taken) - 1)
-        result.closed += world.metadata(state).is_closed
-        result.acknowledged += world.node(state, OWNER).core.lac + 1
-        if result.schedule is not None:
+        is_closed, acknowledged = world.progress(state)
+        result.closed += is_closed
+        result.acknowledged += acknowledged
+        if result.schedule is not None or result.transitions >= steps_total:
             break
-    result.states = len(seen)
+    result.states += len(seen)
     result.seconds = time.process_time() - begin
     return result
 
@@ -158,7 +185,7 @@ class _Broke(Exception):
 
 
 def wander(
-    world: World, random: Random, steps_max: int, *, spared: tuple[Action, ...] = ()
+    world: Model, random: Random, steps_max: int, *, spared: tuple[Action, ...] = ()
 ) -> Iterator[tuple[State, str]]:
     """A walk from the beginning: each state on it, with the action that led there in words. ``spared``
     actions are never taken."""
@@ -169,7 +196,7 @@ def wander(
         if not actions:
             return
         (action,) = random.choices(actions, [_weight(world, action, slow) for action in actions])
-        words = describe(world, state, action)
+        words = _words(world, state, action)
         try:
             state = world.step(state, action)
         except Violation as violation:
@@ -177,7 +204,7 @@ def wander(
         yield state, words
 
 
-def _weight(world: World, action: Action, slow: Sequence[float]) -> float:
+def _weight(world: Model, action: Action, slow: Sequence[float]) -> float:
     """How likely an action is, before all are made to sum to one."""
     if action[0] == "message":
         return 1.0 * slow[world.targets[action[1]]]
@@ -199,3 +226,5 @@ _LEANINGS = {
     "fail_read": 0.05,
 }
 _LEANINGS |= {"close": 0.02, "give_up": 0.02, "crash": 0.3, "sync": 0.5}
+_LEANINGS |= {"take": 0.2, "roll": 0.3, "cancel": 0.03, "refuse": 0.03, "leave": 0.03, "truncate": 0.1}
+_LEANINGS |= {"finish": 0.05, "lose": 0.3, "give_up_waiting": 0.3}

@@ -56,6 +56,8 @@ class ClientNode:
 
     def __init__(self) -> None:
         self.tenures: list[int] = []
+        """For each slot a number that no other tenure of any slot has: an answer is for one tenure, also
+        where its bookie sits in another slot by now."""
         self.ensemble: tuple[str, ...] = ()
         self.write = IDLE
 
@@ -67,9 +69,10 @@ class ClientNode:
 
     def _follow(self, ensemble: tuple[str, ...]) -> None:
         if not self.ensemble:
-            self.tenures = [0] * len(ensemble)
+            self.tenures = list(range(len(ensemble)))
         for slot, (old, new) in enumerate(zip(self.ensemble, ensemble, strict=False)):
-            self.tenures[slot] += old != new
+            if old != new:
+                self.tenures[slot] += len(ensemble)
         self.ensemble = ensemble
 
     def _is_current(self, answer: AddAnswer) -> bool:

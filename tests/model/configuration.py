@@ -46,6 +46,8 @@ class Configuration:
         if self.guaranteed:
             mode = " guaranteed" + (" (full pinning)" if self.full_pinning else "")
         told = [f", {name} {getattr(self, name)}" for name in BUDGETS if getattr(self, name)]
+        if self.round_entries != 1:
+            told.insert(0, f", rounds of {self.round_entries}")
         return (
             f"{'/'.join(map(str, self.shape))}{mode}, {self.bookies} bookies, {self.entries} entries, "
             f"{self.recoverers} recoverers{', close' if self.close else ''}{''.join(told)}"

@@ -20,7 +20,7 @@ class Add(NamedTuple):
     client: str
     bookie: str
     tenure: int
-    """The sender's count of the bookies that have sat in the slot: an answer is for that tenure alone."""
+    """The tenure of the slot by the bookie, a number of the sender's: an answer is for that tenure alone."""
     first: int
     last: int
     entries: tuple[tuple[int, bytes], ...]

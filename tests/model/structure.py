@@ -16,19 +16,41 @@ from typing import Any, TypeVar
 
 from bookie.core.ledger import LedgerState
 from bookie.core.records import Run
+from ledgerlog.core.append_queue import AppendQueue, Batch
+from ledgerlog.core.log_chain import Leadership, Takeover
 from ledgerlog.core.pending import AddBatch, PendingAdds, Slot
 from ledgerlog.core.ranges import RangeSet
 from ledgerlog.core.recovery import LedgerRecovery, ReadAsk, _Answer
 from ledgerlog.core.writer import LedgerWriter, MetadataIntent
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
+from ledgerlog.model.log import LogMetadata, Segment, SegmentCounts
 from ledgerlog.model.quorum import Replication
 
 T = TypeVar("T")
 
-OBJECTS = (RangeSet, Slot, PendingAdds, AddBatch, LedgerWriter, LedgerRecovery, _Answer, LedgerState)
+
+class Tokens:
+    """A source of tokens, each of them new, that is copied with whoever draws from it."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.count = 0
+
+    def __call__(self) -> bytes:
+        self.count += 1
+        return f"{self.owner}-{self.count}".encode()
+
+
+OBJECTS = (
+    *(RangeSet, Slot, PendingAdds, AddBatch, LedgerWriter, LedgerRecovery, _Answer, LedgerState),
+    *(Takeover, Leadership, AppendQueue, Batch, Tokens),
+)
 """What has identity and changes."""
 
-VALUES = (Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, Run)
+VALUES = (
+    *(Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, Run),
+    *(LogMetadata, Segment, SegmentCounts),
+)
 """What never changes once made."""
 
 _SHARED = frozenset({int, str, bytes, bool, type(None), FunctionType, MethodType, *VALUES})
@@ -94,6 +116,8 @@ def _picture(thing: Any, known: dict[int, int]) -> Any:
         return thing
     if cls is LedgerMetadata:
         return thing.state.value, thing.fragments, thing.last_entry
+    if cls is LogMetadata:
+        return thing.epoch, thing.segments, thing.first_offset, thing.before, thing.sealed, thing.token
     if cls is MetadataIntent:
         return thing.version, _picture(thing.metadata, known)
     if cls in (FunctionType, MethodType, Replication):

@@ -187,6 +187,10 @@ class World:
         found: LedgerMetadata = self.nodes[state.places[META]].metadata
         return found
 
+    def progress(self, state: State) -> tuple[bool, int]:
+        """Whether the ledger is closed, and how many entries are acknowledged."""
+        return self.metadata(state).is_closed, self.node(state, OWNER).core.lac + 1
+
     def is_settled(self, state: State) -> bool:
         """Whether nothing can break any more: the ledger is closed and no client is at work. Copies only
         become more; nobody acknowledges or writes."""

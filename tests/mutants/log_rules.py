@@ -75,10 +75,8 @@ CHAIN = (
         "serving_before_the_list_is_written",
         "A.6, C04",
         _CHAIN,
-        "            self.record = self.base.taken_over(self._counts, self.ledger_id, self._new_token())\n"
-        "            self.need = TakeoverNeed.WRITE\n",
-        "            self.record = self.base.taken_over(self._counts, self.ledger_id, self._new_token())\n"
-        "            self.need = TakeoverNeed.DONE\n",
+        "dedupe=self._dedupe\n            )\n            self.need = TakeoverNeed.WRITE\n",
+        "dedupe=self._dedupe\n            )\n            self.need = TakeoverNeed.DONE\n",
         f"{_TEST_CHAIN}::test_nothing_is_served_before_the_list_is_written",
     ),
     mutant(
@@ -119,6 +117,16 @@ CHAIN = (
         "if is_unlisted or self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):",
         "if is_unlisted or self.need not in (TakeoverNeed.WRITE, TakeoverNeed.DONE):",
         f"{_TEST_CHAIN}::test_a_takeover_given_up_leaves_no_ledger_unless_it_may_be_listed",
+    ),
+    mutant(
+        "deposed_leader_deletes_the_ledger_that_his_roll_listed",
+        "A.6, rule 14",
+        _CHAIN,
+        "            if self.spare is not None and metadata.index_of(self.spare) is not None:\n"
+        "                self.spare = None  # The roll was written, and a successor found it.\n",
+        "",
+        f"{_TEST_CHAIN}::test_a_deposed_leader_does_not_give_back_a_spare_that_his_successor_found_in_the_list",
+        "tests/model/test_chain.py::test_no_order_of_events_breaks_an_invariant_of_the_chain",
     ),
     mutant(
         "newer_ledger_counts_though_the_older_lost_some",

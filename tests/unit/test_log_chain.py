@@ -479,6 +479,22 @@ def test_a_spare_that_an_unsettled_write_may_have_listed_is_not_deleted() -> Non
     assert leader.take_spare() is None
 
 
+def test_a_deposed_leader_does_not_give_back_a_spare_that_his_successor_found_in_the_list() -> None:
+    """Found by the model checker: the answer to the roll is lost, a successor takes over behind it, and the
+    leader took the ledger that his roll had listed for one that nobody uses."""
+    world = World()
+    a = lead(world)
+    a.want_roll()
+    give_spare(world, a)
+    world.write(a.record, a.version)
+    a.on_unsettled()
+    b = lead(world)
+    assert [s.ledger_id for s in b.metadata.segments] == [0, 1, 2]
+    a.on_record(world.record, world.version)
+    assert isinstance(a.failure, LostLeadership)
+    assert a.take_spare() is None
+
+
 def test_a_leader_that_leaves_ends_its_roll_closes_its_ledger_and_gives_back_the_spare() -> None:
     world = World()
     leader = lead(world)

@@ -1,0 +1,102 @@
+"""The invariants of part C.4 of the protocol, for the checker of the chain.
+
+They are stated over the record that is stored, the ledgers as they are, and what was told to whoever
+appended; never over what a core believes. ``check_edge`` looks at every write of the record, ``check_ack`` at
+every acknowledgement, ``check_log`` at every state.
+
+Two are stated more exactly than in part C. *LogOrder*: an acknowledgement may reach its caller late, also
+after a successor has acknowledged others, if it is for a record that lies before all that the successor has
+(the caller did not know meanwhile, so no order is broken). *DeletedIsUnlisted* is added: what its maker took
+for garbage is in no list, then or ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ledgerlog.model.log import LogMetadata
+from tests.model.chain_nodes import Ledger
+from tests.model.invariants import Violation
+
+Ledgers = Mapping[int, Ledger]
+
+
+def check_edge(old: LogMetadata, new: LogMetadata, ledgers: Ledgers, writer: str) -> Iterator[Violation]:
+    """Every write of the record, truncation aside."""
+    before = [segment.ledger_id for segment in old.segments]
+    after = [segment.ledger_id for segment in new.segments]
+    if after[: len(before)] != before or len(after) > len(before) + 1 or len(set(after)) != len(after):
+        yield Violation("ListCas", f"{writer} makes {after} of {before}")
+    if old.sealed:
+        yield Violation("ListCas", f"{writer} writes to a sealed log")
+    if new.epoch not in (old.epoch, old.epoch + 1):
+        yield Violation("ListCas", f"{writer} goes from epoch {old.epoch} to {new.epoch}")
+    for was, now in zip(old.segments, new.segments, strict=False):
+        if was.is_counted and was != now:
+            yield Violation("TakeoverPrefixStable", f"{writer} makes {now} of {was}")
+    if new.epoch > old.epoch:
+        for segment in new.segments[: len(before)]:
+            if not segment.is_counted or not ledgers[segment.ledger_id].is_closed:
+                yield Violation("TakeoverPrefixStable", f"{writer} leads behind {segment}, which may grow")
+
+
+def check_ack(
+    record: LogMetadata, ledgers: Ledgers, ledger_id: int, entry_id: int, offset: int, epoch: int
+) -> Iterator[Violation]:
+    """Somebody is told that a record is in the log at an offset."""
+    told = f"e{entry_id} of ledger {ledger_id}, offset {offset}, epoch {epoch}"
+    ledger = ledgers[ledger_id]
+    if ledger.first is None or ledger.first + entry_id != offset:
+        yield Violation("LogOrder", f"{told} is acked; the ledger starts at {ledger.first}")
+    index = record.index_of(ledger_id)
+    if index is None:
+        if offset >= record.before[0]:
+            yield Violation("LogAckedInList", f"{told} is acked and the list is {_list(record)}")
+        return
+    if record.epoch > epoch and (end := record.segments[index].end_offset) is not None and offset >= end:
+        yield Violation("OneLeader", f"{told} is acked in epoch {record.epoch}, behind the end {end}")
+    if record.epoch > epoch and not record.segments[index].is_counted:
+        yield Violation("OneLeader", f"{told} is acked in epoch {record.epoch}")
+    for segment in record.segments[:index]:
+        older = ledgers[segment.ledger_id]
+        if not segment.is_counted and older.acked < older.pushed:
+            yield Violation("LogOrder", f"{told} is acked, ledger {segment.ledger_id} before it is not")
+
+
+def check_log(record: LogMetadata, ledgers: Ledgers) -> Iterator[Violation]:
+    """Every state."""
+    listed = {segment.ledger_id: segment for segment in record.segments}
+    for segment in record.segments[:-2]:
+        if not ledgers[segment.ledger_id].is_closed:
+            yield Violation("OnlyLastTwoOpen", f"ledger {segment.ledger_id} of {_list(record)} is open")
+    start: int | None = record.before[0]
+    for segment in record.segments:
+        ledger = ledgers[segment.ledger_id]
+        if ledger.is_deleted:
+            yield Violation("DeletedIsUnlisted", f"ledger {segment.ledger_id} of {_list(record)} is deleted")
+        if segment.first_offset != start:
+            yield Violation("OffsetsDense", f"{segment} begins elsewhere than at {start}")
+        start = segment.end_offset
+        if segment.record_count is None:
+            continue
+        if ledger.end is None:
+            yield Violation("TakeoverPrefixStable", f"{segment} is counted and not closed")
+        elif segment.record_count and (
+            segment.record_count != ledger.end + 1 or segment.first_offset != ledger.first
+        ):
+            yield Violation("OffsetsDense", f"{segment} is counted, the ledger is {ledger}")
+        elif not segment.record_count and ledger.end >= 0 and ledger.first == segment.first_offset:
+            yield Violation("ReplayComplete", f"{segment} counts as empty, the ledger is {ledger}")
+        if ledger.acked > segment.record_count:
+            yield Violation("ReplayComplete", f"{ledger.acked} records of {segment} were acked")
+        if ledger.denied is not None and ledger.denied < segment.record_count:
+            yield Violation("FailedMeansAbsent", f"e{ledger.denied} of {segment} was said to be lost")
+    for ledger_id, ledger in ledgers.items():
+        if ledger.acked and ledger_id not in listed:
+            assert ledger.first is not None
+            if ledger.first + ledger.acked > record.before[0]:
+                yield Violation("LogAckedInList", f"ledger {ledger_id} is not in {_list(record)}")
+
+
+def _list(record: LogMetadata) -> list[int]:
+    return [segment.ledger_id for segment in record.segments]

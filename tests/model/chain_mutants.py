@@ -1,0 +1,185 @@
+"""Known bugs of the chain of ledgers, put back one at a time; see ``tests.scenarios.mutants`` for the form.
+
+Where production code holds a rule a second time by an assertion, that is taken out as well: the checker must
+see what comes of the bug, and not a guard that stands beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+
+from ledgerlog.core import log_chain
+from ledgerlog.core.append_queue import AppendQueue, BatchState
+from ledgerlog.core.log_chain import Contents, Leadership, LeadershipNeed, Takeover, TakeoverNeed
+from ledgerlog.model.log import NOTHING, LogMetadata, Segment, SegmentCounts
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+
+
+def a_takeover_recovers_the_last_ledger_only() -> AbstractContextManager[Any]:
+    """C01."""
+    original = Takeover._go_on
+
+    def go_on(self: Takeover) -> None:
+        assert self.base is not None
+        if not self._counts:
+            self._counts = [NOTHING] * (len(self.base.open_segments) - 1)
+        original(self)
+
+    return patch.object(Takeover, "_go_on", go_on)
+
+
+def a_conflict_on_the_list_is_answered_by_its_version_alone() -> AbstractContextManager[Any]:
+    """C02."""
+    original = Takeover.on_record
+
+    def on_record(self: Takeover, metadata: LogMetadata | None, version: int) -> None:
+        is_conflict = (
+            self.need is TakeoverNeed.SETTLE
+            and metadata is not None
+            and self.record is not None
+            and not metadata.sealed
+            and metadata.token != self.record.token
+            and version != self.version
+        )
+        if not is_conflict:
+            original(self, metadata, version)
+            return
+        assert metadata is not None
+        self.base, self.version = metadata, version
+        self._counts = [NOTHING] * len(metadata.open_segments)
+        self._go_on()
+
+    return patch.object(Takeover, "on_record", on_record)
+
+
+@contextmanager
+def a_second_roll_does_not_wait_for_the_first() -> Iterator[None]:
+    """C03."""
+    original_need = Leadership.need
+    original_counted = LogMetadata._counting
+
+    def need(self: Leadership) -> LeadershipNeed:
+        found = original_need.fget(self)  # type: ignore[attr-defined]
+        if found is LeadershipNeed.NOTHING and self.failure is None and self._roll_wanted:
+            return LeadershipNeed.WRITE if self.spare is not None else LeadershipNeed.SPARE
+        return found  # type: ignore[no-any-return]
+
+    def record(self: Leadership) -> LogMetadata:
+        if self._tried is None:
+            if self._counts is not None:
+                assert self.closing is not None
+                self._tried = self.metadata.counted(self.closing, self._counts, self._new_token())
+            else:
+                assert self.spare is not None
+                self._tried = self.metadata.rolled(self.spare, self._new_token())
+        return self._tried
+
+    def rolled(self: LogMetadata, ledger_id: int, token: bytes) -> LogMetadata:
+        segment = Segment(ledger_id, self.epoch, None)
+        return attrs.evolve(self, segments=(*self.segments, segment), token=token)
+
+    with (
+        patch.object(Leadership, "need", property(need)),
+        patch.object(Leadership, "record", property(record)),
+        patch.object(LogMetadata, "rolled", rolled),
+        patch.object(LogMetadata, "__attrs_post_init__", lambda self: None),
+        patch.object(LogMetadata, "_counting", original_counted),
+    ):
+        yield
+
+
+def serving_before_the_list_is_written() -> AbstractContextManager[Any]:
+    """C04."""
+    original = Takeover._go_on
+
+    def go_on(self: Takeover) -> None:
+        original(self)
+        if self.need is TakeoverNeed.WRITE and self.ledger_id is not None:
+            self.need = TakeoverNeed.DONE
+
+    return patch.object(Takeover, "_go_on", go_on)
+
+
+def a_newer_ledger_acknowledges_before_the_older() -> AbstractContextManager[Any]:
+    """C05."""
+
+    def on_confirmed(self: AppendQueue, ledger_id: int, last_confirmed: int) -> int:
+        for batch in [one for one in self._sent if one.ledger_id == ledger_id]:
+            if batch.entry_id <= last_confirmed:
+                self._sent.remove(batch)
+                self._retire(batch, BatchState.DURABLE)
+        return self.answered
+
+    return patch.object(AppendQueue, "on_confirmed", on_confirmed)
+
+
+def a_newer_ledger_counts_though_the_older_lost_some() -> AbstractContextManager[Any]:
+    original = log_chain.count_segment
+
+    def count(ledger_id: int, start: int, contents: Contents | None, *, follows_open: bool) -> SegmentCounts:
+        if contents is not None and follows_open and contents.first_offset > start:
+            start = contents.first_offset
+        return original(ledger_id, start, contents, follows_open=follows_open)
+
+    return patch.object(log_chain, "count_segment", count)
+
+
+def a_newer_ledger_is_durable_though_the_older_lost_some() -> AbstractContextManager[Any]:
+    def resolve(self: AppendQueue, ends: Mapping[int, int]) -> int:
+        while self._sent:
+            batch = self._sent.popleft()
+            end = ends.get(batch.ledger_id)
+            if end is None:
+                verdict = BatchState.UNKNOWN
+            else:
+                verdict = BatchState.LOST if batch.entry_id > end else BatchState.DURABLE
+            self._retire(batch, verdict)
+        return self.answered
+
+    return patch.object(AppendQueue, "resolve", resolve)
+
+
+def what_nobody_knows_is_told_as_lost() -> AbstractContextManager[Any]:
+    original = AppendQueue.resolve
+
+    def resolve(self: AppendQueue, ends: Mapping[int, int]) -> int:
+        return original(self, {batch.ledger_id: -1 for batch in self._sent} | dict(ends))
+
+    return patch.object(AppendQueue, "resolve", resolve)
+
+
+def a_ledger_is_closed_before_it_is_drained() -> AbstractContextManager[Any]:
+    original = Leadership.need
+
+    def need(self: Leadership) -> LeadershipNeed:
+        is_due = self.failure is None and not self.is_finished and self.closing is not None
+        if is_due and self._tried is None and self._counts is None and not self._settling:
+            return LeadershipNeed.CLOSE
+        return original.fget(self)  # type: ignore[attr-defined,no-any-return]
+
+    return patch.object(Leadership, "need", property(need))
+
+
+def a_deposed_leader_goes_on() -> AbstractContextManager[Any]:
+    return patch.object(LogMetadata, "has_same_chain", lambda self, other: self.sealed == other.sealed)
+
+
+def a_takeover_given_up_deletes_what_it_made() -> AbstractContextManager[Any]:
+    return patch.object(Takeover, "abandon", Takeover._discard_ledger)
+
+
+def a_deposed_leader_deletes_his_spare_whatever_is_listed() -> AbstractContextManager[Any]:
+    original = Leadership.on_record
+
+    def on_record(self: Leadership, metadata: LogMetadata | None, version: int) -> None:
+        spare = self.spare
+        original(self, metadata, version)
+        if self.failure is not None:
+            self.spare = spare
+
+    return patch.object(Leadership, "on_record", on_record)

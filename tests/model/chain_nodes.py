@@ -1,0 +1,313 @@
+"""The processes of the chain's model: production cores inside the smallest shells that do what they ask for.
+
+A process takes the log over, leads, and takes it over again. ``core.log_chain`` says what is to be done next,
+``core.append_queue`` what may be acknowledged; the order of steps is that of ``log.takeover``, ``log.keeper``
+and ``log.sender``. What is due is done at once: that a real shell is slower is the same as an answer that
+comes later. What a core cannot want by itself (an append, a roll, a crash) is an action of the checker.
+
+A ledger is what the ledger protocol promises of it (part A.1, searched by its own model): its owner pushes
+entries; they are confirmed in order; whoever recovers it ends it somewhere between the last one that was
+confirmed and the last one that was pushed; after that its end never changes, and what lies up to the end may
+still be confirmed to its owner, by answers that were late.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ledgerlog.core.append_queue import AppendQueue, Batch, BatchState
+from ledgerlog.core.log_chain import Contents, Leadership, LeadershipNeed, Takeover, TakeoverNeed
+from ledgerlog.errors import EntryCorrupt, LostLeadership
+from ledgerlog.model.log import NOTHING, LogMetadata, SegmentCounts
+from tests.model.structure import Tokens, clone, picture
+
+LOG = "log"
+IDLE, TAKING, LEADING, RESOLVING = "idle", "taking", "leading", "resolving"
+
+
+class Ledger(NamedTuple):
+    """One ledger, and what was told of its entries. Each entry holds one record."""
+
+    first: int | None = None
+    """The offset of entry 0."""
+    pushed: int = 0
+    confirmed: int = 0
+    """How many entries its owner knows to be confirmed."""
+    end: int | None = None
+    """The last entry, once it is closed."""
+    is_deleted: bool = False
+    acked: int = 0
+    """A ghost of the checks: how many entries were acknowledged to whoever appended them."""
+    denied: int | None = None
+    """A ghost: from this entry on they were said to be lost."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self.end is not None
+
+    @property
+    def ends(self) -> range:
+        """Where recovery may end it."""
+        if self.end is not None:
+            return range(self.end, self.end + 1)
+        return range(self.confirmed - 1, self.pushed)
+
+    @property
+    def may_confirm(self) -> bool:
+        return self.confirmed < self.pushed and (self.end is None or self.confirmed <= self.end)
+
+
+def counts_of(first: int | None, count: int) -> SegmentCounts:
+    """What records of one byte each, stamped with their offsets, count as."""
+    if not count:
+        return NOTHING
+    assert first is not None
+    return SegmentCounts(count, count, first, first + count - 1)
+
+
+def contents_of(ledger: Ledger, end: int) -> Contents | None:
+    if end < 0:
+        return None
+    assert ledger.first is not None
+    return Contents(
+        first_offset=ledger.first,
+        end_offset=ledger.first + end + 1,
+        bytes_before=ledger.first,
+        bytes_after=ledger.first + end + 1,
+        first_ms=ledger.first,
+        last_ms=ledger.first + end,
+    )
+
+
+class RecordWrite(NamedTuple):
+    """A compare-and-set of the log's record, on its way to the store."""
+
+    process: str
+    attempt: int
+    version: int
+    record: LogMetadata
+
+    def key(self) -> object:
+        return self.process, self.attempt, self.version, picture(self.record)
+
+
+Event = tuple[Any, ...]
+"""("acked" | "lost", ledger, entry, offset, epoch), ("delete", ledger), ("pushed", ledger, offset),
+("corrupt", why)."""
+
+
+class ProcessNode:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.phase = IDLE
+        self.tokens = Tokens(name)
+        self.takeover: Takeover | None = None
+        self.chain: Leadership | None = None
+        self.queue: AppendQueue | None = None
+        self.attempt = 0
+        """The number of the newest write."""
+        self.is_waiting = False
+        """For the answer to that write."""
+        self.firsts: dict[int, int] = {}
+        """The offset of the first record sent to each of the leadership's two newest ledgers."""
+        self.sent: dict[int, int] = {}
+        """How many were."""
+        self.to_end: list[int] = []
+        """Ledgers of ours whose ends are still to be found out, when the leadership is over."""
+        self.ends: dict[int, int] = {}
+        self.events: list[Event] = []
+
+    def copy(self) -> ProcessNode:
+        made = ProcessNode(self.name)
+        made.phase = self.phase
+        # In one go, since the cores share the source of tokens.
+        made.tokens, made.takeover, made.chain, made.queue = clone(
+            [self.tokens, self.takeover, self.chain, self.queue]  # type: ignore[assignment]
+        )
+        made.attempt, made.is_waiting = self.attempt, self.is_waiting
+        made.firsts, made.sent = dict(self.firsts), dict(self.sent)
+        made.to_end, made.ends = list(self.to_end), dict(self.ends)
+        return made
+
+    def key(self) -> object:
+        if self.phase == IDLE:
+            return self.name, IDLE, self.tokens.count, self.attempt
+        return (
+            self.name,
+            self.phase,
+            picture([self.tokens, self.takeover, self.chain, self.queue]),
+            self.attempt,
+            self.is_waiting,
+            picture([self.firsts, self.sent, self.to_end, self.ends]),
+        )
+
+    # --- what is due --------------------------------------------------------------------------
+
+    def pump(self) -> list[RecordWrite]:
+        """Everything that is wanted now and needs nothing of the world."""
+        if self.phase == TAKING:
+            return self._pump_takeover()
+        if self.phase == LEADING:
+            return self._pump_leadership()
+        if self.phase == RESOLVING and not self.to_end:
+            self._answer_all(self.ends)
+        return []
+
+    def _pump_takeover(self) -> list[RecordWrite]:
+        core = self.takeover
+        assert core is not None
+        if core.need is TakeoverNeed.WRITE and not self.is_waiting:
+            assert core.record is not None
+            return [self._write(core.version, core.record)]
+        if core.need is TakeoverNeed.FAILED:
+            if isinstance(core.failure, EntryCorrupt):
+                self.events.append(("corrupt", str(core.failure)))
+            self.give_up()
+        elif core.need is TakeoverNeed.DONE:
+            assert core.record is not None
+            self.takeover = None
+            if core.ledger_id is None:
+                self.rest()
+            else:
+                self._lead(core.record, core.version, core.ledger_id)
+        return []
+
+    def _lead(self, record: LogMetadata, version: int, ledger_id: int) -> None:
+        self.phase = LEADING
+        self.chain = Leadership(record, version, ledger_id, new_token=self.tokens)
+        self.queue = AppendQueue(LOG, epoch=record.epoch, next_offset=record.counted_end)
+
+    def _pump_leadership(self) -> list[RecordWrite]:
+        chain, queue = self.chain, self.queue
+        assert chain is not None
+        assert queue is not None
+        if chain.failure is not None:
+            self.phase = RESOLVING
+            self.is_waiting = False
+            if queue.entries_sent:
+                # In this order, and without the ledgers that nothing was sent to, as they prove nothing.
+                self.to_end = [one for one in (chain.draining, chain.current) if one is not None]
+            return self.pump()
+        if chain.is_finished:
+            self._answer_all({})
+            return []
+        if chain.closing is not None and self._is_drained(chain.closing):
+            chain.on_drained(chain.closing)
+        if chain.need is LeadershipNeed.WRITE and not self.is_waiting:
+            return [self._write(chain.version, chain.record)]
+        return []
+
+    def _is_drained(self, ledger_id: int) -> bool:
+        assert self.queue is not None
+        assert self.chain is not None
+        if ledger_id == self.chain.current:
+            return not self.queue.entries_sent
+        return self.queue.is_drained(ledger_id)
+
+    def _write(self, version: int, record: LogMetadata) -> RecordWrite:
+        self.attempt += 1
+        self.is_waiting = True
+        return RecordWrite(self.name, self.attempt, version, record)
+
+    def rest(self) -> None:
+        """Whatever it was doing is over."""
+        self.phase = IDLE
+        self.takeover = self.chain = self.queue = None
+        self.is_waiting = False
+        self.firsts, self.sent, self.to_end, self.ends = {}, {}, [], {}
+
+    # --- taking over --------------------------------------------------------------------------
+
+    def take(self, seal: bool) -> None:
+        self.phase = TAKING
+        self.takeover = Takeover(LOG, new_token=self.tokens, seal=seal)
+
+    def read(self, record: LogMetadata, version: int) -> None:
+        """The stored record, read behind a sync."""
+        if self.takeover is not None:
+            self.takeover.on_record(record, version)
+            self._delete(self.takeover.take_garbage())
+        else:
+            assert self.chain is not None
+            self.chain.on_record(record, version)
+
+    def give_up(self) -> None:
+        """A takeover is cancelled, or failed."""
+        assert self.takeover is not None
+        self.takeover.abandon()
+        self._delete(self.takeover.take_garbage())
+        self.rest()
+
+    def hear(self, version: int | None) -> None:
+        """The answer to the newest write: its version, None for a conflict or for no answer."""
+        core = self.takeover or self.chain
+        assert core is not None
+        self.is_waiting = False
+        if version is None:
+            core.on_unsettled()
+        else:
+            core.on_written(version)
+
+    # --- leading ------------------------------------------------------------------------------
+
+    def append(self) -> None:
+        chain, queue = self.chain, self.queue
+        assert chain is not None
+        assert queue is not None
+        queue.add(b"", 0)
+        batch = queue.first_to_send(full_only=False)
+        assert batch is not None
+        ledger_id = chain.current
+        entry_id = self.sent.get(ledger_id, 0)
+        self.sent[ledger_id] = entry_id + 1
+        self.firsts.setdefault(ledger_id, batch.first_offset)
+        queue.on_sent(batch, ledger_id, entry_id)
+        self.events.append(("pushed", ledger_id, batch.first_offset))
+
+    def confirm(self, ledger_id: int, last_confirmed: int) -> None:
+        queue = self.queue
+        assert queue is not None
+        before = list(queue._sent)
+        queue.on_confirmed(ledger_id, last_confirmed)
+        self._tell(before)
+
+    def close(self, ledger_id: int) -> None:
+        """The writer of ``ledger_id`` closed it."""
+        assert self.chain is not None
+        self.chain.on_closed(counts_of(self.firsts.get(ledger_id), self.sent.get(ledger_id, 0)))
+
+    def lose(self) -> None:
+        """A ledger of ours was found to be closed or fenced by somebody else, or failed."""
+        assert self.chain is not None
+        self.chain.on_lost(LostLeadership(LOG))
+
+    def leave(self) -> None:
+        """The process gives its leadership up in the middle of anything."""
+        self._answer_all({})
+
+    def end(self, ledger_id: int, end: int | None) -> None:
+        """The leadership is over, and this is where one of its ledgers ended; None where nobody knows."""
+        self.to_end.remove(ledger_id)
+        if end is not None:
+            self.ends[ledger_id] = end
+
+    def _answer_all(self, ends: dict[int, int]) -> None:
+        chain, queue = self.chain, self.queue
+        assert chain is not None
+        assert queue is not None
+        before = list(queue._sent)
+        queue.resolve(ends)
+        self._tell(before)
+        spare = chain.take_spare()
+        self._delete([] if spare is None else [spare])
+        self.rest()
+
+    def _tell(self, batches: list[Batch]) -> None:
+        told = {BatchState.DURABLE: "acked", BatchState.LOST: "lost"}
+        for batch in batches:
+            if batch.state in told:
+                what = told[batch.state]
+                self.events.append((what, batch.ledger_id, batch.entry_id, batch.first_offset, batch.epoch))
+
+    def _delete(self, ledger_ids: list[int]) -> None:
+        self.events += [("delete", ledger_id) for ledger_id in ledger_ids]
