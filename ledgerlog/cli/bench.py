@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import attrs
 import click
 
 from ledgerlog.cli.bench_cluster import open_bench_cluster
+from ledgerlog.cli.bench_failover import PARTS, FailoverRound, failover_rounds
 from ledgerlog.cli.bench_figures import rounded
 from ledgerlog.cli.bench_plot import check_can_plot, plot_writes
 from ledgerlog.cli.bench_read import ReadRun, read_runs
 from ledgerlog.cli.bench_takeover import TakeoverRun, takeover_runs
 from ledgerlog.cli.bench_write import WritePlan, WriteRun, write_runs
+from ledgerlog.cli.demo import throw_away_directory
 from ledgerlog.cli.options import (
     bench_uri_option,
     json_option,
@@ -258,3 +261,63 @@ def bench_takeover(
     ]
     columns = ("what", "entries after the LAC", "median ms", "worst ms")
     print_table(columns, rows, title=f"{rounds} rounds, replication {replication}", numbers=columns[1:])
+
+
+@bench.command("failover")
+@click.option("--rounds", type=click.IntRange(1), default=30, show_default=True, help="How many leaders die.")
+@bench_uri_option
+@json_option
+def bench_failover(rounds: int, uri: str | None, as_json: bool) -> None:
+    """Kill the leader of a log (kill -9), again and again, until its standby has appended durably."""
+    done: list[FailoverRound] = []
+
+    async def body() -> None:
+        with progress_bar("leaders", rounds) as bar, throw_away_directory("failover") as directory:
+            async with open_bench_cluster(uri, bookies=3) as cluster:
+                where = uri if cluster.local is None else cluster.local.uri
+                assert where is not None
+
+                def report(one: FailoverRound) -> None:
+                    done.append(one)
+                    bar.move_to(len(done))
+                    if as_json:
+                        print_json(rounded(attrs.asdict(one)))
+
+                await failover_rounds(cluster, where, directory, rounds=rounds, report=report)
+
+    run(body)
+    total = sorted(one.total_ms for one in done)
+    takeover = sorted(one.takeover_ms for one in done)
+    summary: dict[str, Any] = {
+        "rounds": len(done),
+        "p50_ms": _share_of(total, 0.5),
+        "p99_ms": _share_of(total, 0.99),
+        "takeover_p50_ms": _share_of(takeover, 0.5),
+        "takeover_p99_ms": _share_of(takeover, 0.99),
+        "parts": {
+            part: {
+                "p50_ms": _share_of(sorted(one.parts_ms[part] for one in done), 0.5),
+                "p99_ms": _share_of(sorted(one.parts_ms[part] for one in done), 0.99),
+                "share": sum(one.parts_ms[part] for one in done) / sum(total),
+            }
+            for part in PARTS
+        },
+    }
+    if as_json:
+        print_json(rounded(summary))
+        return
+    rows = [
+        (part, f"{p['p50_ms']:.1f}", f"{p['p99_ms']:.1f}", f"{p['share']:.0%}")
+        for part, p in summary["parts"].items()
+    ]
+    rows.append(
+        ("all of the takeover", f"{summary['takeover_p50_ms']:.1f}", f"{summary['takeover_p99_ms']:.1f}", "")
+    )
+    rows.append(("kill -9 to a durable append", f"{summary['p50_ms']:.1f}", f"{summary['p99_ms']:.1f}", ""))
+    columns = ("part", "p50 ms", "p99 ms", "share")
+    print_table(columns, rows, title=f"{len(done)} leaders killed", numbers=columns[1:])
+
+
+def _share_of(ordered: list[float], part: float) -> float:
+    """The least value that as large a part did not exceed."""
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

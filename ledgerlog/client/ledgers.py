@@ -63,6 +63,7 @@ class Ledgers:
             append_deadline_s=self._append_deadline_s,
         )
         self._nursery.start_soon(writer.run, name=f"ledger writer {stored.ledger_id}")
+        self._environment.mark("ledger: created")
         return writer
 
     async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:

@@ -50,7 +50,7 @@ async def recover_ledger(
     IN_RECOVERY, for whoever recovers it next."""
     metadata, version = await registry.read(ledger_id)
     core = LedgerRecovery(metadata, version, new_token=environment.new_token)
-    shell = _Recovery(core, registry, directory, pool, deadline_s)
+    shell = _Recovery(core, registry, directory, pool, environment, deadline_s)
     await shell.run()
     if core.failure is not None:
         raise core.failure
@@ -64,8 +64,10 @@ class _Recovery:
         registry: LedgerRegistry,
         directory: BookieDirectory,
         pool: ConnectionPool,
+        environment: Environment,
         deadline_s: float,
     ) -> None:
+        self._environment = environment
         self._core = core
         self._registry = registry
         self._directory = directory
@@ -96,7 +98,11 @@ class _Recovery:
 
     async def _drive(self, nursery: trio.Nursery) -> None:
         core = self._core
+        phase: Phase | None = None
         while core.phase not in (Phase.DONE, Phase.FAILED):
+            if core.phase is not phase:
+                phase = core.phase
+                self._environment.mark(f"recovery: {phase.value}")
             self._wake = trio.Event()
             if core.intent is not None:
                 core.on_metadata_read(*await self._registry.attempt(core.intent))
@@ -109,6 +115,7 @@ class _Recovery:
             if core.intent is None and core.phase not in (Phase.DONE, Phase.FAILED):
                 with trio.move_on_after(_LOOK_S):
                     await self._wake.wait()
+        self._environment.mark(f"recovery: {core.phase.value}")
 
     async def _fence(self, slot: int, bookie: BookieId) -> None:
         try:

@@ -2,8 +2,8 @@
 
 ``BeatServer`` is a candidate's ear and voice. It listens for as long as the candidacy lasts, leading or not,
 so that its address is known before it is needed, and sends one frame to each standby every
-``limits.ELECTION_BEAT_S``. ``Hearing`` is a standby's side: it connects to the leader in the record and reports
-what it hears to the core.
+``limits.ELECTION_BEAT_S``. ``Hearing`` is a standby's side: it connects to the leader in the record and
+reports what it hears to the core.
 
 **What counts as silence.** A process that dies takes its connections with it: the standby reads the end of
 the stream, tries once more, and is refused, all within a millisecond or two. A process that hangs, and a

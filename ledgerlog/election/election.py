@@ -293,6 +293,7 @@ class _Stand:
         core = self._core
         assert core.me is not None
         claim = core.claim(trio.current_time())
+        self._client.environment.mark("election: claiming")
         operations: tuple[Operation, ...] = (
             Check(candidate_path(self._name, core.me), core.node_version),
             Set(election_path(self._name), claim.encode(), core.version),
@@ -367,6 +368,7 @@ class _Stand:
         if core.leading is not None and self._term is None:
             assert core.me is not None
             self._led_as = core.me
+            self._client.environment.mark("election: leading")
             self._term = Term(core.leading, self._candidate)
             logger.info("election=%s: %s leads in term %d", self._name, self._candidate, core.leading)
             self._led.set()

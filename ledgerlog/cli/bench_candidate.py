@@ -1,0 +1,127 @@
+"""A process of the failover benchmark: it stands in an election, and appends to a log while it leads.
+
+    python -m ledgerlog.cli.bench_candidate URI LOG NAME
+
+One JSON object a line on standard output; every time is in milliseconds of the machine's monotonic clock,
+which all its processes share:
+
+    {"event": "standing"}                                  it is ready to take over
+    {"event": "leading", "term", "epoch", "marks": {...}}  its first append is durable; what came when
+
+``marks`` has, of the newest takeover: ``claiming``, ``leading`` (the election), ``recovering``, ``fencing``,
+``reading``, ``closing``, ``done`` (recovery of the last ledger), ``created``, ``entered``, ``appended``. It
+appends a record every few milliseconds from then on, until it is killed or its input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+
+import trio
+
+from ledgerlog.client.client import open_client
+from ledgerlog.client.environment import Environment
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import AppendUnknown, LostLeadership
+from ledgerlog.meta.uri import open_store, parse_uri
+from ledgerlog.model.layout import candidates_path
+from ledgerlog.net.tcp import TcpNetwork
+
+__all__ = ["MARKS"]
+
+MARKS = {
+    "election: claiming": "claiming",
+    "election: leading": "leading",
+    "recovery: announcing": "recovering",
+    "recovery: fencing": "fencing",
+    "recovery: reading": "reading",
+    "recovery: closing": "closing",
+    "recovery: done": "done",
+    "ledger: created": "created",
+}
+
+_APPEND_EVERY_S = 0.005
+
+
+class MarkingEnvironment(Environment):
+    """Remembers when each step was reached last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: dict[str, float] = {}
+
+    def mark(self, step: str) -> None:
+        name = MARKS.get(step)
+        if name is not None:
+            self.note(name)
+
+    def note(self, name: str) -> None:
+        self.marks[name] = time.monotonic_ns() / 1e6
+
+
+async def stand(uri: str, log_name: str, name: str) -> None:
+    environment = MarkingEnvironment()
+    out = trio.lowlevel.FdStream(os.dup(sys.stdout.fileno()))
+
+    async def say(**event: object) -> None:
+        await out.send_all(f"{json.dumps(event)}\n".encode())
+
+    async with (
+        open_store(parse_uri(uri)) as store,
+        open_client(store, TcpNetwork(), environment=environment) as client,
+        trio.open_nursery() as nursery,
+    ):
+        cluster = Cluster(uri, client)
+
+        async def lead() -> None:
+            log = await cluster.open_log(log_name)
+            election = cluster.election(log_name, candidate=name)
+            while True:
+                try:
+                    async with election.leadership() as term, log.writer() as writer:
+                        environment.note("entered")
+                        await writer.append(name.encode())
+                        environment.note("appended")
+                        await say(
+                            event="leading", term=int(term), epoch=writer.epoch, marks=environment.marks
+                        )
+                        while True:
+                            await trio.sleep(_APPEND_EVERY_S)
+                            await writer.append(name.encode())
+                except (LostLeadership, AppendUnknown):
+                    continue
+
+        async def report() -> None:
+            # The registration of this process is made before anything of the leader is heard.
+            async with store.watch(candidates_path(log_name)) as watch:
+                while not await _is_registered(name):
+                    await watch.wait()
+            await say(event="standing")
+
+        async def _is_registered(name: str) -> bool:
+            for node in await store.children(candidates_path(log_name)):
+                found = await store.get(f"{candidates_path(log_name)}/{node}")
+                if found is not None and found.value == name.encode():
+                    return True
+            return False
+
+        nursery.start_soon(lead)
+        nursery.start_soon(report)
+        stdin = trio.lowlevel.FdStream(os.dup(sys.stdin.fileno()))
+        while await stdin.receive_some():
+            pass
+        nursery.cancel_scope.cancel()
+
+
+def main() -> None:
+    uri, log_name, name = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    trio.run(stand, uri, log_name, name)
+
+
+if __name__ == "__main__":
+    main()

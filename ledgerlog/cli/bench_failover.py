@@ -1,0 +1,130 @@
+"""``ledgerlog bench failover``: from kill -9 of a leading process to the next durable append by its standby.
+
+Two processes (``cli.bench_candidate``) stand in one election and append to one log while they lead, with
+default settings. Each round kills the leader with SIGKILL, waits for the first durable append of the standby,
+and starts a new standby. The parts of a round are cut at marks that the standby makes on the way:
+
+detection        the kill, until the standby claims the leadership
+election         its compare-and-set on the election's record
+fencing          entering the log's writer: the list is read, the last ledger marked and fenced
+recovery         finding the ledger's end, writing it back, closing it
+creating         the new ledger
+compare-and-set  the log's list with the new ledger
+append           the first durable append
+
+``takeover`` is all from fencing to compare-and-set.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from ledgerlog.cli.bench_cluster import BenchCluster
+from ledgerlog.cli.processes import Child, Children, open_children
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import ELECTION_TENURE_S
+
+__all__ = ["PARTS", "FailoverRound", "failover_rounds", "parts_of"]
+
+PARTS = ("detection", "election", "fencing", "recovery", "creating", "compare-and-set", "append")
+_BOUNDS = ("killed", "claiming", "leading", "reading", "done", "created", "entered", "appended")
+
+_EVENT_S = 60.0
+_BETWEEN_S = 2 * ELECTION_TENURE_S
+"""A leader is left to lead for so long before it is killed."""
+
+
+@attrs.frozen(kw_only=True)
+class FailoverRound:
+    total_ms: float
+    takeover_ms: float
+    parts_ms: dict[str, float]
+
+
+def parts_of(killed_ms: float, marks: dict[str, float]) -> dict[str, float]:
+    """How long each part took, in milliseconds; they add up to the time from the kill to the append."""
+    times = {"killed": killed_ms, **marks}
+    return {
+        part: times[after] - times[before]
+        for part, (before, after) in zip(PARTS, pairwise(_BOUNDS), strict=True)
+    }
+
+
+class _Candidate:
+    """One process that stands, and what it says."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self._rest = b""
+
+    async def event(self, kind: str) -> dict[str, Any]:
+        """The next event of this kind."""
+        assert self.child.stdout is not None
+        with trio.move_on_after(_EVENT_S):
+            while True:
+                line, newline, rest = self._rest.partition(b"\n")
+                if newline:
+                    self._rest = rest
+                    said: dict[str, Any] = json.loads(line)
+                    if said["event"] == kind:
+                        return said
+                    continue
+                more = await self.child.stdout.receive_some()
+                if not more:
+                    raise LedgerLogError(f"a candidate ended: {self.child.how_it_ended()}")
+                self._rest += more
+        raise LedgerLogError(f"no candidate said {kind!r} within {_EVENT_S:g} s")
+
+
+async def failover_rounds(
+    bench: BenchCluster, uri: str, directory: Path, *, rounds: int, report: Callable[[FailoverRound], None]
+) -> None:
+    """``report`` each round, after one that does not count. ``directory`` is for what the processes say."""
+    name = f"bench-failover-{time.time_ns()}"
+    await bench.cluster.create_log(name)
+    try:
+        async with open_children() as children:
+            leader = await _start(children, uri, name, 0, directory)
+            await leader.event("leading")
+            for number in range(1, rounds + 2):
+                standby = await _start(children, uri, name, number, directory)
+                await standby.event("standing")
+                await trio.sleep(_BETWEEN_S)
+                killed_ms = time.monotonic_ns() / 1e6
+                leader.child.kill()
+                said = await standby.event("leading")
+                parts = parts_of(killed_ms, said["marks"])
+                if number > 1:
+                    one = FailoverRound(
+                        total_ms=sum(parts.values()),
+                        takeover_ms=sum(
+                            parts[part] for part in ("fencing", "recovery", "creating", "compare-and-set")
+                        ),
+                        parts_ms=parts,
+                    )
+                    report(one)
+                leader = standby
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(10):
+            await bench.cluster.delete_log(name)
+
+
+async def _start(children: Children, uri: str, log: str, number: int, directory: Path) -> _Candidate:
+    command = [sys.executable, "-m", "ledgerlog.cli.bench_candidate", uri, log, f"candidate-{number}"]
+    child = await children.start(
+        f"candidate-{number}",
+        command,
+        pipe_in=True,
+        pipe_out=True,
+        log_path=directory / f"candidate-{number}.log",
+    )
+    return _Candidate(child)

@@ -1,0 +1,82 @@
+"""Leaders that are processes: killed, and stopped and set going again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+import ledgerlog
+from ledgerlog.cli.bench_failover import PARTS
+from ledgerlog.cli.processes import Child, Children, open_children
+from ledgerlog.limits import ELECTION_TENURE_S
+from tests.integration.running_cluster import start_cluster
+
+pytestmark = pytest.mark.processes
+
+
+async def test_the_failover_benchmark_tells_how_long_each_part_takes(tmp_path: Path) -> None:
+    ran = await trio.run_process(
+        [sys.executable, "-m", "ledgerlog", "bench", "failover", "--rounds", "2", "--json"],
+        capture_stdout=True,
+    )
+    *rounds, summary = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(rounds) == summary["rounds"] == 2
+    for one in rounds:
+        assert tuple(one["parts_ms"]) == PARTS
+        assert all(ms > 0 for ms in one["parts_ms"].values())
+        assert one["total_ms"] == pytest.approx(sum(one["parts_ms"].values()), rel=0.01)
+    assert summary["p50_ms"] < 5000
+    assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1, abs=0.01)
+
+
+async def start_candidate(children: Children, uri: str, name: str, directory: Path) -> Child:
+    return await children.start(
+        name,
+        [sys.executable, "-m", "ledgerlog.cli.bench_candidate", uri, "log", name],
+        pipe_in=True,
+        pipe_out=True,
+        log_path=directory / f"{name}.log",
+    )
+
+
+async def says(child: Child, event: str) -> None:
+    assert child.stdout is not None
+    heard = b""
+    with trio.fail_after(60):
+        while f'"event": "{event}"'.encode() not in heard:
+            more = await child.stdout.receive_some()
+            assert more, child.how_it_ended()
+            heard += more
+
+
+async def test_a_stopped_leader_that_goes_on_has_written_nothing_after_its_successor(tmp_path: Path) -> None:
+    async with open_children() as children:
+        running = await start_cluster(children, tmp_path / "cluster")
+        async with ledgerlog.connect(running.uri) as cluster:
+            log = await cluster.create_log("log")
+            first = await start_candidate(children, running.uri, "first", tmp_path)
+            await says(first, "leading")
+            second = await start_candidate(children, running.uri, "second", tmp_path)
+            await says(second, "standing")
+            await trio.sleep(2 * ELECTION_TENURE_S)
+            first.send_signal(signal.SIGSTOP)
+            began = trio.current_time()
+            await says(second, "leading")
+            assert trio.current_time() - began < 5, "its silence tells, long before its session ends"
+            first.send_signal(signal.SIGCONT)
+            await trio.sleep(2 * ELECTION_TENURE_S)
+            second.kill()
+            await says(first, "leading")
+            assert first.stdin is not None
+            first.stdin.close()
+            await first.wait()
+            async with log.read(0) as records:
+                history = [(record.epoch, record.data) async for record in records]
+    epochs = [epoch for epoch, _ in history]
+    assert epochs == sorted(epochs), "nothing of a leader stands behind the first record of the next one"
+    assert dict(history) == {1: b"first", 2: b"second", 3: b"first"}
