@@ -30,6 +30,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -42,6 +43,7 @@ from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.client.environment import Environment
 from ledgerlog.client.ledgers import Ledgers
+from ledgerlog.client.peers import open_peers
 from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.limits import APPEND_DEADLINE_S, METADATA_TIMEOUT_S, MIB, SESSION_TIMEOUT_S
 from ledgerlog.meta.memory import MemorySession, MemoryStore, MemoryTree
@@ -330,6 +332,10 @@ class Bookie:
         self.bookie_id = bookie_id
         self.disk = MemoryDisk()
         self.indexes = MemoryIndexes()
+        self.fix_cookie = False
+        """Whether it starts on a disk that was emptied."""
+        self.has_metadata = True
+        """Whether the metadata store answers it from its next start on."""
         self._cluster = cluster
         self._node: Node | None = None
         self._store: FaultyStore | None = None
@@ -360,6 +366,7 @@ class Bookie:
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         cluster = self._cluster
         self._store = store = FaultyStore(cluster.tree)
+        store.is_hanging = not self.has_metadata
         self._stopping, self._ended = trio.Event(), trio.Event()
         with trio.CancelScope() as self._scope:
             async with open_bookie(
@@ -372,6 +379,13 @@ class Bookie:
                 config=cluster.config,
                 disk=self.disk,
                 indexes=self.indexes,
+                fix_cookie=self.fix_cookie,
+                peers=partial(
+                    open_peers,
+                    store,
+                    cluster.network.at(self.bookie_id),
+                    environment=SeededEnvironment(self.bookie_id),
+                ),
             ) as self._node:
                 task_status.started()
                 await self._stopping.wait()
@@ -396,6 +410,11 @@ class Bookie:
             store.inner.expire_session()
 
         self._cluster.nursery.start_soon(expire)
+
+    async def lose_disk(self) -> None:
+        """Kill it and put an empty disk in the place of its own, on which it may start."""
+        await self.kill(session_s=0)
+        self.disk, self.indexes, self.fix_cookie = MemoryDisk(), MemoryIndexes(), True
 
     async def restart(self) -> None:
         """Kill it and start it again at once."""

@@ -107,14 +107,21 @@ class Marks:
 
     def cleared(self, ledgers: Iterable[Range]) -> Marks:
         """Without these ledgers in limbo. Their fence stays: it is for ever (rule 4)."""
-        left = list(self.limbo)
-        for first, last in ledgers:
-            left = [
-                part
-                for low, high in left
-                for part in ((low, min(high, first - 1)), (max(low, last + 1), high))
-                if part[0] <= part[1]
-            ]
+        left: list[Range] = []
+        gone = iter((*_joined(ledgers), (LEDGER_ID_MAX + 1, LEDGER_ID_MAX + 1)))
+        first, last = next(gone)
+        for low, high in self.limbo:
+            while last < low:
+                first, last = next(gone)
+            while first <= high:
+                if low < first:
+                    left.append((low, first - 1))
+                low = last + 1
+                if low > high:
+                    break
+                first, last = next(gone)
+            if low <= high:
+                left.append((low, high))
         return attrs.evolve(self, limbo=tuple(left))
 
     # --- bytes --------------------------------------------------------------------------------

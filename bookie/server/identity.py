@@ -19,6 +19,14 @@ What an interrupted format left is no data (``StorageDirectory.has_data``). A di
 index from its formatting on, and its first journal segment from the first time it was opened for clients.
 That the index and the segments are still there is for the storage to check.
 
+**Fixing.** Where a disk was emptied or exchanged an operator may have it served all the same
+(``fix_cookie``): under the same id, marked first for the loss of everything (``phase_one``). Before the fix
+is written down, that is: an emptied directory is formatted anew, with a new instance, and gets its marks
+before its cookie; one with another instance of this bookie is marked and then adopted, and so is one that the
+store has forgotten. The store's cookie comes last. A crash in between leaves another mismatch, to be fixed
+the same way. Data without a cookie, another bookie's or another cluster's directory stay refused: what they
+are is for a person to find out. So is an id under which somebody is registered, since he may be alive.
+
 "Anything else" is told apart in words only, with what an operator can do: an emptied directory, data
 without a cookie, a store that forgot the bookie, another instance, another bookie, another cluster.
 
@@ -41,17 +49,26 @@ under its name, and nothing here finds that: never start one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+import trio
+
+from bookie.core.marks import Marks
+from bookie.server.phase_one import marks_after_loss
 from bookie.storage.directory import StorageDirectory
+from bookie.storage.marks import read_marks, write_marks
 from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import CookieMismatch, InvalidArgument, MetadataOutcomeUnknown, StorageCorrupt
-from ledgerlog.meta.store import MetadataStore, NodeExists
+from ledgerlog.limits import SESSION_TIMEOUT_S
+from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict, Versioned
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
+
+logger = logging.getLogger(__name__)
 
 RandomBytes = Callable[[int], bytes]
 """Unguessable bytes, that many."""
@@ -60,6 +77,9 @@ _ROLES = ("journal", "index")
 _GENERATED_ID_BYTES = 4
 _INSTANCE_BYTES = 16
 
+_FORMER_LIFE_S = SESSION_TIMEOUT_S + 2.0
+"""By then the registration of a process that is gone has gone with its session."""
+
 
 async def establish_identity(
     store: MetadataStore,
@@ -67,8 +87,12 @@ async def establish_identity(
     *,
     bookie_id: BookieId | None,
     random_bytes: RandomBytes,
+    fix_cookie: bool = False,
 ) -> Cookie:
     """The cookie of a directory that may be served from now on, formatted where it is new.
+
+    ``fix_cookie``: where the directory was emptied or exchanged, mark it for the loss and take it into
+    service.
 
     ``bookie_id`` is whom the operator expects; None is whoever the directory belongs to, or a new,
     generated id. Raises CookieMismatch where the two sides disagree, StorageCorrupt where the directory's
@@ -85,28 +109,88 @@ async def establish_identity(
         bookie_id = here.bookie_id if here else f"bookie-{random_bytes(_GENERATED_ID_BYTES).hex()}"
     check_bookie_id(bookie_id)
     cluster = await _establish_cluster(store, random_bytes)
-    there = await _stored_cookie(store, bookie_id)
+    node = await store.get(layout.cookie_path(bookie_id))
+    there = None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
+    has_data = await _has_data(directory, here)
     problem = judge_cookies(
         here,
         there,
         path=directory.path,
         bookie_id=bookie_id,
         cluster=cluster,
-        has_data=await _has_data(directory, here),
+        has_data=has_data,
+    )
+    fresh = Cookie(
+        bookie_id=bookie_id,
+        instance=random_bytes(_INSTANCE_BYTES).hex(),
+        cluster=cluster,
+        directories=_ROLES,
     )
     if problem is not None:
-        raise CookieMismatch(problem)
+        is_foreign = here is not None and here.cluster != cluster
+        if not fix_cookie or is_foreign or (here is None and has_data):
+            raise CookieMismatch(problem)
+        await _wait_unregistered(store, bookie_id)
+        logger.warning("bookie=%s: its cookie is fixed: %s", bookie_id, problem)
+        return await _fix(store, directory, here, node, fresh)
     if here is None:
-        here = Cookie(
-            bookie_id=bookie_id,
-            instance=random_bytes(_INSTANCE_BYTES).hex(),
-            cluster=cluster,
-            directories=_ROLES,
-        )
+        here = fresh
         await directory.format(here)
     if there is None:
         await _store_cookie(store, directory, here)
     return here
+
+
+async def _fix(
+    store: MetadataStore,
+    directory: StorageDirectory,
+    here: Cookie | None,
+    node: Versioned | None,
+    fresh: Cookie,
+) -> Cookie:
+    """Take a directory that lost data into service: the marks, then its cookie, then the store's."""
+    if here is None:
+        here = fresh
+        await directory.format(here, await marks_after_loss(store, None))
+    else:
+        marks: Marks | None = await read_marks(directory.disk, directory.path)
+        await write_marks(directory.disk, directory.path, await marks_after_loss(store, marks))
+    path = layout.cookie_path(here.bookie_id)
+    if node is None:
+        await _store_cookie(store, directory, here)
+        return here
+    try:
+        await store.set(path, here.encode(), version=node.version)
+        return here
+    except (VersionConflict, NodeMissing):
+        pass
+    except MetadataOutcomeUnknown:
+        await store.sync()
+    if await _stored_cookie(store, here.bookie_id) != here:
+        raise CookieMismatch(
+            f"the cookie of bookie {here.bookie_id} was changed in the metadata store while it was fixed "
+            f"for {directory.path}: look whether another process serves that id, and start again"
+        )
+    return here
+
+
+async def _wait_unregistered(store: MetadataStore, bookie_id: BookieId) -> None:
+    """Return once nobody is registered under the id; CookieMismatch if that does not end, because then
+    somebody serves it, from the directory that this one is to replace."""
+    places = (layout.writable_path(bookie_id), layout.read_only_path(bookie_id))
+    with trio.move_on_after(_FORMER_LIFE_S):
+        async with store.watch(places[0]) as writable, store.watch(places[1]) as read_only:
+            while True:
+                if await store.get(places[0]) is not None:
+                    await writable.wait()
+                elif await store.get(places[1]) is not None:
+                    await read_only.wait()
+                else:
+                    return
+    raise CookieMismatch(
+        f"bookie {bookie_id} is registered by a process that lives: its directory is in use, and no other "
+        "is taken in its place. Stop that process first"
+    )
 
 
 def judge_cookies(
@@ -147,13 +231,15 @@ def judge_cookies(
         return (
             f"{path} {what}, and the metadata store knows bookie {bookie_id} with instance {there.instance}: "
             "its disk was emptied or exchanged, or is not mounted. Mount the right one; if its data is "
-            "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id"
+            "lost, 'bookie cookie fix' or 'bookie run --fix-cookie' takes the empty one into service, and "
+            "what is missing is copied from other bookies"
         )
     if here != there:
         return (
             f"{path} carries instance {here.instance} of bookie {bookie_id}, and the metadata store knows "
             f"instance {there.instance}: this is not the directory that the bookie served from last. "
-            "Start it on that one, or start this one under a new --id after emptying it"
+            "Start it on that one; if that one is lost, 'bookie cookie fix' or 'bookie run --fix-cookie' "
+            "takes this one into service, and what is missing is copied from other bookies"
         )
     return None
 

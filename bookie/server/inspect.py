@@ -26,6 +26,7 @@ from bookie.core.segment import SegmentHeader, SegmentScan, scan_segment
 from bookie.server.identity import read_cookie
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.directory import StorageDirectory
+from bookie.storage.marks import read_marks
 from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.model.bookie import Cookie
@@ -41,6 +42,18 @@ async def show_cookie(directory: StorageDirectory) -> dict[str, Any]:
         "instance": cookie.instance,
         "cluster": cookie.cluster,
         "directories": list(cookie.directories),
+    }
+
+
+async def show_marks(directory: StorageDirectory) -> dict[str, Any]:
+    """What may not be said because data may have been lost. StorageCorrupt."""
+    marks = await read_marks(directory.disk, directory.path)
+    if marks is None:
+        return {"marks": None}
+    return {
+        "is_unclean": marks.is_unclean,
+        "fenced_through": marks.fenced_through,
+        "ledgers_in_limbo": marks.limbo_count,
     }
 
 

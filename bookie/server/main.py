@@ -2,7 +2,9 @@
 
     bookie run PATH --metadata URI [--listen HOST:PORT] [--advertise HOST:PORT] [--id ID]
                                    [--config FILE] [--label NAME=VALUE]...
+                                   [--no-journal-data] [--fix-cookie]
     bookie cookie show PATH
+    bookie cookie fix PATH --metadata URI [--id ID]
     bookie inspect journal PATH | bookie inspect index PATH
     bookie rebuild-index PATH
 
@@ -13,7 +15,8 @@ standard error that says what and what to try. 2: wrong usage.
 ``bookie run`` prints one line once it serves, and nothing more. SIGTERM and SIGINT stop it gracefully; the
 second one stops it at once.
 
-This is the entry point: it makes the real capabilities (TCP, the disk, randomness) and hands them in.
+This is the entry point: it makes the real capabilities (TCP, the disk, randomness) and hands them in, and a
+client for the one task that needs one: copying what a bookie lost from others.
 """
 
 from __future__ import annotations
@@ -26,18 +29,22 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
+import attrs
 import click
 import trio
 
-from bookie.server.inspect import show_cookie, show_index, show_journal
+from bookie.server.identity import establish_identity
+from bookie.server.inspect import show_cookie, show_index, show_journal, show_marks
 from bookie.server.node import open_bookie
 from bookie.server.nursery import open_nursery
 from bookie.server.options import read_config
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
 from bookie.storage.replay import rebuild_index
+from ledgerlog.client.peers import open_peers
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
@@ -69,6 +76,17 @@ def main() -> None:
 )
 @click.option("--config", type=click.Path(dir_okay=False), help="Options of the storage, a TOML file.")
 @click.option(
+    "--no-journal-data",
+    is_flag=True,
+    help="Acknowledge entries before they are synced (journal_write_data = false). After a stop that was not "
+    "clean the bookie copies what it lost from others.",
+)
+@click.option(
+    "--fix-cookie",
+    is_flag=True,
+    help="Serve PATH though it was emptied or exchanged: what it lost is copied from other bookies.",
+)
+@click.option(
     "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A placement label, such as rack=r1."
 )
 @click.option(
@@ -85,6 +103,8 @@ def run(
     advertise: str | None,
     bookie_id: str | None,
     config: str | None,
+    no_journal_data: bool,
+    fix_cookie: bool,
     labels: tuple[str, ...],
     log_level: str,
     as_json: bool,
@@ -106,6 +126,8 @@ def run(
         if bookie_id is not None:
             check_bookie_id(bookie_id)
         storage = StorageConfig() if config is None else read_config(config)
+        if no_journal_data:
+            storage = attrs.evolve(storage, journal_write_data=False)
         placement = _parse_labels(labels)
     logging.basicConfig(
         stream=sys.stderr,
@@ -126,6 +148,8 @@ def run(
                 random_bytes=os.urandom,
                 config=storage,
                 labels=placement,
+                fix_cookie=fix_cookie,
+                peers=partial(open_peers, store, TcpNetwork()),
             ) as node,
         ):
             # What exists by now stays until the end; the collector need not look at it again.
@@ -188,8 +212,47 @@ def cookie_show(path: str, as_json: bool) -> None:
     """Show whose directory PATH is."""
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-        yield await show_cookie(directory)
+        yield {**await show_cookie(directory), **await show_marks(directory)}
 
+    _show(path, items, as_json)
+
+
+@cookie.command("fix")
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option(
+    "--metadata",
+    required=True,
+    envvar="LEDGERLOG_URI",
+    help="The cluster's metadata store, as sqlite:PATH.",
+)
+@click.option("--id", "bookie_id", help="The bookie's id; by default the directory's own.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cookie_fix(path: str, metadata: str, bookie_id: str | None, as_json: bool) -> None:
+    """Take PATH into service for a bookie whose disk was emptied or exchanged.
+
+    It is marked for the loss: when it serves, it refuses adds of all ledgers that exist now, denies nothing
+    of them, and copies what it lost from other bookies. Where nothing is wrong nothing is changed."""
+
+    async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
+        async with open_store(uri) as store:
+            if bookie_id is None and await directory.read_cookie() is None:
+                raise InvalidArgument(f"{path} does not say whose it was: give --id")
+            fixed = await establish_identity(
+                store, directory, bookie_id=bookie_id, random_bytes=os.urandom, fix_cookie=True
+            )
+        yield {
+            "id": fixed.bookie_id,
+            "instance": fixed.instance,
+            "cluster": fixed.cluster,
+            **await show_marks(directory),
+        }
+
+    with _usage():
+        uri = parse_uri(metadata)
+        if bookie_id is not None:
+            check_bookie_id(bookie_id)
+    with _failures():
+        os.makedirs(path, mode=0o700, exist_ok=True)
     _show(path, items, as_json)
 
 

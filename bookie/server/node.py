@@ -5,9 +5,11 @@ what ends with what:
 
     disk, directory lock
       cookie check                  nothing below is begun for a directory that is not ours (``identity``)
+      phase one                     and nothing while it may have lost data and is not marked (``phase_one``)
         storage (open_engine)       replays the journal; its failure is fatal
           service                   registration; the listener
             connections             one for each client
+            repair                  phase two, while something is in limbo (``limbo``)
 
 **Starting.** The listener is opened before the registration is written, so who finds the bookie can reach it,
 and nobody is answered before the registration is there: a second process under this identity, which the
@@ -21,6 +23,10 @@ goes quickly, and the storage still ends cleanly.
 **Failing.** When the storage fails, everything inside is cancelled and the failure is raised: a bookie that
 cannot write must not answer (a failed sync is never acknowledged and never retried). What is raised is the
 one exception that ended it and not a group around it (``nursery``).
+
+**Coming back after a loss.** Repair needs to recover and read ledgers, which is a client's work and no
+storage node's: whoever opens the bookie hands in a ``Peers``. Without one limbo stays as it is, which loses
+nothing, and the log says so.
 
 Assertions guard what is acknowledged, so a bookie refuses to start where they are switched off.
 """
@@ -37,7 +43,9 @@ import trio
 
 from bookie.core.block import NONCE_BYTES
 from bookie.server.identity import RandomBytes, establish_identity
+from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.nursery import open_nursery
+from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
 from bookie.server.server import Server
 from bookie.storage.config import StorageConfig
@@ -68,6 +76,8 @@ class Node:
     cookie: Cookie
     engine: Engine
     server: Server
+    repair: LimboRepair
+    """Takes ledgers out of limbo, where there are any."""
     _registration: Registration
 
     @property
@@ -105,13 +115,17 @@ async def open_bookie(
     advertise: str | None = None,
     disk: Disk | None = None,
     indexes: Indexes | None = None,
+    fix_cookie: bool = False,
+    peers: OpenPeers | None = None,
 ) -> AsyncIterator[Node]:
     """A bookie that serves the directory ``path`` for the body of the ``async with``.
 
     ``bookie_id`` None is whoever the directory belongs to, or a generated id for a new one. ``listen`` is an
     address of ``network``, and ``advertise`` what is registered in its place where clients see another.
     ``random_bytes`` makes ids and secrets (``os.urandom``). The ``store`` stays the caller's and must outlive
-    the body. Without ``disk`` and ``indexes`` the directory is a real one.
+    the body. Without ``disk`` and ``indexes`` the directory is a real one. ``fix_cookie`` takes a directory
+    that was emptied or exchanged into service (``identity``), and ``peers`` is what copies to it what is
+    missing.
 
     The directory is made where there is none. Raises StorageLocked if another process serves it,
     CookieMismatch if it is not that bookie's, or if another process that lives is registered under its id,
@@ -121,10 +135,13 @@ async def open_bookie(
     if not __debug__:
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
     async with open_directory(path, disk=disk, indexes=indexes) as directory:
-        cookie = await establish_identity(store, directory, bookie_id=bookie_id, random_bytes=random_bytes)
+        cookie = await establish_identity(
+            store, directory, bookie_id=bookie_id, random_bytes=random_bytes, fix_cookie=fix_cookie
+        )
+        marks = await settle_marks(store, directory)
         engine_config = config or StorageConfig()
         new_nonce = partial(random_bytes, NONCE_BYTES)
-        async with open_engine(directory, engine_config, new_nonce=new_nonce) as engine:
+        async with open_engine(directory, engine_config, new_nonce=new_nonce, marks=marks) as engine:
             listener = await network.listen(listen)
             server = Server(engine, Hello(cookie.bookie_id, cookie.instance, cookie.cluster))
             info = BookieInfo(
@@ -132,9 +149,11 @@ async def open_bookie(
                 address=advertise or listener.address,
                 instance=cookie.instance,
                 labels=dict(labels or {}),
+                journal_write_data=engine_config.journal_write_data,
             )
             registration = Registration(store, info)
-            node = Node(info, cookie, engine, server, registration)
+            repair = LimboRepair(cookie.bookie_id, engine, peers)
+            node = Node(info, cookie, engine, server, repair, registration)
             async with _serving(node, listener):
                 yield node
 
@@ -165,6 +184,7 @@ async def _serving(node: Node, listener: Listener) -> AsyncIterator[None]:
     async with open_nursery() as service:
         service.start_soon(serve)
         service.start_soon(keep_registered)
+        service.start_soon(node.repair.run)
         logger.info("bookie=%s: serving at %s", node.bookie_id, node.address)
         is_cancelled = False
         try:

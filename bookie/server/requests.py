@@ -181,6 +181,8 @@ class Requests:
             "requests_under_way": shared.requests,
             "reply_bytes": shared.reply_budget.used,
             "is_read_only": int(shared.engine.is_read_only),
+            "fenced_through": shared.engine.marks.now.fenced_through,
+            "ledgers_in_limbo": shared.engine.marks.now.limbo_count,
         }
         self._reply([_encode_reply(header, Status.OK, body=encode_record(figures))])
 

@@ -168,10 +168,11 @@ class LedgerReader:
         except BookieUnavailable:
             return None
         header = reply.header
-        if header.status not in (Status.OK, Status.NO_SUCH_LEDGER):
+        if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
         self._lac = max(self._lac, header.lac)
-        return header.last
+        # A bookie in limbo tells the LAC that it knows, but may have held more: it does not count (A.3).
+        return None if header.status == Status.UNKNOWN else header.last
 
     async def wait_beyond(self, entry_id: int) -> int:
         """Wait until an entry beyond ``entry_id`` may be read; the last that may. Returns at once where one

@@ -8,6 +8,10 @@ A range read walks the fragments it crosses. In each it runs one *lane* per clas
 set (a single lane unless the ledger is striped). A lane asks one bookie for all that it still lacks,
 takes what comes, and at the first entry that is missing asks the next bookie of the write set from
 there. Bookies that failed once are asked last.
+
+**For a copy.** A bookie that lost entries asks for its own, those that its slot holds, and asks the others of
+their write sets (``holder``). What all the others deny is still not "no such entry": the one who asks
+may have been the only one that had it.
 """
 
 from __future__ import annotations
@@ -65,7 +69,9 @@ class RangeRead:
         *,
         avoid: Sequence[BookieId] = (),
         prefer: int = 0,
+        holder: BookieId | None = None,
     ) -> None:
+        """With ``holder`` only the entries that this bookie is to hold are read, and from others alone."""
         assert 0 <= first <= last
         self.ledger_id = metadata.ledger_id
         self.first = first
@@ -88,6 +94,10 @@ class RangeRead:
                 slots = replication.write_set(start)
                 turn = prefer % len(slots)
                 bookies = [ensemble[slot] for slot in (*slots[turn:], *slots[:turn])]
+                if holder is not None:
+                    if holder not in bookies:
+                        continue
+                    bookies.remove(holder)
                 self._lanes.append(_Lane(start, stop, stride, bookies))
             first = stop + 1
             index += 1
@@ -120,8 +130,8 @@ class RangeRead:
 
     def _conclude(self, lane: _Lane) -> None:
         said = lane.said
-        words = ", ".join(f"{bookie}: {what.value}" for bookie, what in said.items())
-        if all(what is _Said.ABSENT for what in said.values()):
+        words = ", ".join(f"{bookie}: {what.value}" for bookie, what in said.items()) or "nobody else has it"
+        if said and all(what is _Said.ABSENT for what in said.values()):
             self.failure = EntryNotFound(self.ledger_id, lane.next, words)
         elif _Said.DAMAGED in said.values() and _Said.UNKNOWN not in said.values():
             self.failure = EntryCorrupt(self.ledger_id, lane.next, words)

@@ -28,6 +28,8 @@ class BookieInfo:
     """The identity of the bookie's data, new for each formatted directory."""
     labels: dict[str, str] = attrs.field(factory=dict)
     """Placement labels such as host, rack or zone."""
+    journal_write_data: bool = True
+    """Whether it syncs entries before it acknowledges them; without, it may come back through limbo (A.3)."""
 
     def encode(self) -> bytes:
         return encode_record(
@@ -37,6 +39,7 @@ class BookieInfo:
                 "address": self.address,
                 "instance": self.instance,
                 "labels": self.labels,
+                "journal_write_data": self.journal_write_data,
             }
         )
 
@@ -49,6 +52,7 @@ class BookieInfo:
             address=fields.get("address", str),
             instance=fields.get("instance", str),
             labels=fields.strings("labels"),
+            journal_write_data=fields.optional("journal_write_data", bool) is not False,
         )
 
 

@@ -748,7 +748,7 @@ READING = (
         "one_negative_is_enough_for_a_reader",
         "A.0 regular read",
         _READER,
-        "if all(what is _Said.ABSENT for what in said.values()):",
+        "if said and all(what is _Said.ABSENT for what in said.values()):",
         "if any(what is _Said.ABSENT for what in said.values()):",
         f"{_TEST_READER}::test_one_bookie_that_does_not_know_leaves_the_entry_unavailable",
     ),

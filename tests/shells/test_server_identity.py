@@ -151,7 +151,7 @@ async def test_a_directory_whose_cookie_could_not_be_written_is_unknown_to_the_s
 
 async def test_an_emptied_directory_is_refused(store: MemoryStore) -> None:
     await formatted(store)
-    with pytest.raises(CookieMismatch, match=r"/data/b1 is empty, and .* knows bookie b1.*decommission"):
+    with pytest.raises(CookieMismatch, match=r"/data/b1 is empty, and .* knows bookie b1.*bookie cookie fix"):
         await establish(store, Machine())
 
 

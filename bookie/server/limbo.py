@@ -1,0 +1,296 @@
+"""Phase two after a loss: ledger by ledger out of limbo, while the bookie serves (D27, points 6, 8 and 9).
+
+    for each ledger id that is in limbo
+      no such ledger              it was deleted, or was never written: nothing is missing
+      not closed, names us last   recover it: its end has to be known (its owner is refused here anyway)
+      not closed otherwise        its owner or a recoverer ends it; until then it stays in limbo, since a
+                                  private ensemble may have counted on us
+      closed                      copy from other bookies what is ours and not here, entry by entry
+    flush; only then, and durably, the ledgers that are CLOSED and whole leave limbo
+
+Then again, with growing pauses, for what is left: bookies that were down come back, ledgers are closed. What
+no bookie has any more stays in limbo for good, and the log says which entries: a reader is told that they are
+unavailable, never that they do not exist. An operator who has given them up deletes the ledger, or, where its
+end cannot be found, closes it (``ledgerlog ledger recover --accept-loss``).
+
+A crash at any point leaves marks that say too much and never too little; the next life goes on from them.
+What was copied and not yet durable then is copied again.
+
+The bookie knows no client: who opens it hands in ``OpenPeers``, and that is opened only while there is work.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import trio
+
+from bookie.core.marks import Range
+from bookie.core.missing import Share, gaps, shares
+from bookie.storage.engine import Engine
+from ledgerlog.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    LedgerLogError,
+    StorageError,
+)
+from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.wire.checksum import entry_digests
+from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, encode_add
+from ledgerlog.wire.frame import Status, decode_frame_untrusted
+
+logger = logging.getLogger(__name__)
+
+_LEDGERS_AT_ONCE = 8
+"""Ledgers looked at side by side: one whose bookies do not answer must not hold up the others."""
+
+_CLEARED_TOGETHER = 256
+"""So many ledgers leave limbo with one flush, and with one write of the marks."""
+
+_LIST_PAIRS = 4096
+_FETCH_ENTRIES = 4096
+_PAUSE_MIN_S = 0.5
+_PAUSE_MAX_S = 30.0
+
+
+class Peers(Protocol):
+    """The other bookies, and the ledgers of the cluster (``ledgerlog.client.peers.LedgerPeers``)."""
+
+    async def list_ledgers(self) -> list[int]:
+        """All ids, growing; at least those of ledgers that existed before the call."""
+        ...
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None: ...
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Close it; its CLOSED metadata."""
+        ...
+
+    async def fetch(
+        self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
+    ) -> tuple[dict[int, bytes], LedgerLogError | None]:
+        """Some of the bookie's entries first..last, with digests that matched, ``first`` among them, or why
+        it is not."""
+        ...
+
+
+OpenPeers = Callable[[], AbstractAsyncContextManager[Peers]]
+
+
+class _Refused(LedgerLogError):
+    """The bookie's own storage does not take a copy."""
+
+
+class LimboRepair:
+    """Takes the ledgers of one bookie out of limbo. ``run`` it while the bookie serves."""
+
+    def __init__(self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None) -> None:
+        self.copied = 0
+        """Entries copied from others since the start."""
+        self.lost: dict[int, list[Range]] = {}
+        """Ranges of entries that no bookie has, by ledger, as the last look at each found them."""
+        self._bookie_id = bookie_id
+        self._engine = engine
+        self._marks = engine.marks
+        self._open_peers = open_peers
+        self._is_done = trio.Event()
+
+    async def wait_done(self) -> None:
+        """Return once nothing is in limbo."""
+        await self._is_done.wait()
+
+    async def run(self) -> None:
+        """Return once nothing is in limbo. StorageError where the bookie's own storage fails."""
+        if self._marks.now.limbo and self._open_peers is None:
+            logger.warning(
+                "bookie=%s: ledgers up to %d are in limbo, and nobody here can copy what is missing: they "
+                "stay "
+                "so until 'bookie run' serves this directory",
+                self._bookie_id,
+                self._marks.now.limbo[-1][1],
+            )
+            return
+        pause_s = _PAUSE_MIN_S
+        while self._marks.now.limbo:
+            before = self._marks.now.limbo_count, self.copied
+            try:
+                assert self._open_peers is not None
+                async with self._open_peers() as peers:
+                    while await self._look(peers):
+                        is_moving = (self._marks.now.limbo_count, self.copied) != before
+                        before = self._marks.now.limbo_count, self.copied
+                        pause_s = _PAUSE_MIN_S if is_moving else min(2 * pause_s, _PAUSE_MAX_S)
+                        await trio.sleep(pause_s)
+            except StorageError:
+                raise
+            except LedgerLogError as trouble:
+                logger.info("bookie=%s: repair waits: %s", self._bookie_id, trouble)
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                await trio.sleep(pause_s)
+        self._is_done.set()
+
+    async def _look(self, peers: Peers) -> bool:
+        """Look at every ledger that is in limbo, once; whether some are left."""
+        marks = self._marks
+        listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
+        # What has no metadata was deleted, or got its metadata after the boot: nothing of it can be missing.
+        await marks.replace(marks.now.cleared(_complement(listed, marks.now.fenced_through)))
+        for start in range(0, len(listed), _CLEARED_TOGETHER):
+            await self._repair_some(peers, listed[start : start + _CLEARED_TOGETHER])
+        if not marks.now.limbo:
+            logger.info("bookie=%s: nothing is in limbo any more; copied=%d", self._bookie_id, self.copied)
+        return bool(marks.now.limbo)
+
+    async def _repair_some(self, peers: Peers, ledger_ids: list[int]) -> None:
+        whole: list[int] = []
+        failures: list[LedgerLogError] = []
+        waiting = iter(ledger_ids)
+
+        async def work() -> None:
+            for ledger_id in waiting:
+                try:
+                    if await self._repair(peers, ledger_id):
+                        whole.append(ledger_id)
+                except StorageError as failure:
+                    failures.append(failure)
+                    return
+                except LedgerLogError as trouble:
+                    logger.info(
+                        "bookie=%s: ledger=%d stays in limbo: %s", self._bookie_id, ledger_id, trouble
+                    )
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_LEDGERS_AT_ONCE, len(ledger_ids))):
+                nursery.start_soon(work)
+        if failures:
+            raise failures[0]
+        if whole:
+            await self._engine.flush()
+            await self._marks.replace(self._marks.now.cleared((e, e) for e in sorted(whole)))
+
+    async def _repair(self, peers: Peers, ledger_id: int) -> bool:
+        """Recover the ledger where that is ours to do, and copy what is missing. Whether it may leave limbo
+        once all that was copied is durable."""
+        metadata = await peers.metadata(ledger_id)
+        if metadata is None:
+            return True
+        if not metadata.is_closed and self._bookie_id in metadata.last_fragment.ensemble:
+            metadata = await peers.recover(ledger_id)
+        lost: list[Range] = []
+        for share in shares(metadata, self._bookie_id):
+            for low, high in await self._gaps(ledger_id, share):
+                lost += await self._copy(peers, metadata, share, low, high)
+        if lost and lost != self.lost.get(ledger_id):
+            logger.error(
+                "bookie=%s: ledger=%d: of these entries no intact copy is left anywhere: %s",
+                self._bookie_id,
+                ledger_id,
+                ", ".join(f"{low}..{high}" for low, high in lost),
+            )
+        if lost:
+            self.lost[ledger_id] = lost
+        else:
+            self.lost.pop(ledger_id, None)
+        return metadata.is_closed and not lost
+
+    async def _gaps(self, ledger_id: int, share: Share) -> list[Range]:
+        found: list[Range] = []
+        first = share.first
+        while first <= share.last:
+            listed = await self._engine.list_entries(ledger_id, first=first, pairs_max=_LIST_PAIRS)
+            if listed.status not in (Status.OK, Status.UNKNOWN):
+                raise _Refused(f"what is stored of it cannot be read: {listed.status.name}")
+            through = listed.through if listed.pairs else share.last
+            part = Share(first, min(share.last, through), share.slot, share.replication)
+            found += gaps(part, listed.pairs)
+            first = through + 1
+        return found
+
+    async def _copy(
+        self, peers: Peers, metadata: LedgerMetadata, share: Share, low: int, high: int
+    ) -> list[Range]:
+        """Copy the share's entries low..high; those that nobody has."""
+        lost: list[Range] = []
+        at, stop = low, min(high, low + _FETCH_ENTRIES - 1)
+        while True:
+            found, failure = await peers.fetch(metadata, self._bookie_id, at, stop)
+            await self._store(metadata, share, found)
+            rest = share.ids(at, high)
+            following = next((e for e in rest if e not in found), None)
+            if following == at and stop > at:
+                stop = at  # The failure may be about an entry of another write set: ask for this one alone.
+                continue
+            if following == at:
+                assert failure is not None
+                if not isinstance(failure, EntryNotFound | EntryCorrupt):
+                    raise failure
+                lost.append((at, at))
+                following = next(rest, None)
+            if following is None:
+                break
+            at, stop = following, min(high, following + _FETCH_ENTRIES - 1)
+        return _joined(lost)
+
+    async def _store(self, metadata: LedgerMetadata, share: Share, found: dict[int, bytes]) -> None:
+        engine = self._engine
+        # Of a closed ledger the end is confirmed; of an open one all before its last fragment (rule 23).
+        lac = share.last if metadata.last_entry is None else metadata.last_entry
+        lafr = lac if metadata.replication.guaranteed else -1
+        for ids in _frames(found):
+            payloads = [found[entry_id] for entry_id in ids]
+            entries = Entries(
+                metadata.ledger_id,
+                compact_ids(ids),
+                array("I", map(len, payloads)),
+                entry_digests(metadata.ledger_id, ids, payloads),
+                b"".join(payloads),
+            )
+            raw = b"".join(encode_add(entries, lac=lac, lafr=lafr, key=metadata.key, recovery=True))
+            frame = decode_frame_untrusted(memoryview(raw))
+            await engine.wait_room()
+            verdict = engine.add(frame, decode_entries_untrusted(frame))
+            if isinstance(verdict, Status):
+                raise _Refused(f"a copy of entries {ids[0]}..{ids[-1]} is refused: {verdict.name}")
+            self.copied += len(ids)
+
+
+def _frames(found: dict[int, bytes]) -> Iterator[list[int]]:
+    """The ids in order, cut so that a frame holds each part."""
+    ids: list[int] = []
+    size = 0
+    for entry_id in sorted(found):
+        length = len(found[entry_id])
+        if ids and (size + length > FRAME_BYTES_TARGET or len(ids) == FRAME_ENTRIES_MAX):
+            yield ids
+            ids, size = [], 0
+        ids.append(entry_id)
+        size += length
+    if ids:
+        yield ids
+
+
+def _complement(ledger_ids: list[int], through: int) -> list[Range]:
+    """The ranges of ids from 0 to ``through`` that are not among the growing ``ledger_ids``."""
+    found: list[Range] = []
+    at = 0
+    for ledger_id in (*ledger_ids, through + 1):
+        if at < ledger_id:
+            found.append((at, ledger_id - 1))
+        at = ledger_id + 1
+    return found
+
+
+def _joined(ranges: list[Range]) -> list[Range]:
+    joined: list[Range] = []
+    for low, high in ranges:
+        if joined and joined[-1][1] == low - 1:
+            joined[-1] = joined[-1][0], high
+        else:
+            joined.append((low, high))
+    return joined

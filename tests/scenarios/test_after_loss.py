@@ -1,0 +1,175 @@
+"""What lost data does to a ledger, on whole bookies: T09, T10, T11 and T30, which are the two scenarios of
+the proposal to run without the journal and one more. Each ends well here, and in loss without the rule (the
+mutants that name these tests).
+
+A bookie loses its data in one of two ways: its disk is replaced by an empty one, and its operator says so; or
+it ran without the journal's copy of the data and its process was killed. What the second way leaves it is
+what was flushed, and its fences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import trio
+from clusters import Bookie, Client, Cluster, eventually, open_cluster
+from trio.testing import MockClock
+
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.errors import LedgerLogError, RecoveryFailed
+from ledgerlog.limits import ADD_TIMEOUT_S
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.quorum import Replication
+from ledgerlog.wire.entries import Entries
+from ledgerlog.wire.frame import Frame, Status
+
+R332 = Replication(3, 3, 2)
+
+
+async def opened(client: Client) -> tuple[LedgerWriter, tuple[BookieId, ...]]:
+    """A ledger with a writer, and its ensemble."""
+    writer = await client.ledgers.create(replication=R332)
+    return writer, writer.metadata.last_fragment.ensemble
+
+
+async def try_append(writer: LedgerWriter, payload: bytes) -> int | None:
+    """The entry if it was acknowledged, None if its writer was told that it is over, or told nothing."""
+    with trio.move_on_after(4 * ADD_TIMEOUT_S):
+        try:
+            return await writer.append(payload)
+        except LedgerLogError:
+            return None
+    return None
+
+
+async def replaced(bookie: Bookie) -> None:
+    """The bookie comes back on an empty disk, and phase two, if there is one, has come to its end."""
+    await bookie.lose_disk()
+    await bookie.start()
+    with trio.fail_after(300):
+        await bookie.node.repair.wait_done()
+
+
+async def check_end(client: Client, writer: LedgerWriter, acknowledged: list[bytes]) -> None:
+    """LOSS if something that was acknowledged is not in the ledger."""
+    metadata = await client.ledgers.recover(writer.ledger_id)
+    assert await client.contents(writer.ledger_id) == acknowledged, "LOSS: acknowledged entries are gone"
+    assert metadata.last_entry == len(acknowledged) - 1
+
+
+async def test_t09_scenario_1_a_fence_that_was_lost_with_a_disk_lets_no_add_in_after_the_close(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as owner, cluster.client() as recoverer:
+        writer, (first, second, third) = await opened(owner)
+        cluster.network.stall(owner.host, second)
+        assert await writer.append(b"e0") == 0
+        # The recoverer's fence does not reach the third, which covers the ensemble all the same.
+        cluster.network.cut(recoverer.host, third)
+        metadata = await recoverer.ledgers.recover(writer.ledger_id)
+        assert metadata.last_entry == 0
+        await replaced(cluster.bookies[second])
+        # The owner wakes up, and hears nothing of the first.
+        cluster.network.stall(owner.host, first)
+        cluster.network.heal(owner.host, second)
+        late = await try_append(writer, b"e1")
+        cluster.network.heal()
+        assert late is None, "LOSS: an entry beyond the end of a closed ledger was acknowledged"
+        await check_end(recoverer, writer, [b"e0"])
+
+
+async def test_t30_so_does_one_of_a_ledger_that_no_longer_names_the_bookie(clock: MockClock) -> None:
+    async with open_cluster(5) as cluster, cluster.client() as owner, cluster.client() as recoverer:
+        writer, (first, second, third) = await opened(owner)
+        cluster.network.stall(owner.host, second)
+        for spare in cluster.spares((first, second, third)):
+            cluster.network.cut(owner.host, spare.bookie_id)
+        assert await writer.append(b"e0") == 0
+        cluster.network.cut(recoverer.host, third)
+        refuse_adds(cluster.bookies[second])
+        metadata = await recoverer.ledgers.recover(writer.ledger_id)
+        assert metadata.last_entry == 0
+        assert second not in metadata.last_fragment.ensemble, "it was replaced in private"
+        await replaced(cluster.bookies[second])
+        cluster.network.stall(owner.host, first)
+        cluster.network.heal(owner.host, second)
+        late = await try_append(writer, b"e1")
+        cluster.network.heal()
+        assert late is None, "LOSS: an entry beyond the end of a closed ledger was acknowledged"
+        await check_end(recoverer, writer, [b"e0"])
+
+
+def refuse_adds(bookie: Bookie) -> None:
+    """From now on, in this life, it fences and reads and stores nothing: its disk is full."""
+
+    def add(frame: Frame, entries: Entries) -> int | Status:
+        return Status.DISK_FULL
+
+    bookie.node.engine.add = add  # type: ignore[method-assign]
+
+
+async def test_t10_t11_scenario_2_an_entry_that_was_lost_with_a_disk_is_not_denied_and_not_cut(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as owner, cluster.client() as recoverer:
+        writer, (first, second, third) = await opened(owner)
+        cluster.network.cut(owner.host, second)
+        assert await writer.append(b"e0") == 0
+        await hide(cluster, third, from_hosts=(first, second, recoverer.host))
+        await cluster.bookies[first].lose_disk()
+        await cluster.bookies[first].start()
+        await check_recovery_waits_for_the_third(cluster, recoverer, writer)
+        await check_end(recoverer, writer, [b"e0"])
+
+
+async def hide(cluster: Cluster, bookie_id: BookieId, *, from_hosts: tuple[str, ...]) -> None:
+    for host in from_hosts:
+        cluster.network.cut(host, bookie_id)
+
+
+async def check_recovery_waits_for_the_third(
+    cluster: Cluster, recoverer: Client, writer: LedgerWriter
+) -> None:
+    """The first may have lost e0, the second never had it, the third does not answer: nobody may decide."""
+    last: int | None = None
+    with contextlib.suppress(RecoveryFailed):
+        last = (await recoverer.ledgers.recover(writer.ledger_id)).last_entry
+    assert last is None, f"LOSS: it was closed at {last}, and e0 was acknowledged"
+    cluster.network.heal()
+
+
+async def test_every_bookie_of_a_ledger_loses_its_disk_in_turn_and_nothing_is_lost(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        writer, ensemble = await opened(client)
+        acknowledged = [b"entry %d" % number for number in range(30)]
+        for payload in acknowledged:
+            await writer.append(payload)
+        for bookie_id in ensemble:
+            await replaced(cluster.bookies[bookie_id])
+        await check_end(client, writer, acknowledged)
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == []
+
+
+async def test_a_log_of_ledgers_goes_on_while_a_bookie_comes_back_empty(clock: MockClock) -> None:
+    async with open_cluster(4) as cluster, cluster.client() as client:
+        done: list[tuple[int, list[bytes]]] = []
+        for round_number in range(4):
+            writer, (first, *_) = await opened(client)
+            written = [b"round %d entry %d" % (round_number, number) for number in range(10)]
+            for payload in written[:5]:
+                await writer.append(payload)
+            await cluster.bookies[first].lose_disk()
+            await cluster.bookies[first].start()
+            acknowledged = written[:5]
+            for payload in written[5:]:
+                if await try_append(writer, payload) is None:
+                    break
+                acknowledged.append(payload)
+            done.append((writer.ledger_id, acknowledged))
+        for ledger_id, acknowledged in done:
+            await client.ledgers.recover(ledger_id)
+            assert (await client.contents(ledger_id))[: len(acknowledged)] == acknowledged
+        # Only what is closed can be whole: by now all of it is.
+        await eventually(lambda: not any(b.node.engine.marks.now.limbo for b in cluster.bookies.values()))
+        for ledger_id, _ in done:
+            assert (await client.ledgers.verify(ledger_id)).unreadable == []

@@ -1,0 +1,260 @@
+"""A bookie that lost its disk comes back: refused until it is told to, marked before it answers, denying
+nothing, and whole again once it has copied what is its."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from clusters import Client, Cluster, eventually, open_cluster
+from trio.testing import MockClock
+
+from bookie.core.marks import Marks
+from ledgerlog.errors import CookieMismatch, EntryUnavailable, LedgerFenced, MetadataUnavailable
+from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.layout import cookie_path, writable_path
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.wire.frame import Kind, Status
+
+R332 = Replication(3, 3, 2)
+
+
+def marks(cluster: Cluster, bookie_id: str) -> Marks:
+    return cluster.bookies[bookie_id].node.engine.marks.now
+
+
+async def written(client: Client, count: int, replication: Replication = R332, *, close: bool = True) -> int:
+    writer = await client.ledgers.create(replication=replication)
+    for number in range(count):
+        await writer.append(b"entry %d" % number)
+    if close:
+        await writer.close()
+    return writer.ledger_id
+
+
+async def whole_again(cluster: Cluster, bookie_id: str) -> None:
+    with trio.fail_after(300):
+        await cluster.bookies[bookie_id].node.repair.wait_done()
+
+
+async def test_an_empty_disk_is_refused_until_an_operator_says_so(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        ledger_id = await written(client, 5)
+        bookie = cluster.bookies["b1"]
+        await bookie.lose_disk()
+        bookie.fix_cookie = False
+        with pytest.raises(CookieMismatch, match="bookie cookie fix"):
+            await bookie.start()
+        bookie.fix_cookie = True
+        await bookie.start()
+        await whole_again(cluster, "b1")
+        assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
+async def test_a_fixed_cookie_names_a_new_instance_everywhere(clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        bookie = cluster.bookies["b1"]
+        before = bookie.node.cookie
+        await bookie.lose_disk()
+        await bookie.start()
+        after = bookie.node.cookie
+        assert (after.bookie_id, after.cluster) == (before.bookie_id, before.cluster)
+        assert after.instance != before.instance
+        node = await bookie.store.get(cookie_path("b1"))
+        registered = await bookie.store.get(writable_path("b1"))
+        assert node is not None
+        assert node.value == after.encode()
+        assert registered is not None
+        assert BookieInfo.decode_untrusted(registered.value, "b1").instance == after.instance
+        # And the next start needs no leave.
+        await bookie.stop()
+        bookie.fix_cookie = False
+        await bookie.start()
+
+
+async def test_every_ledger_that_existed_is_fenced_and_in_limbo_and_later_ones_are_not(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        open_one = await client.ledgers.create(replication=R332)
+        await open_one.append(b"x")
+        closed = await written(client, 3)
+        await cluster.bookies["b1"].lose_disk()
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await cluster.bookies["b1"].start()
+        now = marks(cluster, "b1")
+        for ledger_id in (open_one.ledger_id, closed):
+            assert now.refuses_adds(ledger_id)
+            assert now.denies_nothing(ledger_id)
+        later = await client.ledgers.create(replication=R332)
+        assert not now.refuses_adds(later.ledger_id)
+        assert not now.denies_nothing(later.ledger_id)
+        for number in range(3):
+            await later.append(b"%d" % number)
+        await later.close()
+        assert await client.contents(later.ledger_id) == [b"0", b"1", b"2"]
+
+
+async def test_a_bookie_in_limbo_gives_what_it_has_and_says_of_the_rest_that_it_does_not_know(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        ledger_id = await written(client, 4)
+        await cluster.bookies["b1"].lose_disk()
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await cluster.bookies["b1"].start()
+        pool: ConnectionPool = client.opened.pool
+        reply = await pool.connection("b1").request(
+            Kind.READ, timeout_s=5, ledger_id=ledger_id, first=0, last=9, count=1, argument=10**6
+        )
+        assert Status(reply.header.status) is Status.UNKNOWN
+        reply = await pool.connection("b1").request(
+            Kind.READ_LAC, timeout_s=5, ledger_id=ledger_id, first=-1, last=-1
+        )
+        assert Status(reply.header.status) is Status.UNKNOWN
+        reply = await pool.connection("b1").request(Kind.LIST, timeout_s=5, ledger_id=ledger_id, first=0)
+        assert Status(reply.header.status) is Status.UNKNOWN
+        # The others are gone: nobody who could know has answered.
+        for other in ("b2", "b3"):
+            cluster.network.cut(client.host, other)
+        reader = await client.ledgers.open(ledger_id)
+        with pytest.raises(EntryUnavailable):
+            await reader.read(0, 3)
+
+
+async def test_an_open_ledger_is_recovered_and_its_owner_is_fenced(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        for number in range(10):
+            await writer.append(b"entry %d" % number)
+        await cluster.bookies["b1"].lose_disk()
+        await cluster.bookies["b1"].start()
+        await whole_again(cluster, "b1")
+        metadata = await client.ledgers.metadata(writer.ledger_id)
+        assert metadata.is_closed
+        assert metadata.last_entry == 9
+        with pytest.raises(LedgerFenced):
+            await writer.append(b"late")
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == []
+        assert cluster.bookies["b1"].node.repair.copied >= 9, "recovery itself writes the last one back"
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 2), (4, 2, 2), (5, 2, 1)])
+async def test_of_a_striped_ledger_the_bookie_copies_exactly_what_its_slot_holds(
+    clock: MockClock, shape: tuple[int, int, int]
+) -> None:
+    async with open_cluster(5) as cluster, cluster.client() as client:
+        ledger_id = await written(client, 53, Replication(*shape))
+        metadata = await client.ledgers.metadata(ledger_id)
+        (fragment,) = metadata.fragments
+        lost = fragment.ensemble[1]
+        await cluster.bookies[lost].lose_disk()
+        await cluster.bookies[lost].start()
+        await whole_again(cluster, lost)
+        due = [e for e in range(53) if metadata.replication.holds(1, e)]
+        assert cluster.bookies[lost].node.repair.copied == len(due)
+        listed = await cluster.bookies[lost].node.engine.list_entries(ledger_id, first=0, pairs_max=1000)
+        assert [e for low, high in listed.pairs for e in range(low, high + 1)] == due
+        assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
+async def test_limbo_outlives_restarts_of_both_kinds_until_the_copies_are_there(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        ledger_id = await written(client, 4)
+        bookie = cluster.bookies["b1"]
+        await bookie.lose_disk()
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await bookie.start()
+        await bookie.restart()
+        assert marks(cluster, "b1").denies_nothing(ledger_id)
+        await bookie.stop()
+        await bookie.start()
+        assert marks(cluster, "b1").denies_nothing(ledger_id)
+        cluster.network.heal()
+        await whole_again(cluster, "b1")
+        assert not marks(cluster, "b1").denies_nothing(ledger_id)
+        assert marks(cluster, "b1").refuses_adds(ledger_id), "the fence is for ever"
+        await bookie.restart()
+        assert not marks(cluster, "b1").limbo
+
+
+async def test_a_second_loss_in_the_middle_of_the_copying_starts_over(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        ledgers = [await written(client, 20) for _ in range(5)]
+        bookie = cluster.bookies["b1"]
+        for _ in range(3):
+            await bookie.lose_disk()
+            await bookie.start()
+            await eventually(lambda: bookie.node.repair.copied > 0)
+        await whole_again(cluster, "b1")
+        for ledger_id in ledgers:
+            assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
+async def test_without_the_metadata_store_a_bookie_that_lost_data_does_not_serve(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await written(client, 2)
+        bookie = cluster.bookies["b1"]
+        await bookie.kill(session_s=0)
+        del bookie.disk.files["/b1/marks"]
+        bookie.has_metadata = False
+        with pytest.raises(MetadataUnavailable):
+            await bookie.start()
+        bookie.has_metadata = True
+        await bookie.start()
+        assert marks(cluster, "b1").limbo or bookie.node.repair.copied == 0
+
+
+async def test_deleted_ledgers_leave_limbo_and_stay_fenced(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        ledger_id = await written(client, 3)
+        await client.ledgers.delete(ledger_id)
+        bookie = cluster.bookies["b1"]
+        await bookie.lose_disk()
+        await bookie.start()
+        await whole_again(cluster, "b1")
+        assert marks(cluster, "b1").refuses_adds(ledger_id)
+        assert bookie.node.repair.copied == 0
+
+
+async def test_entries_that_nobody_has_any_more_keep_their_ledger_in_limbo_and_are_named(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(2) as cluster, cluster.client() as client:
+        ledger_id = await written(client, 6, Replication(2, 2, 1))
+        for bookie in cluster.bookies.values():
+            await bookie.lose_disk()
+        for bookie in cluster.bookies.values():
+            await bookie.start()
+        lost = cluster.bookies["b1"].node.repair.lost
+        await trio.sleep(300)
+        # Each may have been the one that had them, so neither may say that they are gone.
+        assert lost == {}
+        reader = await client.ledgers.open(ledger_id)
+        with pytest.raises(EntryUnavailable):
+            await reader.read(0, 5)
+
+
+async def test_entries_that_all_others_deny_are_named_as_lost_and_still_not_denied(
+    clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_cluster(2) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=Replication(2, 2, 1))
+        cluster.network.cut(client.host, "b2")
+        for number in range(6):
+            await writer.append(b"%d" % number)
+        await writer.close()
+        await cluster.bookies["b1"].lose_disk()
+        await cluster.bookies["b1"].start()
+        repair = cluster.bookies["b1"].node.repair
+        await eventually(lambda: writer.ledger_id in repair.lost)
+        assert repair.lost == {writer.ledger_id: [(0, 5)]}
+        assert "of these entries no intact copy is left anywhere: 0..5" in caplog.text
+        assert marks(cluster, "b1").denies_nothing(writer.ledger_id)
+        cluster.network.heal()
+        reader = await client.ledgers.open(writer.ledger_id)
+        with pytest.raises(EntryUnavailable):
+            await reader.read(0, 5)
