@@ -40,13 +40,17 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     NotEnoughBookies,
     OffsetMismatch,
+    OutOfSequence,
+    PropertiesConflict,
     RecordTooLarge,
     RecoveryFailed,
     SessionExpired,
     StorageCorrupt,
     StorageError,
     StorageLocked,
+    TooManyProducers,
     Truncated,
+    TruncationPinned,
     Unauthorized,
     WireError,
     WriteQuorumUnavailable,
@@ -57,6 +61,7 @@ from ledgerlog.log.writer import LogWriter, Submission
 from ledgerlog.model.ids import Position
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Ack, Record
 
@@ -72,6 +77,7 @@ __all__ = [
     "Term",
     # logs
     "Ack",
+    "Dedupe",
     "Log",
     "LogReader",
     "LogWriter",
@@ -111,13 +117,17 @@ __all__ = [
     "MetadataUnavailable",
     "NotEnoughBookies",
     "OffsetMismatch",
+    "OutOfSequence",
+    "PropertiesConflict",
     "RecordTooLarge",
     "RecoveryFailed",
     "SessionExpired",
     "StorageCorrupt",
     "StorageError",
     "StorageLocked",
+    "TooManyProducers",
     "Truncated",
+    "TruncationPinned",
     "Unauthorized",
     "WireError",
     "WriteQuorumUnavailable",

@@ -40,8 +40,12 @@ __all__ = [
     "AppendUnknown",
     "Truncated",
     "OffsetMismatch",
+    "OutOfSequence",
+    "TooManyProducers",
     "RecordTooLarge",
     "CursorConflict",
+    "PropertiesConflict",
+    "TruncationPinned",
     "BookieUnavailable",
     "BookieReadOnly",
     "Unauthorized",
@@ -232,6 +236,34 @@ class OffsetMismatch(LedgerLogError):
         self.actual = actual
 
 
+class OutOfSequence(LedgerLogError):
+    """A record's sequence does not continue its producer's; nothing was written by this call.
+
+    ``last`` is the last sequence that was taken of this producer. Beyond ``last + 1``: records before this
+    one have not arrived. At or below ``last``: it was left out, or came so long ago that its offset is
+    forgotten and it is in the log already."""
+
+    def __init__(self, name: str, producer: str, sequence: int, last: int, why: str) -> None:
+        super().__init__(
+            f"log {name!r}: sequence {sequence} of producer {producer!r} does not follow {last}: {why}"
+        )
+        self.name = name
+        self.producer = producer
+        self.sequence = sequence
+        self.last = last
+
+
+class TooManyProducers(LedgerLogError):
+    """The log remembers as many producers as it may, all of them younger than it must; nothing was written.
+
+    Use fewer ids, or enter the writer with a larger ``Dedupe.max_producers`` or a smaller ``keep_s``."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(f"log {name!r} remembers {limit} producers already, all of them in use of late")
+        self.name = name
+        self.limit = limit
+
+
 class RecordTooLarge(InvalidArgument):
     """A record or entry is over its size bound; nothing was written for it."""
 
@@ -243,6 +275,28 @@ class RecordTooLarge(InvalidArgument):
 
 class CursorConflict(LedgerLogError):
     """Somebody else moved the cursor since it was read."""
+
+
+class PropertiesConflict(LedgerLogError):
+    """The log's properties are not what they were expected to be; nothing was changed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"log {name!r} has other properties than was expected; nothing was changed")
+        self.name = name
+
+
+class TruncationPinned(LedgerLogError):
+    """Cursors pin records that were to be truncated; nothing was changed. ``offset`` is the first pinned
+    one."""
+
+    def __init__(self, name: str, cursor: str, offset: int) -> None:
+        super().__init__(
+            f"log {name!r}: cursor {cursor!r} pins the records from offset {offset} on; "
+            "move it, or truncate in spite of it"
+        )
+        self.name = name
+        self.cursor = cursor
+        self.offset = offset
 
 
 # --- bookies, wire, storage -------------------------------------------------------------------

@@ -79,6 +79,36 @@ LOG_PROPERTIES_BYTES_MAX = 64 * KIB
 LOG_CLOSE_TIMEOUT_S = 15.0
 """Leaving a log writer drains and closes within this time, or leaves the ledger to the next opener."""
 
+LOG_LINGER_S_MAX = 1.0
+"""A record waits for company for so long at most, whatever its writer was asked for."""
+
+PRODUCER_ID_BYTES_MAX = 64
+"""A producer's id, in UTF-8."""
+
+LOG_PRODUCERS = 10_000
+LOG_PRODUCERS_MAX = 32 * KIB
+"""Producers that a log's leader remembers; the table of the most of them fits into one entry."""
+
+LOG_PRODUCER_RUNS_MAX = 16
+"""Stretches of consecutive records that are remembered of each producer."""
+
+LOG_PRODUCER_KEEP_S = 86_400.0
+"""A producer is remembered for so long after its last append."""
+
+LOG_CHECKPOINT_BYTES = 8 * MIB
+LOG_CHECKPOINT_ENTRIES = 4 * KIB
+"""The table of producers is written again after so many bytes or entries of a ledger: what a takeover
+replays at most. A table so large that this were more than a thirty-second of what is written comes later."""
+
+CURSOR_PROPERTIES_BYTES_MAX = 16 * KIB
+"""A cursor's properties, keys and values together, in UTF-8."""
+
+LOG_RETENTION_LOOK_S = 60.0
+"""How often a log's leader looks for what its retention lets go."""
+
+LOG_SWEEP_AGE_S = 3600.0
+"""A ledger that no list names is not swept before it is this old."""
+
 LOG_RESOLVE_TIMEOUT_S = 5.0
 """A deposed log writer tries for this long to find out what recovery kept of its last appends."""
 
@@ -172,3 +202,5 @@ assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX
 assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_MAX  # a segment's worst case
+assert LOG_PRODUCERS <= LOG_PRODUCERS_MAX
+assert LOG_PRODUCERS_MAX * (PRODUCER_ID_BYTES_MAX + 34) + KIB < ENTRY_BYTES_MAX  # one run of each

@@ -43,15 +43,20 @@ from ledgerlog.limits import (
     LOG_ENTRY_BYTES_TARGET,
     LOG_WINDOW_BYTES,
     LOG_WINDOW_RECORDS,
+    PRODUCER_ID_BYTES_MAX,
     RECORD_BYTES_MAX,
 )
 from ledgerlog.model.ids import NO_ENTRY, Position
+from ledgerlog.model.producer import NumberedRecords
 from ledgerlog.model.record import Ack
 
 __all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
 
 RECORD_OVERHEAD = 4
 """Bytes that a record takes in an entry besides its own: its length."""
+
+_NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
+"""Bytes at most that it takes to say whose some records are."""
 
 _GROUP_COST_MAX = ENTRY_BYTES_MAX - KIB
 """The most that records and their lengths may take in one entry."""
@@ -90,6 +95,7 @@ class Batch:
         "first_offset",
         "first_ticket",
         "ledger_id",
+        "numbered",
         "records",
         "size",
         "state",
@@ -114,6 +120,8 @@ class Batch:
         """Slots that are written at the given offset or not at all."""
         self.dropped: dict[int, OffsetMismatch | None] | None = None
         """Slots that were taken back (None), or whose condition failed."""
+        self.numbered: list[NumberedRecords] | None = None
+        """Which slots are whose, where producers number their records. None of these is ever dropped."""
         self._dropped_slots: list[int] = []
 
     @property
@@ -130,6 +138,27 @@ class Batch:
     def live_slot(self, slot: int) -> int:
         """Where a record lies in the entry, now that those that were dropped are left out."""
         return slot - bisect_left(self._dropped_slots, slot) if self.dropped else slot
+
+    def number(self, producer_id: str, slot: int, count: int, first_sequence: int) -> None:
+        """The ``count`` records from ``slot`` on, just added, are a producer's."""
+        numbered = self.numbered = self.numbered or []
+        if numbered:
+            last = numbered[-1]
+            if (last.producer_id, last.slot + last.length, last.first_sequence + last.length) == (
+                producer_id,
+                slot,
+                first_sequence,
+            ):
+                numbered[-1] = last._replace(length=last.length + count)
+                return
+        numbered.append(NumberedRecords(producer_id, slot, count, first_sequence))
+        self.cost += _NUMBERED_OVERHEAD
+
+    def live_numbered(self) -> list[NumberedRecords]:
+        """``numbered``, by the slots of the entry."""
+        if not self.dropped:
+            return self.numbered or []
+        return [one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]
 
     def ack(self, slot: int) -> Ack:
         """The answer for one record of a durable batch. Raises OffsetMismatch where its condition failed
@@ -178,8 +207,12 @@ class AppendQueue:
         window_records: int = LOG_WINDOW_RECORDS,
         window_bytes: int = LOG_WINDOW_BYTES,
     ) -> None:
-        if window_records < 1:
-            raise InvalidArgument(f"the window must be at least one record, not {window_records}")
+        if window_records < 1 or window_bytes < 1:
+            raise InvalidArgument(
+                f"the window must be at least one record and one byte, not {window_records}, {window_bytes}"
+            )
+        if not 1 <= entry_bytes <= _GROUP_COST_MAX:
+            raise InvalidArgument(f"entries of {entry_bytes} bytes: it must be 1 to {_GROUP_COST_MAX}")
         self._name = name
         self._epoch = epoch
         self._entry_bytes = entry_bytes
@@ -229,6 +262,11 @@ class AppendQueue:
     @property
     def has_queued(self) -> bool:
         return bool(self._queued)
+
+    @property
+    def open_ticket(self) -> int:
+        """The first ticket of the batch that still takes records; of the next record if there is none."""
+        return self.next_ticket if self._open is None else self._open.first_ticket
 
     @property
     def has_full(self) -> bool:
@@ -320,7 +358,8 @@ class AppendQueue:
     # --- taking back --------------------------------------------------------------------------
 
     def take_back(self, batch: Batch, start: int, stop: int) -> bool:
-        """Drop the records in some slots unless their batch was sent already; whether they were."""
+        """Drop the records in some slots unless their batch was sent already; whether they were. Records of
+        numbered producers are not taken back: whoever repeats one must find what became of it."""
         if batch.state is not BatchState.QUEUED:
             return False
         for slot in range(start, stop):

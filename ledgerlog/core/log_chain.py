@@ -83,6 +83,8 @@ def count_segment(
         return NOTHING
     if contents.first_offset > start_offset and follows_open:
         return NOTHING
+    if contents.first_offset == contents.end_offset == start_offset:
+        return NOTHING  # A checkpoint of the producers, and no record.
     if contents.first_offset != start_offset or contents.end_offset <= start_offset:
         raise EntryCorrupt(
             ledger_id,
@@ -109,12 +111,21 @@ class TakeoverNeed(enum.Enum):
 
 
 class Takeover:
-    """Becoming the leader of a log, or with ``seal=True`` ending it: the same without a new ledger."""
+    """Becoming the leader of a log, or with ``seal=True`` ending it: the same without a new ledger.
+    ``dedupe`` switches deduplication on or off; None leaves it as it is."""
 
-    def __init__(self, name: str, *, new_token: Callable[[], bytes], seal: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        new_token: Callable[[], bytes],
+        seal: bool = False,
+        dedupe: bool | None = None,
+    ) -> None:
         self._name = name
         self._new_token = new_token
         self._seal = seal
+        self._dedupe = dedupe
         self._counts: list[SegmentCounts] = []
         self._garbage: list[int] = []
         self._was_unsettled = False  # A write that names a ledger of ours may still be on its way.
@@ -210,7 +221,9 @@ class Takeover:
         elif self.ledger_id is None:
             self.need = TakeoverNeed.CREATE
         else:
-            self.record = self.base.taken_over(self._counts, self.ledger_id, self._new_token())
+            self.record = self.base.taken_over(
+                self._counts, self.ledger_id, self._new_token(), dedupe=self._dedupe
+            )
             self.need = TakeoverNeed.WRITE
 
     def _is_settled_by(self, metadata: LogMetadata | None, version: int) -> bool:

@@ -158,7 +158,8 @@ class Keeper:
                     await self._close()
                 case LeadershipNeed.SPARE:
                     spare = await self._client.ledgers.create(
-                        replication=core.metadata.replication, metadata=ledger_labels(core.metadata)
+                        replication=core.metadata.replication,
+                        metadata=ledger_labels(core.metadata, core.epoch),
                     )
                     self._spare = spare
                     core.on_spare(spare.ledger_id)

@@ -14,17 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from typing import Literal
 
 import attrs
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed
+from ledgerlog.limits import LOG_LINGER_S_MAX, RECORD_BYTES_MAX
 from ledgerlog.log.places import find_tail
 from ledgerlog.log.reader import LogReader, Start, check_start, open_reader
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.sender import SendOptions
 from ledgerlog.log.takeover import UNSETTLED, delete_ledgers, seal
-from ledgerlog.log.writer import LogWriter, lead
+from ledgerlog.log.writer import LogWriter, WriterOptions, lead
 from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy, Segment
+from ledgerlog.model.producer import Dedupe, check_producer_id
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
 
@@ -75,21 +79,62 @@ class Log:
         """The number of this log, never given to another."""
         return self._incarnation
 
-    def writer(self, *, window: int | None = None) -> AbstractAsyncContextManager[LogWriter]:
+    def writer(
+        self,
+        *,
+        producer: str | None = None,
+        dedupe: Dedupe | bool | None = None,
+        window: int | None = None,
+        window_bytes: int | None = None,
+        entry_bytes: int | None = None,
+        linger_s: float = 0.0,
+        compression: Literal["zstd"] | None = None,
+    ) -> AbstractAsyncContextManager[LogWriter]:
         """Leadership of the log for the body of an ``async with``. Entering takes the log over: it fences
         whoever led before, finds out where his records end, and raises the epoch.
 
-        ``window`` bounds the records that are taken and not yet durable (default
-        ``limits.LOG_WINDOW_RECORDS``; bytes are bounded by ``limits.LOG_WINDOW_BYTES``).
+        ``window`` and ``window_bytes`` bound what is taken and not yet durable (default
+        ``limits.LOG_WINDOW_RECORDS`` and ``limits.LOG_WINDOW_BYTES``). Records are packed into entries of
+        about ``entry_bytes`` (default ``limits.LOG_ENTRY_BYTES_TARGET``). While few entries are on their way
+        a record is sent at once; with ``linger_s`` it waits up to so many seconds for others to share its
+        entry. ``compression`` packs the records of each entry where that makes it smaller; readers need not
+        be told.
 
-        Entering raises LogNotFound; LogSealed; RecoveryFailed and NotEnoughBookies (retryable: too few
-        bookies answer); EntryCorrupt. Leaving sends what was taken, waits until it is durable and closes
-        the ledger, for at most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that
-        nobody waited for could not be brought to an end. Leaving by a cancellation leaves the ledger open
-        for the next leader to recover."""
-        if window is not None and (not isinstance(window, int) or window < 1):
-            raise InvalidArgument(f"the window must be at least one record, not {window!r}")
-        return lead(self._client, self._registry, self._name, self._incarnation, window=window)
+        ``dedupe`` switches deduplication on (True, or a ``Dedupe`` with its bounds) or off (False); by
+        default it stays as the log has it, off in a new log, and naming a ``producer`` switches it on. It is
+        a matter of the log: once on, every later leader keeps the table. ``producer`` is whose the sequences
+        of ``append`` are unless it says otherwise.
+
+        InvalidArgument at once. Entering raises LogNotFound; LogSealed; RecoveryFailed and NotEnoughBookies
+        (retryable: too few bookies answer); EntryCorrupt; with deduplication EntryUnavailable as well
+        (retryable). Leaving sends what was taken, waits until it is durable and closes the ledger, for at
+        most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that nobody waited for could
+        not be brought to an end. Leaving by a cancellation leaves the ledger open for the next leader to
+        recover."""
+        for bound, what in ((window, "window"), (window_bytes, "window_bytes"), (entry_bytes, "entry_bytes")):
+            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
+                raise InvalidArgument(f"{what} must be at least one, not {bound!r}")
+        if not isinstance(linger_s, int | float) or not 0 <= linger_s <= LOG_LINGER_S_MAX:
+            raise InvalidArgument(f"linger_s must be 0 to {LOG_LINGER_S_MAX}, not {linger_s!r}")
+        if compression not in (None, "zstd"):
+            raise InvalidArgument(f"compression is None or 'zstd', not {compression!r}")
+        if producer is not None and dedupe is False:
+            raise InvalidArgument("a producer needs deduplication")
+        if not (dedupe is None or isinstance(dedupe, bool | Dedupe)):
+            raise InvalidArgument(f"dedupe is a bool or a Dedupe, not {dedupe!r}")
+        bounds = {"window_records": window, "window_bytes": window_bytes, "entry_bytes": entry_bytes}
+        options = WriterOptions(
+            send=SendOptions(
+                linger_s=linger_s,
+                compress=compression is not None,
+                **{name: bound for name, bound in bounds.items() if bound is not None},
+            ),
+            producer=None if producer is None else check_producer_id(producer),
+            dedupe=dedupe,
+        )
+        if options.send.entry_bytes > RECORD_BYTES_MAX:
+            raise InvalidArgument(f"entry_bytes is {entry_bytes}, over {RECORD_BYTES_MAX}")
+        return lead(self._client, self._registry, self._name, self._incarnation, options=options)
 
     def read(
         self, start: Start = "earliest", *, until: int | None = None, follow: bool = False

@@ -237,7 +237,7 @@ class LogReader:
                 f"{self._offset}",
             )
         self._offset = header.end_offset
-        if header.timestamp_ms < self._not_before_ms:
+        if header.timestamp_ms < self._not_before_ms or header.is_checkpoint:
             return True
         batch = batch.between(self._first_offset, self._until)
         if len(batch):

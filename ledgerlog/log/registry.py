@@ -34,11 +34,16 @@ INCARNATION_LABEL = "log-incarnation"
 NAME_LABEL = "log-name"
 
 
-def ledger_labels(metadata: LogMetadata) -> dict[str, bytes]:
-    """What a ledger's own metadata says of the log that it was made for."""
+EPOCH_LABEL = "log-epoch"
+
+
+def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
+    """What a ledger's own metadata says of the log that it was made for, and of the leader who made it. Only
+    that leader can list it, and only while ``epoch`` is his (``log.sweep``)."""
     return {
         NAME_LABEL: metadata.name.encode(),
         INCARNATION_LABEL: str(metadata.incarnation).encode(),
+        EPOCH_LABEL: str(epoch).encode(),
     }
 
 

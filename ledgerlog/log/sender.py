@@ -6,7 +6,12 @@
     keeper     one task that rolls, closes and watches (``log.keeper``); it asks here what is drained
 
 A lone record is on the wire before its caller first waits, and a busy writer pays the protocol once
-per entry of ``limits.LOG_ENTRY_BYTES_TARGET``. There is no timer and no task per record.
+per entry of ``limits.LOG_ENTRY_BYTES_TARGET``. There is no timer and no task per record. With ``linger_s`` a
+batch that takes more records waits for them that long, which is one timer for all.
+
+**Deduplication.** The table of producers (``core.producers``) grows with what is sent, and goes into the log
+as a checkpoint: before the first records of each ledger, and again after so much that replaying it would make
+a takeover slow.
 
 **The end.** A leadership ends once: the writer is left, or a ledger of it fails, or the record shows a
 successor. From then on nothing more is sent. What was never sent is surely not in the log. What
@@ -28,15 +33,24 @@ import trio
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.watermark import Watermark, fresh
 from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.core.append_queue import AppendQueue
+from ledgerlog.core.append_queue import AppendQueue, Batch
 from ledgerlog.core.log_chain import Leadership
+from ledgerlog.core.producers import Producers
 from ledgerlog.errors import LedgerLogError, LogSealed, LostLeadership, NotEnoughBookies
-from ledgerlog.limits import LOG_RESOLVE_TIMEOUT_S, WRITER_FRAMES_OUTSTANDING
+from ledgerlog.limits import (
+    LOG_CHECKPOINT_BYTES,
+    LOG_CHECKPOINT_ENTRIES,
+    LOG_ENTRY_BYTES_TARGET,
+    LOG_RESOLVE_TIMEOUT_S,
+    LOG_WINDOW_BYTES,
+    LOG_WINDOW_RECORDS,
+    WRITER_FRAMES_OUTSTANDING,
+)
 from ledgerlog.log.keeper import Keeper
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.model.log import NOTHING, LogMetadata, RollPolicy, SegmentCounts
-from ledgerlog.wire.records import encode_entry
+from ledgerlog.wire.records import Numbering, encode_checkpoint, encode_entry
 
 _LATE_ROLL_S = 1.0
 """How soon a roll by age is wanted again where the roll before it had not ended."""
@@ -50,6 +64,34 @@ _SPARE_AT = 0.75
 logger = logging.getLogger(__name__)
 
 
+@attrs.frozen(kw_only=True)
+class SendOptions:
+    """How records become entries."""
+
+    window_records: int = LOG_WINDOW_RECORDS
+    window_bytes: int = LOG_WINDOW_BYTES
+    entry_bytes: int = LOG_ENTRY_BYTES_TARGET
+    linger_s: float = 0.0
+    compress: bool = False
+
+
+@attrs.define
+class _Checkpoint:
+    """A table of producers that was sent to a ledger, and what was sent after it."""
+
+    entry_id: int
+    size: int
+    byte_length: int = 0
+    entries: int = 0
+
+    @property
+    def is_old(self) -> bool:
+        """Whether replaying what follows it, rather than it, would make a takeover slow."""
+        return self.byte_length >= max(LOG_CHECKPOINT_BYTES, 32 * self.size) or self.entries >= max(
+            LOG_CHECKPOINT_ENTRIES, self.size // 32
+        )
+
+
 @attrs.define
 class _Segment:
     """What this leadership has sent to one ledger."""
@@ -61,6 +103,7 @@ class _Segment:
     last_ms: int | None = None
     since: float = math.inf
     """trio's time of the first entry; an empty ledger does not age."""
+    checkpoint: _Checkpoint | None = None
 
     def counts(self) -> SegmentCounts:
         if not self.record_count:
@@ -88,7 +131,8 @@ class Sender:
         *,
         client: LedgerClient,
         registry: LogRegistry,
-        window: int,
+        options: SendOptions,
+        producers: Producers | None = None,
     ) -> None:
         self._client = client
         self._registry = registry
@@ -97,8 +141,20 @@ class Sender:
         self._now_ms = client.environment.now_ms
         self.epoch = metadata.epoch
         self.queue = AppendQueue(
-            metadata.name, epoch=metadata.epoch, next_offset=metadata.counted_end, window_records=window
+            metadata.name,
+            epoch=metadata.epoch,
+            next_offset=metadata.counted_end,
+            entry_bytes=options.entry_bytes,
+            window_records=options.window_records,
+            window_bytes=options.window_bytes,
         )
+        self.producers = producers
+        """Who appended what; None where the log has no deduplication."""
+        self._compress = options.compress
+        self._linger_s = options.linger_s
+        self._due_ticket = 0
+        """With lingering: an open batch that begins below this ticket has lingered enough."""
+        self._linger_wanted = trio.Event()
         self.answered = Watermark()
         """The last ticket that is answered. It fails once everything is, at the end."""
         self.refusal: LedgerLogError | None = None
@@ -149,26 +205,36 @@ class Sender:
         segment = self.segment
         writer = segment.writer
         while self.failure is None:
-            batch = queue.first_to_send(full_only=queue.entries_sent >= WRITER_FRAMES_OUTSTANDING)
+            full_only = queue.entries_sent >= WRITER_FRAMES_OUTSTANDING or (
+                self._linger_s > 0 and queue.open_ticket >= self._due_ticket
+            )
+            batch = queue.first_to_send(full_only=full_only)
             if batch is None:
+                if self._linger_s > 0 and queue.has_queued:
+                    self._linger_wanted.set()
                 break
             if not writer.has_room:
                 if writer.failure is None:  # One that failed has no room any more, and tells its failure.
                     self._room_wanted.set()
                 break
             self._last_ms = now_ms = max(self._last_ms, self._now_ms())
-            payload = encode_entry(
-                batch.live_records(),
-                epoch=self.epoch,
-                first_offset=batch.first_offset,
-                timestamp_ms=now_ms,
-                bytes_before=self.bytes_total,
-            )
             try:
+                numbering = None if self.producers is None else self._numbering(self.producers, batch, now_ms)
+                payload = encode_entry(
+                    batch.live_records(),
+                    epoch=self.epoch,
+                    first_offset=batch.first_offset,
+                    timestamp_ms=now_ms,
+                    bytes_before=self.bytes_total,
+                    numbering=numbering,
+                    compress=self._compress,
+                )
                 entry_id = writer.push((payload,))
             except LedgerLogError as failure:
                 self.on_lost(failure)
                 break
+            if numbering is not None:
+                self._on_numbered(numbering, batch, now_ms)
             self.entries_appended += 1
             self.bytes_total += batch.size
             segment.record_count += batch.live_count
@@ -183,6 +249,43 @@ class Sender:
             used = segment.used(self._policy)
             if used >= _SPARE_AT:
                 self._want_roll(used)
+
+    def now_ms(self) -> int:
+        """The leader's clock, which never goes back."""
+        return max(self._last_ms, self._now_ms())
+
+    def hurry(self) -> None:
+        """Send what was taken without lingering."""
+        self._due_ticket = self.queue.next_ticket
+        self.pump()
+
+    def _numbering(self, producers: Producers, batch: Batch, now_ms: int) -> Numbering:
+        """What the next entry says of producers. Sends a checkpoint first where one is due."""
+        segment = self.segment
+        checkpoint = segment.checkpoint
+        if checkpoint is None or checkpoint.is_old:
+            writer = segment.writer
+            entry_id = writer.last_add_pushed + 1
+            payload = encode_checkpoint(
+                producers.checkpoint(now_ms),
+                entry_id=entry_id,
+                epoch=self.epoch,
+                first_offset=batch.first_offset,
+                timestamp_ms=now_ms,
+                bytes_before=self.bytes_total,
+            )
+            pushed = writer.push((payload,))
+            assert pushed == entry_id, "the entry is the one that it says it is"
+            checkpoint = segment.checkpoint = _Checkpoint(entry_id, len(payload))
+        return Numbering(checkpoint.entry_id, batch.live_numbered())
+
+    def _on_numbered(self, numbering: Numbering, batch: Batch, now_ms: int) -> None:
+        assert self.producers is not None
+        assert self.segment.checkpoint is not None
+        if numbering.numbered:
+            self.producers.on_sent(numbering.numbered, batch.first_offset, now_ms)
+        self.segment.checkpoint.byte_length += batch.size
+        self.segment.checkpoint.entries += 1
 
     def _want_roll(self, used: float) -> None:
         chain = self.chain
@@ -261,6 +364,8 @@ class Sender:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keeper.watch, self._client.store)
             nursery.start_soon(self._make_room)
+            if self._linger_s > 0:
+                nursery.start_soon(self._linger)
             await self.keeper.run()
             nursery.cancel_scope.cancel()
         if self.failure is not None:
@@ -287,6 +392,18 @@ class Sender:
             with contextlib.suppress(LedgerLogError):
                 # The failure of a ledger that still matters is told by its progress.
                 await self.segment.writer.wait_room()
+            self.pump()
+
+    async def _linger(self) -> None:
+        """Send an open batch once its first record has waited for company long enough."""
+        while True:
+            await self._linger_wanted.wait()
+            ticket = self.queue.open_ticket
+            await trio.sleep(self._linger_s)
+            # What was wanted meanwhile is seen by the pump, which wants it again where it is not sent.
+            self._linger_wanted = trio.Event()
+            # What came later may have made the batch full, and then another one is open by now.
+            self._due_ticket = max(self._due_ticket, ticket + 1)
             self.pump()
 
     async def _resolve(self) -> None:
@@ -339,6 +456,8 @@ class Sender:
         if self.refusal is None:
             self.refusal = LostLeadership(self._name, None, "its writer was left")
         self.chain.finish()
+        self._linger_s = 0.0
+        self.pump()
         self.keeper.look()
         await self._over.wait()
 

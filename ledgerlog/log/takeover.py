@@ -12,15 +12,17 @@ import trio
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.ledgers import Ledgers
+from ledgerlog.client.reader import LedgerReader
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.log_chain import Contents, Takeover, TakeoverNeed
+from ledgerlog.core.producers import Producers
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.store import NodeMissing, VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.log import LogMetadata
-from ledgerlog.wire.records import decode_header
+from ledgerlog.wire.records import decode_checkpoint, decode_header, decode_numbering
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +31,20 @@ UNSETTLED = (VersionConflict, NodeMissing, MetadataOutcomeUnknown)
 
 
 async def take_over(
-    client: LedgerClient, registry: LogRegistry, name: str, incarnation: int
+    client: LedgerClient,
+    registry: LogRegistry,
+    name: str,
+    incarnation: int,
+    *,
+    dedupe: bool | None = None,
 ) -> tuple[LogMetadata, int, LedgerWriter]:
     """Become the leader: the log's record and version with the new epoch, and the writer of its new ledger.
+    ``dedupe`` switches deduplication on or off from here on; None leaves it as it is.
 
     Raises LogNotFound, LogSealed; RecoveryFailed and NotEnoughBookies (retryable) where too few bookies
     answer to end the ledgers of the leader before; MetadataUnavailable; EntryCorrupt. Cancelling leaves
     at most a ledger behind that nobody lists."""
-    core = Takeover(name, new_token=client.environment.new_token)
+    core = Takeover(name, new_token=client.environment.new_token, dedupe=dedupe)
     writer = await _run(client, registry, core, incarnation)
     assert core.record is not None
     assert writer is not None
@@ -69,7 +77,8 @@ async def _run(
                 case TakeoverNeed.CREATE:
                     assert core.base is not None
                     writer = await client.ledgers.create(
-                        replication=core.base.replication, metadata=ledger_labels(core.base)
+                        replication=core.base.replication,
+                        metadata=ledger_labels(core.base, core.base.epoch + 1),
                     )
                     core.on_created(writer.ledger_id)
                 case TakeoverNeed.WRITE:
@@ -116,6 +125,39 @@ async def recover_contents(ledgers: Ledgers, ledger_id: int) -> Contents | None:
         first_ms=bottom.timestamp_ms,
         last_ms=top.timestamp_ms,
     )
+
+
+async def load_producers(ledgers: Ledgers, metadata: LogMetadata, producers: Producers) -> None:
+    """Bring the table of producers to what it is at the end of the counted segments: the newest checkpoint,
+    and the entries behind it. Errors as for reading."""
+    assert metadata.dedupe_epoch is not None
+    for segment in reversed(metadata.segments):
+        if not segment.record_count:
+            continue  # If it holds a checkpoint, then of what the segment before it tells as well.
+        if segment.epoch < metadata.dedupe_epoch:
+            return
+        reader = await ledgers.open(segment.ledger_id)
+        last = await reader.last_add_confirmed()
+        if last != NO_ENTRY:
+            await _replay(reader, last, producers)
+        return
+
+
+async def _replay(reader: LedgerReader, last: int, producers: Producers) -> None:
+    ledger_id = reader.ledger_id
+    (payload,) = await reader.read(last, last)
+    _, numbering = decode_numbering(payload, ledger_id=ledger_id, entry_id=last)
+    at = numbering.checkpoint_entry
+    is_checkpoint = True
+    while at <= last:
+        for payload in await reader.read_batch(at, last):
+            header, numbering = decode_numbering(payload, ledger_id=ledger_id, entry_id=at)
+            if is_checkpoint:
+                producers.load(decode_checkpoint(payload, ledger_id=ledger_id, entry_id=at))
+                is_checkpoint = False
+            else:
+                producers.replay(numbering.numbered, header.first_offset, header.timestamp_ms)
+            at += 1
 
 
 async def delete_ledgers(ledgers: Ledgers, ledger_ids: list[int]) -> None:

@@ -5,6 +5,11 @@ one reschedule and nothing else; everything behind that is the ``Sender``'s. Her
 what is checked before a record is taken, the line in front of a full window, what a cancellation
 takes back, and which error tells what about a record.
 
+**Numbered records.** Where a record comes with its producer's sequence, ``core.producers`` says whether it is
+new. Calls with sequences are taken one after the other, so that what one finds to be new is taken before
+the next asks. A record that is there already is answered with where it is; one that is on its way, with
+what becomes of it.
+
 **Which error.** AppendUnknown means that a record was sent and nobody could tell in time whether it is
 in the log. Every other error means that it is not there.
 """
@@ -23,20 +28,27 @@ import trio
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.watermark import fresh
 from ledgerlog.core.append_queue import Batch, BatchState, cumulative, group_cost
-from ledgerlog.errors import AppendUnknown, InvalidArgument, LedgerLogError, RecordTooLarge
+from ledgerlog.core.producers import Known, Producers
+from ledgerlog.errors import (
+    AppendUnknown,
+    InvalidArgument,
+    LedgerLogError,
+    OutOfSequence,
+    RecordTooLarge,
+)
 from ledgerlog.limits import (
     LOG_CLOSE_TIMEOUT_S,
-    LOG_WINDOW_RECORDS,
     RECORD_BYTES_MAX,
     WRITER_FRAMES_OUTSTANDING,
 )
 from ledgerlog.log.beside import beside
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.sender import Sender
-from ledgerlog.log.takeover import take_over
+from ledgerlog.log.sender import Sender, SendOptions
+from ledgerlog.log.takeover import load_producers, take_over
+from ledgerlog.model.producer import Dedupe, check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 
-__all__ = ["LogWriter", "Submission", "WriterStatistics", "lead"]
+__all__ = ["LogWriter", "Submission", "WriterOptions", "WriterStatistics", "lead"]
 
 
 @attrs.frozen(kw_only=True)
@@ -62,28 +74,48 @@ class WriterStatistics:
 class Submission:
     """A record that is on its way. It goes there whether or not anybody waits."""
 
-    __slots__ = ("_batch", "_slot", "_ticket", "_writer")
+    __slots__ = ("_batch", "_is_duplicate", "_slot", "_ticket", "_writer")
 
-    def __init__(self, writer: LogWriter, batch: Batch, slot: int, ticket: int) -> None:
+    def __init__(
+        self, writer: LogWriter, batch: Batch, slot: int, ticket: int, *, is_duplicate: bool = False
+    ) -> None:
         self._writer = writer
         self._batch = batch
         self._slot = slot
         self._ticket = ticket
+        self._is_duplicate = is_duplicate
 
     async def wait(self) -> Ack:
         """The record's Ack once it is durable. Errors as for ``LogWriter.append``. Cancelling abandons the
         wait and not the record; it may be waited for again, and by several tasks."""
         await self._writer._wait(self._batch, self._ticket)
-        return self._batch.ack(self._slot)
+        ack = self._batch.ack(self._slot)
+        return ack._replace(duplicate=True) if self._is_duplicate else ack
+
+
+class _Answered(Submission):
+    """A record that was there before it was submitted."""
+
+    __slots__ = ("_ack",)
+
+    def __init__(self, ack: Ack) -> None:
+        self._ack = ack
+
+    async def wait(self) -> Ack:
+        await trio.lowlevel.checkpoint()
+        return self._ack
 
 
 class LogWriter:
     """The leader of a log, from ``async with log.writer()``. Any number of tasks may append at once; the
     records get their offsets in the order in which they were taken."""
 
-    def __init__(self, name: str, sender: Sender) -> None:
+    def __init__(self, name: str, sender: Sender, producer: str | None = None) -> None:
         self._name = name
         self._sender = sender
+        self._producer = producer
+        self._numbered_gate = trio.StrictFIFOLock()
+        """Held by a call with sequences from asking what is new until all of that is taken."""
         # These are looked at for each record.
         self._queue = sender.queue
         self._answered = sender.answered
@@ -129,11 +161,24 @@ class LogWriter:
 
     # --- appending ----------------------------------------------------------------------------
 
-    async def append(self, data: bytes, *, expected_offset: int | None = None) -> Ack:
+    async def append(
+        self,
+        data: bytes,
+        *,
+        expected_offset: int | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> Ack:
         """Append one record; its Ack once it is durable on an ack quorum and so is all before it.
 
         ``data`` is 0 to ``limits.RECORD_BYTES_MAX`` bytes. With ``expected_offset`` it is written at that
         offset or not at all. Waits for a place in the window first.
+
+        With ``sequence``, the record's number among those of its ``producer`` (default: that of the writer),
+        it is written once, however often it is appended: a repeat gives the first one's offset, with
+        ``duplicate`` set, whoever led the log meanwhile. It needs a writer with deduplication (see
+        ``Log.writer``), excludes ``expected_offset``, and is not taken back by a cancellation: repeat it.
+        OutOfSequence, TooManyProducers: it was not written.
 
         LostLeadership, LogSealed, NotEnoughBookies, OffsetMismatch, RecordTooLarge, InvalidArgument: it was
         not written. AppendUnknown: it may or may not be in the log. Cancelled before it was sent, it is not
@@ -143,6 +188,11 @@ class LogWriter:
         size = len(data)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(size, RECORD_BYTES_MAX)
+        if sequence is not None or producer is not None:
+            if expected_offset is not None:
+                raise InvalidArgument("a record has a sequence or an expected offset, not both")
+            (ack,) = await self._append_numbered([data], [size], sequence, producer, atomic=True)
+            return ack
         queue = self._queue
         if not self._is_free_for(size):
             await self._wait_room(size)
@@ -164,12 +214,23 @@ class LogWriter:
             return batch.ack(slot)
         raise failure
 
-    async def append_many(self, datas: Sequence[bytes], *, atomic: bool = False) -> list[Ack]:
+    async def append_many(
+        self,
+        datas: Sequence[bytes],
+        *,
+        atomic: bool = False,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> list[Ack]:
         """Append records in their order, pipelined through the window; one Ack for each once all are durable.
         Other tasks' records may come in between. An empty sequence gives an empty list.
 
         ``atomic`` puts them into one entry: they are in the log all together or not at all, at consecutive
         offsets; RecordTooLarge where they are over about ``limits.ENTRY_BYTES_MAX`` together.
+
+        ``sequence`` is that of the first record, the others follow it; see ``append``. Those at the start
+        that are there already are answered as duplicates, the others are written; of an atomic group all or
+        none.
 
         Errors as for ``append``, RecordTooLarge and InvalidArgument before anything is taken. After another
         error, and after a cancellation, a prefix of the records may be in the log; where that is so, or
@@ -181,6 +242,8 @@ class LogWriter:
             return []
         if max(sizes) > RECORD_BYTES_MAX:
             raise RecordTooLarge(max(sizes), RECORD_BYTES_MAX)
+        if sequence is not None or producer is not None:
+            return await self._append_numbered(records, sizes, sequence, producer, atomic=atomic)
         parts: list[tuple[Batch, int, int]] = []
         try:
             is_complete = await self._take_many(records, sizes, atomic, parts)
@@ -200,17 +263,33 @@ class LogWriter:
             acks += batch.acks(start, stop)
         return acks
 
-    async def submit(self, data: bytes) -> Submission:
+    async def submit(
+        self, data: bytes, *, sequence: int | None = None, producer: str | None = None
+    ) -> Submission:
         """Wait for a place in the window and take the record; ``await submission.wait()`` gives its Ack.
 
-        Always a checkpoint, before the record is taken: cancelled, it is not written. Errors as for
-        ``append``, as far as they are known when it is taken."""
+        Always a checkpoint, before the record is taken: cancelled, it is not written. ``sequence`` and errors
+        as for ``append``, as far as they are known when it is taken."""
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(size, RECORD_BYTES_MAX)
         await trio.lowlevel.checkpoint()
+        if sequence is not None or producer is not None:
+            numbering = self._numbering(sequence, producer, 1)
+            parts: list[tuple[Batch, int, int]] = []
+            async with self._numbered_gate:
+                known = self._admit(numbering, 1)
+                if not known:
+                    await self._take_many([data], [size], True, parts, numbering)
+            if parts:
+                batch, slot, _ = parts[0]
+                return Submission(self, batch, slot, batch.first_ticket + slot)
+            if isinstance(known[0], int):
+                return _Answered(self._ack_of(known[0]))
+            batch, slot = known[0]
+            return Submission(self, batch, slot, batch.first_ticket + slot, is_duplicate=True)
         queue = self._queue
         if not self._is_free_for(size):
             await self._wait_room(size)
@@ -223,6 +302,7 @@ class LogWriter:
     async def flush(self) -> None:
         """Return once all that was taken before the call is durable. Errors as for ``append``, for any of
         it. Always a checkpoint."""
+        self._sender.hurry()
         try:
             await self._answered.wait(self._queue.next_ticket - 1)
         except LedgerLogError:
@@ -245,6 +325,80 @@ class LogWriter:
         while before in (self._sender.chain.current, self._sender.chain.draining):
             await self._sender.keeper.wait_moved()
             await self._sender.refuse()
+
+    # --- numbered records -----------------------------------------------------------------------
+
+    def _numbering(self, sequence: int | None, producer: str | None, count: int) -> tuple[str, int]:
+        """Whose records, from which sequence on. InvalidArgument."""
+        if self._sender.producers is None:
+            raise InvalidArgument(
+                f"log {self._name!r}: a sequence needs deduplication; enter log.writer(dedupe=True)"
+            )
+        producer_id = self._producer if producer is None else check_producer_id(producer)
+        if producer_id is None or sequence is None:
+            raise InvalidArgument("a numbered record has a producer and a sequence")
+        return producer_id, check_sequence(sequence, count)
+
+    def _admit(self, numbering: tuple[str, int], count: int) -> list[Known]:
+        assert self._sender.producers is not None
+        return self._sender.producers.admit(*numbering, count, self._sender.now_ms())
+
+    def _ack_of(self, offset: int) -> Ack:
+        return Ack(offset, None, self._sender.epoch, duplicate=True)
+
+    async def _append_numbered(
+        self,
+        records: list[bytes],
+        sizes: list[int],
+        sequence: int | None,
+        producer: str | None,
+        *,
+        atomic: bool,
+    ) -> list[Ack]:
+        """Append those of the records that are new; an Ack for each."""
+        producer_id, first = self._numbering(sequence, producer, len(records))
+        parts: list[tuple[Batch, int, int]] = []
+        is_complete = True
+        async with self._numbered_gate:
+            known = self._admit((producer_id, first), len(records))
+            fresh_count = len(records) - len(known)
+            if atomic and known and fresh_count:
+                raise OutOfSequence(
+                    self._name,
+                    producer_id,
+                    first,
+                    first + len(known) - 1,
+                    "a part of the group is there already",
+                )
+            if fresh_count:
+                at = len(known)
+                try:
+                    is_complete = await self._take_many(
+                        records[at:], sizes[at:], atomic, parts, (producer_id, first + at)
+                    )
+                except trio.Cancelled:
+                    self._sender.pump()
+                    raise
+        acks: list[Ack] = []
+        for place in known:
+            if isinstance(place, int):
+                acks.append(self._ack_of(place))
+            else:
+                batch, slot = place
+                await self._wait(batch, batch.first_ticket + slot)
+                acks.append(batch.ack(slot)._replace(duplicate=True))
+        if parts:
+            try:
+                await self._answered.wait(parts[-1][0].end_ticket - 1)
+            except LedgerLogError:
+                is_complete = False
+        else:
+            await trio.lowlevel.checkpoint()
+        if not is_complete:
+            raise self._verdict_of_many(parts, len(records))
+        for batch, start, stop in parts:
+            acks += batch.acks(start, stop)
+        return acks
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -277,9 +431,11 @@ class LogWriter:
         sizes: list[int],
         atomic: bool,
         parts: list[tuple[Batch, int, int]],
+        numbering: tuple[str, int] | None = None,
     ) -> bool:
-        """Take all records, as the window lets them in; ``parts`` says where they are. False where the end
-        came in between; raises the refusal where it came before the first."""
+        """Take all records, as the window lets them in; ``parts`` says where they are. ``numbering``: whose
+        they are, and the sequence of the first. False where the end came in between; raises the refusal where
+        it came before the first."""
         queue = self._queue
         total = len(records)
         if atomic:
@@ -288,6 +444,8 @@ class LogWriter:
                 await self._wait_room(sum(sizes))
             batch = queue.add_group(records, cost)
             parts.append((batch, len(batch.records) - total, len(batch.records)))
+            if numbering is not None:
+                self._number(parts[-1], *numbering)
             self._sender.pump()
             return True
         ends = cumulative(sizes)
@@ -306,11 +464,20 @@ class LogWriter:
             stop = queue.add_many(records, ends, at, limit)
             batch = queue.last_batch
             parts.append((batch, len(batch.records) - (stop - at), len(batch.records)))
+            if numbering is not None:
+                self._number(parts[-1], numbering[0], numbering[1] + at)
             at = stop
             self._sender.pump()
             if at < total:
                 await trio.lowlevel.checkpoint()
         return True
+
+    def _number(self, part: tuple[Batch, int, int], producer_id: str, first_sequence: int) -> None:
+        assert self._sender.producers is not None
+        batch, start, stop = part
+        self._sender.producers.on_taken(
+            producer_id, first_sequence, batch, start, stop - start, self._sender.now_ms()
+        )
 
     def _is_free_for(self, size: int) -> bool:
         """Whether a record of ``size`` bytes may be taken now, past nobody who waits in line."""
@@ -358,21 +525,55 @@ class LogWriter:
             self._sender.pump()
 
 
+@attrs.frozen(kw_only=True)
+class WriterOptions:
+    """What ``Log.writer`` was asked for; see there."""
+
+    send: SendOptions = attrs.field(factory=SendOptions)
+    producer: str | None = None
+    dedupe: Dedupe | bool | None = None
+
+    @property
+    def switches_dedupe(self) -> bool | None:
+        """Whether the takeover turns deduplication on or off; None: it stays as it is."""
+        if self.dedupe is None:
+            return True if self.producer is not None else None
+        return self.dedupe is not False
+
+
 @asynccontextmanager
 async def lead(
-    client: LedgerClient, registry: LogRegistry, name: str, incarnation: int, *, window: int | None = None
+    client: LedgerClient,
+    registry: LogRegistry,
+    name: str,
+    incarnation: int,
+    *,
+    options: WriterOptions | None = None,
 ) -> AsyncIterator[LogWriter]:
     """Leadership of a log for the body of the ``async with``; see ``Log.writer``."""
-    metadata, version, ledger = await take_over(client, registry, name, incarnation)
+    options = options or WriterOptions()
+    metadata, version, ledger = await take_over(
+        client, registry, name, incarnation, dedupe=options.switches_dedupe
+    )
+    producers = None
+    if metadata.dedupe_epoch is not None:
+        producers = Producers(name, options.dedupe if isinstance(options.dedupe, Dedupe) else Dedupe())
+        try:
+            await load_producers(client.ledgers, metadata, producers)
+        except BaseException:
+            # The next leader ends the ledger, which is empty and in the list.
+            await ledger.aclose()
+            raise
     sender = Sender(
         metadata,
         version,
         ledger,
         client=client,
         registry=registry,
-        window=LOG_WINDOW_RECORDS if window is None else window,
+        options=options.send,
+        producers=producers,
     )
-    writer = LogWriter(name, sender)
+    writer = LogWriter(name, sender, options.producer)
     outstanding = 0
     try:
         async with beside(sender.run, name=f"log writer {name}"):

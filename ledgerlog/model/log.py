@@ -58,8 +58,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import sys
-from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +73,7 @@ from ledgerlog.limits import (
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.packing import pack, unpack
+from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
 from ledgerlog.model.quorum import Replication
 
 _FORMAT = 2
@@ -584,9 +582,9 @@ def _encode_segments(segments: Sequence[Segment], counted: int, times: list[int]
         sizes=[segment.byte_length or 0 for segment in segments[:counted]],
         times=times,
     )
-    raw = [_number_bytes(column) for column in columns]
+    raw = [number_bytes(column) for column in columns]
     is_packed = sum(map(len, raw)) >= _PACK_MIN_BYTES
-    body = pack(b"".join(map(_planes, raw))) if is_packed else b"".join(raw)
+    body = pack(b"".join(map(planes, raw))) if is_packed else b"".join(raw)
     return [len(segments), counted, len(times) // 2, int(is_packed), body]
 
 
@@ -606,7 +604,7 @@ def _decode_columns(fields: Fields) -> _Columns:
     at = 0
     for length in lengths:
         column = data[at : at + 8 * length]
-        columns.append(_numbers(_unplaned(column) if packed else column))
+        columns.append(numbers(unplaned(column) if packed else column))
         at += 8 * length
     return _Columns(*columns)
 
@@ -620,32 +618,6 @@ def _listed_columns(fields: Fields) -> _Columns:
         sizes=fields.sequence("bytes", int),
         times=fields.sequence("times", int),
     )
-
-
-def _number_bytes(numbers: Sequence[int]) -> bytes:
-    column = array("q", numbers)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
-
-
-def _numbers(data: bytes) -> Sequence[int]:
-    column = array("q", data)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column
-
-
-def _planes(data: bytes) -> bytes:
-    return b"".join(data[plane::8] for plane in range(8))
-
-
-def _unplaned(data: bytes) -> bytes:
-    count = len(data) // 8
-    numbers = bytearray(len(data))
-    for plane in range(8):
-        numbers[plane::8] = data[plane * count : (plane + 1) * count]
-    return bytes(numbers)
 
 
 def _segments(fields: Fields, columns: _Columns, offset: int, last_ms: int) -> tuple[Segment, ...]:

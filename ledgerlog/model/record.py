@@ -44,9 +44,10 @@ class Ack(NamedTuple):
     """The record is durable on an ack quorum and will be there for every later reader and leader."""
 
     offset: int
-    position: Position
+    position: Position | None
+    """None only for a duplicate of a record of which the leader remembers the offset and no more."""
     epoch: int
-    """The epoch of the leader that appended it."""
+    """The epoch of the leader that appended it; for such a duplicate, of the one that answers."""
     duplicate: bool = False
     """Whether an earlier append had written it already; ``offset`` is where."""
 

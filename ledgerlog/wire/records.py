@@ -5,23 +5,28 @@ carry one timestamp, and are confirmed, recovered and read together. Numbers are
 
     offset  size  field
          0     2  magic, b"LR"
-         2     1  version, 1
-         3     1  codec of the record part: 0, as they are
-         4     2  flags: 1, a producer part follows the header; all others must be 0
+         2     1  version: 2 where codec or flags are not 0, else 1
+         3     1  codec of the record part: 0, as it is; 1, packed
+         4     2  flags: 2, a numbering follows the header; 4, the entry is a checkpoint; others are 0
          6     2  reserved, 0
-         8     4  record count, at least 1
+         8     4  record count; 0 exactly in a checkpoint
         12     8  epoch of the leader that wrote it
         20     8  offset in the log of the first record
         28     8  timestamp, milliseconds since 1970
         36     8  bytes of all records of the log before this entry
-        44     -  [16 bytes producer id, 8 bytes sequence number of the first record]
-         -  4*n   length of each record
-         -     -  the records, joined
+        44     -  numbering: [8 the newest checkpoint of this ledger, an entry id; 4 size of the rest;
+                  whose records these are (``wire.producers``)]
+         -     -  record part, codec 0: the length of each record, 4 bytes; the records, joined
+                  record part, codec 1: 4 bytes of all records together; one zstd frame of the above
+                  a checkpoint has in its place the table of producers (``wire.producers``)
 
 The cumulative byte length makes the last entry tell the size of the whole log to a new leader, and the
 difference between two entries what lies between them. Digests are the ledger's matter: an entry
 that arrives here is what was written, so anything that does not decode was written by something
 else, and says so as ``EntryCorrupt`` with the ledger and the entry.
+
+A *checkpoint* holds no record. It lies at the offset of the record that follows it, and readers of records
+pass over it. A log without deduplication has none, and its entries have no numbering.
 
 Worked example, two records ``b"a"`` and ``b"bc"`` at offset 7 of a log with 100 bytes before, epoch 3:
 
@@ -33,39 +38,52 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from ledgerlog.errors import EntryCorrupt
-from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
+from ledgerlog.model.packing import pack, unpack
+from ledgerlog.model.producer import NumberedRecords, ProducerState
 from ledgerlog.model.record import RecordBatch
 from ledgerlog.wire.checksum import u32_array, u32_bytes
 from ledgerlog.wire.entries import split_payloads
+from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
 
-__all__ = ["EntryHeader", "Producer", "decode_entry", "decode_header", "encode_entry", "ENTRY_HEADER_BYTES"]
+__all__ = [
+    "EntryHeader",
+    "Numbering",
+    "decode_checkpoint",
+    "decode_entry",
+    "decode_header",
+    "decode_numbering",
+    "encode_checkpoint",
+    "encode_entry",
+]
 
 _MAGIC = b"LR"
-_VERSION = 1
+_PLAIN = 1
+_EXTENDED = 2
 _CODEC_NONE = 0
-_FLAG_PRODUCER = 1
+_CODEC_PACKED = 1
+_FLAG_NUMBERING = 2
+_FLAG_CHECKPOINT = 4
 
 _HEADER = struct.Struct("<2sBBHHIQQQQ")
-_PRODUCER = struct.Struct("<16sQ")
+_NUMBERING = struct.Struct("<QI")
+_SIZE = struct.Struct("<I")
 _NUMBER_MAX = 2**63 - 1
-
-ENTRY_HEADER_BYTES = _HEADER.size + _PRODUCER.size
-"""The most that an entry takes besides its records and four bytes for each of them."""
 
 assert _HEADER.size == 44
 
 
-class Producer(NamedTuple):
-    """Who appended the records of an entry, where he numbers what he appends."""
+class Numbering(NamedTuple):
+    """What an entry of a log with deduplication says of producers."""
 
-    producer_id: bytes
-    """16 bytes."""
-    first_sequence: int
-    """The number that the producer gave to the first record; the others follow it."""
+    checkpoint_entry: int
+    """The newest checkpoint of the entry's ledger; the entry itself where it is one."""
+    numbered: Sequence[NumberedRecords]
+    """Whose records are in the entry, by slot. Records without a producer are not named."""
 
 
 class EntryHeader(NamedTuple):
@@ -74,9 +92,10 @@ class EntryHeader(NamedTuple):
     record_count: int
     timestamp_ms: int
     bytes_before: int
-    producer: Producer | None
     byte_length: int
-    """Bytes of the entry's records. Not stored: it follows from their lengths."""
+    """Bytes of the entry's records."""
+    is_checkpoint: bool
+    has_numbering: bool
 
     @property
     def end_offset(self) -> int:
@@ -96,15 +115,25 @@ def encode_entry(
     first_offset: int,
     timestamp_ms: int,
     bytes_before: int,
-    producer: Producer | None = None,
+    numbering: Numbering | None = None,
+    compress: bool = False,
 ) -> bytes:
-    """The payload of one entry. There must be at least one record."""
+    """The payload of one entry. There must be at least one record. With ``compress`` the records are packed
+    if that makes the entry smaller."""
     assert records, "an entry holds at least one record"
+    lengths = u32_bytes(array("I", map(len, records)))
+    codec = _CODEC_NONE
+    if compress:
+        body = b"".join((lengths, *records))
+        packed = pack(body)
+        if len(packed) + _SIZE.size < len(body):
+            codec = _CODEC_PACKED
+            packed = _SIZE.pack(len(body) - len(lengths)) + packed
     head = _HEADER.pack(
         _MAGIC,
-        _VERSION,
-        _CODEC_NONE,
-        0 if producer is None else _FLAG_PRODUCER,
+        _PLAIN if numbering is None and not codec else _EXTENDED,
+        codec,
+        0 if numbering is None else _FLAG_NUMBERING,
         0,
         len(records),
         epoch,
@@ -112,20 +141,50 @@ def encode_entry(
         timestamp_ms,
         bytes_before,
     )
-    if producer is not None:
-        head += _PRODUCER.pack(*producer)
-    return b"".join((head, u32_bytes(array("I", map(len, records))), *records))
+    if numbering is not None:
+        numbered = encode_numbered(numbering.numbered)
+        head += _NUMBERING.pack(numbering.checkpoint_entry, len(numbered)) + numbered
+    if codec:
+        return head + packed
+    return b"".join((head, lengths, *records))
+
+
+def encode_checkpoint(
+    states: Sequence[ProducerState],
+    *,
+    entry_id: int,
+    epoch: int,
+    first_offset: int,
+    timestamp_ms: int,
+    bytes_before: int,
+) -> bytes:
+    """The payload of a checkpoint that will be entry ``entry_id``: the table as of ``first_offset``."""
+    head = _HEADER.pack(
+        _MAGIC,
+        _EXTENDED,
+        _CODEC_NONE,
+        _FLAG_NUMBERING | _FLAG_CHECKPOINT,
+        0,
+        0,
+        epoch,
+        first_offset,
+        timestamp_ms,
+        bytes_before,
+    )
+    return b"".join((head, _NUMBERING.pack(entry_id, 0), encode_table(states)))
 
 
 def decode_header(payload: bytes, *, ledger_id: int, entry_id: int) -> EntryHeader:
     """What the entry says of itself. EntryCorrupt where it is not an entry of a log."""
-    header, _, _ = _decode_front(payload, ledger_id, entry_id)
+    header, _, _, _ = _decode_front(payload, ledger_id, entry_id)
     return header
 
 
 def decode_entry(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[EntryHeader, RecordBatch]:
-    """An entry and its records. EntryCorrupt where it is not an entry of a log."""
-    header, lengths, start = _decode_front(payload, ledger_id, entry_id)
+    """An entry and its records, none of a checkpoint. EntryCorrupt where it is not an entry of a log."""
+    header, lengths, body, start = _decode_front(payload, ledger_id, entry_id)
+    if lengths is None:
+        lengths, body, start = _unpack(header, body[start:], ledger_id, entry_id)
     batch = RecordBatch(
         ledger_id=ledger_id,
         entry_id=entry_id,
@@ -133,17 +192,50 @@ def decode_entry(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[Entr
         first_slot=0,
         epoch=header.epoch,
         timestamp_ms=header.timestamp_ms,
-        payloads=split_payloads(payload[start:], lengths),
+        payloads=[] if header.is_checkpoint else split_payloads(body[start:], lengths),
     )
     return header, batch
 
 
-def _decode_front(payload: bytes, ledger_id: int, entry_id: int) -> tuple[EntryHeader, array[int], int]:
-    """The header, the lengths of the records, and where the records start."""
+def decode_numbering(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[EntryHeader, Numbering]:
+    """An entry's header and what it says of producers. EntryCorrupt where it is not an entry of a log, or
+    says nothing of producers."""
+    fail = _failing(ledger_id, entry_id)
+    header, _, _, _ = _decode_front(payload, ledger_id, entry_id)
+    if not header.has_numbering:
+        fail("it does not say who appended its records, in a log with deduplication")
+    at = _HEADER.size
+    checkpoint_entry, size = _NUMBERING.unpack_from(payload, at)
+    if checkpoint_entry > entry_id or header.is_checkpoint != (checkpoint_entry == entry_id):
+        fail(f"it names entry {checkpoint_entry} as the newest checkpoint")
+    at += _NUMBERING.size
+    return header, Numbering(
+        checkpoint_entry, decode_numbered(payload[at : at + size], header.record_count, fail)
+    )
 
+
+def decode_checkpoint(payload: bytes, *, ledger_id: int, entry_id: int) -> list[ProducerState]:
+    """The table of a checkpoint. EntryCorrupt where it is none."""
+    fail = _failing(ledger_id, entry_id)
+    header, _, _, start = _decode_front(payload, ledger_id, entry_id)
+    if not header.is_checkpoint:
+        fail("it is named as a checkpoint and is none")
+    return decode_table(payload[start:], fail)
+
+
+def _failing(ledger_id: int, entry_id: int) -> Callable[[str], NoReturn]:
     def fail(why: str) -> NoReturn:
         raise EntryCorrupt(ledger_id, entry_id, why)
 
+    return fail
+
+
+def _decode_front(
+    payload: bytes, ledger_id: int, entry_id: int
+) -> tuple[EntryHeader, array[int] | None, bytes, int]:
+    """The header, the lengths of the records (None where they are packed), and where in the payload the
+    records, the packed part or the table start."""
+    fail = _failing(ledger_id, entry_id)
     if len(payload) < _HEADER.size:
         fail(f"{len(payload)} bytes are too short for an entry of a log")
     (magic, version, codec, flags, reserved, count, epoch, first_offset, timestamp_ms, bytes_before) = (
@@ -151,29 +243,68 @@ def _decode_front(payload: bytes, ledger_id: int, entry_id: int) -> tuple[EntryH
     )
     if magic != _MAGIC:
         fail("it is not an entry of a log")
-    if version != _VERSION:
-        fail(f"it has format {version}; this version reads format {_VERSION}")
-    if codec != _CODEC_NONE:
+    if version not in (_PLAIN, _EXTENDED):
+        fail(f"it has format {version}; this version reads formats {_PLAIN} and {_EXTENDED}")
+    if codec > _CODEC_PACKED:
         fail(f"its records are packed by codec {codec}, which this version does not know")
-    if flags & ~_FLAG_PRODUCER or reserved:
+    if flags & ~(_FLAG_NUMBERING | _FLAG_CHECKPOINT) or reserved:
         fail(f"it has flags {flags:#x} and {reserved:#x}, which this version does not know")
+    if version == _PLAIN and (codec or flags):
+        fail(f"it has format {version} with codec {codec} and flags {flags:#x}")
     if max(epoch, first_offset + count, timestamp_ms, bytes_before) > _NUMBER_MAX:
         fail("a number of its header is out of range")
     at = _HEADER.size
-    producer = None
-    if flags & _FLAG_PRODUCER:
-        if len(payload) < at + _PRODUCER.size:
-            fail("it ends within its producer part")
-        producer = Producer(*_PRODUCER.unpack_from(payload, at))
-        at += _PRODUCER.size
-    start = at + 4 * count
-    if not count or len(payload) < start:
-        fail(f"it has {len(payload)} bytes and says that it holds {count} records")
-    lengths = u32_array(payload[at:start])
-    size = sum(lengths)
-    if size != len(payload) - start:
-        fail(f"its records have {size} bytes by their lengths and {len(payload) - start} in fact")
-    if max(lengths) > RECORD_BYTES_MAX:
-        fail(f"a record of {max(lengths)} bytes, over the limit of {RECORD_BYTES_MAX}")
-    header = EntryHeader(epoch, first_offset, count, timestamp_ms, bytes_before, producer, size)
-    return header, lengths, start
+    if flags & _FLAG_NUMBERING:
+        if len(payload) < at + _NUMBERING.size:
+            fail("it ends within its numbering")
+        at += _NUMBERING.size + _NUMBERING.unpack_from(payload, at)[1]
+    is_checkpoint = bool(flags & _FLAG_CHECKPOINT)
+    if is_checkpoint != (not count) or (is_checkpoint and (codec or not flags & _FLAG_NUMBERING)):
+        fail(f"it has flags {flags:#x}, codec {codec} and {count} records")
+    if is_checkpoint:
+        lengths: array[int] | None = array("I")
+        size, start = 0, at
+        if len(payload) < start:
+            fail("it ends within its numbering")
+    elif codec:
+        start = at + _SIZE.size
+        if len(payload) < start:
+            fail("it ends within its packed part")
+        lengths = None
+        (size,) = _SIZE.unpack_from(payload, at)
+        if 4 * count + size > ENTRY_BYTES_MAX:
+            fail(f"it says that it holds {count} records of {size} bytes together")
+    else:
+        start = at + 4 * count
+        if len(payload) < start:
+            fail(f"it has {len(payload)} bytes and says that it holds {count} records")
+        lengths = u32_array(payload[at:start])
+        size = sum(lengths)
+        if size != len(payload) - start:
+            fail(f"its records have {size} bytes by their lengths and {len(payload) - start} in fact")
+        if max(lengths) > RECORD_BYTES_MAX:
+            fail(f"a record of {max(lengths)} bytes, over the limit of {RECORD_BYTES_MAX}")
+    header = EntryHeader(
+        epoch,
+        first_offset,
+        count,
+        timestamp_ms,
+        bytes_before,
+        size,
+        is_checkpoint,
+        bool(flags & _FLAG_NUMBERING),
+    )
+    return header, lengths, payload, start
+
+
+def _unpack(
+    header: EntryHeader, packed: bytes, ledger_id: int, entry_id: int
+) -> tuple[array[int], bytes, int]:
+    """The lengths of packed records, their bytes, and where in these the records start."""
+    fail = _failing(ledger_id, entry_id)
+    start = 4 * header.record_count
+    body = unpack(packed, start + header.byte_length, fail)
+    lengths = u32_array(body[:start])
+    if sum(lengths) != header.byte_length or max(lengths) > RECORD_BYTES_MAX:
+        fail(f"its packed records have {sum(lengths)} bytes by their lengths, not {header.byte_length}")
+    return lengths, body, start

@@ -16,7 +16,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
 )
 from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
-from ledgerlog.log.registry import INCARNATION_LABEL, NAME_LABEL
+from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL
 from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.meta.store import Operation
 from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy
@@ -159,6 +159,7 @@ async def test_the_ledgers_of_a_log_say_which_log_they_were_made_for(world: Worl
         assert ledger.metadata.custom == {
             NAME_LABEL: b"log",
             INCARNATION_LABEL: str(log.incarnation).encode(),
+            EPOCH_LABEL: b"1",
         }
 
 

@@ -559,6 +559,7 @@ def contents(first: int, end: int) -> Contents:
 def test_a_ledger_counts_what_it_holds() -> None:
     assert count_segment(1, 5, contents(5, 8), follows_open=False) == SegmentCounts(3, 30, 1, 2)
     assert count_segment(1, 5, None, follows_open=False) == NOTHING
+    assert count_segment(1, 5, contents(5, 5), follows_open=False) == NOTHING, "a checkpoint and no record"
 
 
 def test_a_ledger_that_does_not_continue_an_open_one_before_it_counts_as_empty() -> None:
@@ -566,7 +567,7 @@ def test_a_ledger_that_does_not_continue_an_open_one_before_it_counts_as_empty()
 
 
 @pytest.mark.parametrize(
-    ("found", "follows_open"), [((6, 8), False), ((4, 8), False), ((4, 8), True), ((5, 5), True)]
+    ("found", "follows_open"), [((6, 8), False), ((4, 8), False), ((4, 8), True), ((5, 4), True)]
 )
 def test_a_ledger_that_cannot_belong_there_is_corrupt(found: tuple[int, int], follows_open: bool) -> None:
     with pytest.raises(EntryCorrupt):

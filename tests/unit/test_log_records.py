@@ -10,16 +10,45 @@ from hypothesis import strategies as st
 
 from ledgerlog.errors import EntryCorrupt
 from ledgerlog.model.ids import Position
+from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
 from ledgerlog.model.record import Record, RecordBatch, moment
-from ledgerlog.wire.records import Producer, decode_entry, decode_header, encode_entry
+from ledgerlog.wire.producers import decode_table, encode_table
+from ledgerlog.wire.records import (
+    Numbering,
+    decode_checkpoint,
+    decode_entry,
+    decode_header,
+    decode_numbering,
+    encode_checkpoint,
+    encode_entry,
+)
 
 NOW = 1_700_000_000_000
 
 
-def entry(records: list[bytes], producer: Producer | None = None) -> bytes:
+def entry(records: list[bytes], numbering: Numbering | None = None, compress: bool = False) -> bytes:
     return encode_entry(
-        records, epoch=3, first_offset=7, timestamp_ms=NOW, bytes_before=100, producer=producer
+        records,
+        epoch=3,
+        first_offset=7,
+        timestamp_ms=NOW,
+        bytes_before=100,
+        numbering=numbering,
+        compress=compress,
     )
+
+
+def checkpoint(states: list[ProducerState], entry_id: int = 9) -> bytes:
+    return encode_checkpoint(
+        states, entry_id=entry_id, epoch=3, first_offset=7, timestamp_ms=NOW, bytes_before=100
+    )
+
+
+STATES = [
+    ProducerState("a", NOW, (Run(1, 5, 0),)),
+    ProducerState("\u00e9", NOW + 1, (Run(0, 1, 5), Run(7, 2, 6))),
+]
+NUMBERED = [NumberedRecords("a", 0, 1, 6), NumberedRecords("bb", 1, 1, 2**40)]
 
 
 def test_the_worked_example_of_the_format_is_what_is_written() -> None:
@@ -29,18 +58,121 @@ def test_the_worked_example_of_the_format_is_what_is_written() -> None:
     )
 
 
+def test_the_worked_example_of_a_numbered_entry_is_what_is_written() -> None:
+    assert entry([b"a", b"bc"], Numbering(0, NUMBERED)).hex(" ") == (
+        "4c 52 02 00 02 00 00 00 02 00 00 00 03 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 "
+        "00 68 e5 cf 8b 01 00 00 64 00 00 00 00 00 00 00 "
+        "00 00 00 00 00 00 00 00 25 00 00 00 "
+        "00 00 00 00 01 00 00 00 06 00 00 00 00 00 00 00 01 61 "
+        "01 00 00 00 01 00 00 00 00 00 00 00 00 01 00 00 02 62 62 "
+        "01 00 00 00 02 00 00 00 61 62 63"
+    )
+
+
+def test_the_head_of_a_checkpoint_is_what_is_written() -> None:
+    assert checkpoint(STATES, entry_id=0)[:60].hex(" ") == (
+        "4c 52 02 00 06 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00 "
+        "00 68 e5 cf 8b 01 00 00 64 00 00 00 00 00 00 00 "
+        "00 00 00 00 00 00 00 00 00 00 00 00 63 00 00 00"
+    )
+
+
+def test_packed_records_of_another_machine_are_read() -> None:
+    """The frame was made once; other versions of zstd may make another one of the same records."""
+    payload = bytes.fromhex(
+        "4c5202010000000004000000030000000000000007000000000000000068e5cf8b01000064000000000000002c010000"
+        "28b52ffd603c00850000384b0000006162630200263a75cc3922"
+    )
+    _, batch = decode_entry(payload, ledger_id=4, entry_id=9)
+    assert batch.payloads == [b"abc" * 25] * 4
+
+
+def test_a_checkpoint_of_another_machine_is_read() -> None:
+    payload = bytes.fromhex(
+        "4c5202000600000000000000030000000000000007000000000000000068e5cf8b0100006400000000000000"
+        "0000000000000000000000006300000028b52ffd20638501006402020000000102010261c3a900016868e5e5"
+        "cfcf8b8b0101000000000100070005010200050600031000f4f8c8b413"
+    )
+    assert decode_checkpoint(payload, ledger_id=4, entry_id=0) == STATES
+
+
 @given(
-    st.lists(st.binary(max_size=9), min_size=1, max_size=40),
-    st.none() | st.builds(Producer, st.binary(min_size=16, max_size=16), st.integers(0, 2**60)),
+    st.lists(st.binary(max_size=9), min_size=2, max_size=40),
+    st.none() | st.builds(Numbering, st.integers(0, 8), st.just(NUMBERED)),
+    st.booleans(),
 )
-def test_an_entry_gives_back_what_was_put_in(records: list[bytes], producer: Producer | None) -> None:
-    payload = entry(records, producer)
+def test_an_entry_gives_back_what_was_put_in(
+    records: list[bytes], numbering: Numbering | None, compress: bool
+) -> None:
+    payload = entry(records, numbering, compress)
     header, batch = decode_entry(payload, ledger_id=4, entry_id=9)
     assert header == decode_header(payload, ledger_id=4, entry_id=9)
     assert batch.payloads == records
     assert (header.epoch, header.first_offset, header.end_offset) == (3, 7, 7 + len(records))
-    assert (header.timestamp_ms, header.producer) == (NOW, producer)
+    assert (header.timestamp_ms, header.has_numbering) == (NOW, numbering is not None)
     assert header.bytes_after == 100 + sum(map(len, records))
+    if numbering is not None:
+        assert decode_numbering(payload, ledger_id=4, entry_id=9) == (header, numbering)
+
+
+def test_records_are_packed_where_that_makes_them_smaller() -> None:
+    records = [b"abc" * 25] * 4
+    assert len(entry(records, compress=True)) < 100
+    assert entry([b"x"], compress=True) == entry([b"x"])
+    _, batch = decode_entry(entry(records, compress=True), ledger_id=4, entry_id=9)
+    assert batch.payloads == records
+
+
+def test_a_checkpoint_holds_a_table_and_no_record() -> None:
+    payload = checkpoint(STATES)
+    header, batch = decode_entry(payload, ledger_id=4, entry_id=9)
+    assert (header.record_count, header.end_offset, header.bytes_after, len(batch)) == (0, 7, 100, 0)
+    assert header.is_checkpoint
+    assert decode_checkpoint(payload, ledger_id=4, entry_id=9) == STATES
+    assert decode_numbering(payload, ledger_id=4, entry_id=9) == (header, Numbering(9, []))
+    assert decode_checkpoint(checkpoint([]), ledger_id=4, entry_id=9) == []
+
+
+def test_a_table_that_would_not_fit_keeps_the_newest_run_of_each() -> None:
+    runs = tuple(Run(10 * n, 1, 3 * n) for n in range(16))
+    states = [ProducerState(f"{n:064d}", NOW, runs) for n in range(32_768)]
+    payload = encode_table(states)
+    assert len(payload) < 4 * 2**20
+    assert decode_table(payload, pytest.fail) == [s._replace(runs=runs[-1:]) for s in states]
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [ProducerState("a", NOW, ())],
+        [ProducerState("a", NOW, tuple(Run(n, 1, 2 * n) for n in range(17)))],
+        [ProducerState("", NOW, (Run(1, 1, 1),))],
+        [ProducerState("a", NOW, (Run(1, 1, 1),))] * 2,
+        [ProducerState("a", -1, (Run(1, 1, 1),))],
+        [ProducerState("a", NOW, (Run(-1, 1, 1),))],
+        [ProducerState("a", NOW, (Run(2**63 - 1, 1, 1),))],
+        [ProducerState("a", NOW, (Run(1, 1, 2**63 - 1),))],
+    ],
+    ids=str,
+)
+def test_a_table_out_of_range_is_refused(states: list[ProducerState]) -> None:
+    with pytest.raises(EntryCorrupt, match="entry 9 of ledger 4"):
+        decode_checkpoint(checkpoint(states), ledger_id=4, entry_id=9)
+
+
+@given(st.binary(max_size=120), st.sampled_from([b"LR\2\1", b"LR\2\0\2\0", b"LR\2\0\6\0\0\0\0\0\0\0"]))
+def test_no_bytes_of_format_2_raise_anything_else(payload: bytes, head: bytes) -> None:
+    for decode in (decode_entry, decode_numbering, decode_checkpoint):
+        with contextlib.suppress(EntryCorrupt):
+            decode(head + payload, ledger_id=4, entry_id=9)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_no_damage_of_a_checkpoint_raises_anything_else(at: int, value: int) -> None:
+    good = bytearray(checkpoint(STATES))
+    good[at % len(good)] = value
+    with contextlib.suppress(EntryCorrupt):
+        decode_checkpoint(bytes(good), ledger_id=4, entry_id=9)
 
 
 def test_a_batch_makes_records_with_offsets_positions_and_one_timestamp() -> None:
@@ -79,7 +211,7 @@ def test_every_damage_is_refused_with_the_name_of_the_entry() -> None:
         good[:-1],
         good + b"x",
         b"XX" + good[2:],
-        good[:2] + b"\2" + good[3:],
+        good[:2] + b"\3" + good[3:],
         good[:3] + b"\1" + good[4:],
         good[:4] + b"\2" + good[5:],
         good[:6] + b"\1" + good[7:],
@@ -88,6 +220,13 @@ def test_every_damage_is_refused_with_the_name_of_the_entry() -> None:
         good[:12] + b"\xff" * 8 + good[20:],
         good[:20] + b"\xff" * 8 + good[28:],
         good[:4] + b"\1" + good[5:44],
+        good[:2] + b"\2\0\1" + good[5:],
+        good[:2] + b"\2\2" + good[4:],
+        good[:2] + b"\2\0\2" + good[5:50],
+        good[:2] + b"\2\0\4" + good[5:],
+        entry([b"a" * 99], compress=True)[:-1],
+        entry([b"a" * 99], compress=True) + b"x",
+        entry([b"a" * 99], compress=True)[:44],
         good[:44] + b"\xff\xff\xff\xff" + good[48:],
     ]
     for payload in bad:

@@ -1,0 +1,145 @@
+"""The table of a log's producers in bytes, and which records of an entry are whose (``core.producers``).
+
+**Numbered records**, in the head of each entry of a log with deduplication, one after the other:
+
+    size  field
+       4  slot of the first record
+       4  how many records
+       8  sequence of the first; the others follow it
+       1  length of the producer's id
+       -  the id, UTF-8
+
+**The table**, which is all that a checkpoint entry holds:
+
+    size  field
+       4  size of what follows, unpacked
+       -  one zstd frame of:  4  n, how many producers
+                              -  n lengths of ids, 1 byte each
+                              -  n counts of runs, 1 byte each
+                              -  the ids, joined
+                              -  columns of 64-bit numbers, each by planes (the lowest bytes of all its
+                                 numbers, then the next, ...): n last uses; and over all runs of all
+                                 producers the first sequences, the counts, the first offsets
+
+All numbers are little endian. Ten thousand producers with a run each are 0.6 MB unpacked and about 0.25 MB
+packed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
+
+from ledgerlog.limits import ENTRY_BYTES_MAX, KIB, LOG_PRODUCER_RUNS_MAX, LOG_PRODUCERS_MAX
+from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
+from ledgerlog.model.producer import SEQUENCE_MAX, NumberedRecords, ProducerState, Run
+
+__all__ = ["decode_numbered", "decode_table", "encode_numbered", "encode_table"]
+
+_NUMBERED = struct.Struct("<IIQB")
+_COUNT = struct.Struct("<I")
+_NUMBER_MAX = 2**63 - 1
+_TABLE_BYTES_MAX = ENTRY_BYTES_MAX - KIB
+
+Fail = Callable[[str], NoReturn]
+
+
+def encode_numbered(numbered: Iterable[NumberedRecords]) -> bytes:
+    parts: list[bytes] = []
+    for producer_id, slot, count, first_sequence in numbered:
+        name = producer_id.encode()
+        parts += (_NUMBERED.pack(slot, count, first_sequence, len(name)), name)
+    return b"".join(parts)
+
+
+def decode_numbered(data: bytes, record_count: int, fail: Fail) -> list[NumberedRecords]:
+    """The inverse, for an entry of so many records; ``fail`` raises where it is not that."""
+    found = []
+    at = end = 0
+    while at < len(data):
+        if len(data) < at + _NUMBERED.size:
+            fail("it ends within its producers")
+        slot, count, first_sequence, length = _NUMBERED.unpack_from(data, at)
+        at += _NUMBERED.size
+        name = data[at : at + length]
+        at += length
+        if len(name) != length or not length:
+            fail("it ends within the id of a producer")
+        if not end <= slot < slot + count <= record_count or first_sequence + count - 1 > SEQUENCE_MAX:
+            fail(f"it numbers {count} records from slot {slot} on, of {record_count}")
+        end = slot + count
+        found.append(NumberedRecords(_text(name, fail), slot, count, first_sequence))
+    return found
+
+
+def encode_table(states: Sequence[ProducerState]) -> bytes:
+    """The table. Where it would not fit into an entry, each producer has its newest run only."""
+    runs = [run for state in states for run in state.runs]
+    names = [state.producer_id.encode() for state in states]
+    counts = bytes(len(state.runs) for state in states)
+    if sum(map(len, names)) + 10 * len(states) + 24 * len(runs) > _TABLE_BYTES_MAX:
+        runs = [state.runs[-1] for state in states]
+        counts = bytes([1]) * len(states)
+    columns = (
+        [state.last_ms for state in states],
+        [run.first_sequence for run in runs],
+        [run.length for run in runs],
+        [run.first_offset for run in runs],
+    )
+    body = b"".join(
+        (
+            _COUNT.pack(len(states)),
+            bytes(map(len, names)),
+            counts,
+            *names,
+            *(planes(number_bytes(column)) for column in columns),
+        )
+    )
+    return _COUNT.pack(len(body)) + pack(body)
+
+
+def decode_table(data: bytes, fail: Fail) -> list[ProducerState]:
+    """The inverse; ``fail`` raises where the bytes are no table."""
+    if len(data) < _COUNT.size:
+        fail("it is too short for a table of producers")
+    (size,) = _COUNT.unpack_from(data)
+    if not _COUNT.size <= size <= _TABLE_BYTES_MAX + KIB:
+        fail(f"its table of producers is said to have {size} bytes")
+    body = unpack(data[_COUNT.size :], size, fail)
+    (count,) = _COUNT.unpack_from(body)
+    at = _COUNT.size + 2 * count
+    if count > LOG_PRODUCERS_MAX or len(body) < at:
+        fail(f"its table of producers is said to have {count} of them")
+    lengths, run_counts = body[_COUNT.size : _COUNT.size + count], body[_COUNT.size + count : at]
+    if not all(lengths) or not all(0 < runs <= LOG_PRODUCER_RUNS_MAX for runs in run_counts):
+        fail("a producer of its table has no id, or not as many runs as it may")
+    runs_total = sum(run_counts)
+    if len(body) != at + sum(lengths) + 8 * (count + 3 * runs_total):
+        fail("its table of producers is not as long as it says")
+    ids = []
+    for length in lengths:
+        ids.append(_text(body[at : at + length], fail))
+        at += length
+    columns = []
+    for length in (count, runs_total, runs_total, runs_total):
+        columns.append(numbers(unplaned(body[at : at + 8 * length])))
+        at += 8 * length
+    if len(set(ids)) != count or min(map(min, filter(len, columns)), default=0) < 0:
+        fail("its table of producers holds one twice, or a number out of range")
+    runs = list(map(Run, *columns[1:]))
+    if any(run.end_sequence > SEQUENCE_MAX + 1 or run.first_offset + run.length > _NUMBER_MAX for run in runs):
+        fail("its table of producers holds a number out of range")
+    states = []
+    first = 0
+    for producer_id, last_ms, run_count in zip(ids, columns[0], run_counts, strict=True):
+        states.append(ProducerState(producer_id, last_ms, tuple(runs[first : first + run_count])))
+        first += run_count
+    return states
+
+
+def _text(name: bytes, fail: Fail) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        fail("the id of a producer is not UTF-8")
