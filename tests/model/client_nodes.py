@@ -75,10 +75,10 @@ class ClientNode:
                 self.tenures[slot] += len(ensemble)
         self.ensemble = ensemble
 
-    def _is_current(self, answer: AddAnswer) -> bool:
-        if answer.bookie not in self.ensemble:
+    def _is_current(self, message: Add | AddAnswer) -> bool:
+        if message.bookie not in self.ensemble:
             return False
-        return self.tenures[self.ensemble.index(answer.bookie)] == answer.tenure
+        return self.tenures[self.ensemble.index(message.bookie)] == message.tenure
 
     def _adds(self, sends: list[Send], slot: int, lac: int, lafr: int, is_recovery: bool) -> Iterator[Add]:
         for send in sends:
@@ -145,6 +145,10 @@ class OwnerNode(ClientNode):
     def listens_to(self, answer: Answer) -> bool:
         return isinstance(answer, AddAnswer) and not self.core.is_over and self._is_current(answer)
 
+    def awaits(self, request: Add | Fence | Read) -> bool:
+        """Whether it would hear an answer to a request."""
+        return isinstance(request, Add) and not self.core.is_over and self._is_current(request)
+
     def receive(self, answer: Answer) -> None:
         assert isinstance(answer, AddAnswer)
         if answer.status is Status.OK:
@@ -164,6 +168,13 @@ class OwnerNode(ClientNode):
 
     def change(self, replacements: Replacements) -> None:
         self.core.change_ensemble(dict(replacements))
+
+
+_FENCING_ALONE = frozenset({"fenced", "_unfenced", "_to_fence"})
+_PAST = {
+    Phase.READING: _FENCING_ALONE,
+    Phase.CLOSING: _FENCING_ALONE | {"_answers", "_asks", "_next", "_round", "_round_last"},
+}
 
 
 class RecovererNode(ClientNode):
@@ -190,9 +201,11 @@ class RecovererNode(ClientNode):
         if self.is_over:
             end = core.metadata.last_entry if core.phase is Phase.DONE else None
             return self.name, "over", core.phase, end
+        # What is looked at in an earlier phase alone is no part of the state any more.
+        past = _PAST.get(core.phase, frozenset())
         return (
             self.name,
-            picture(core),
+            picture(core, without=past),
             self.asks,
             self.fences,
             tuple(self.tenures),
@@ -235,6 +248,14 @@ class RecovererNode(ClientNode):
         if isinstance(answer, FenceAnswer):
             return answer.slot in self.fences
         return answer.ask in self.asks
+
+    def awaits(self, request: Add | Fence | Read) -> bool:
+        """Whether it would hear an answer to a request."""
+        if isinstance(request, Add):
+            return self.pending is not None and self._is_current(request)
+        if isinstance(request, Fence):
+            return request.slot in self.fences
+        return request.ask in self.asks
 
     def receive(self, answer: Answer) -> None:
         core = self.core

@@ -105,8 +105,13 @@ def _clone(thing: Any, known: dict[int, Any]) -> Any:
     raise TypeError(f"nobody said whether a {cls.__name__} may be shared between states")
 
 
-def picture(thing: Any) -> Any:
-    """A hashable value that is equal for things that behave alike."""
+def picture(thing: Any, *, without: frozenset[str] = frozenset()) -> Any:
+    """A hashable value that is equal for things that behave alike. Attributes ``without`` which ``thing``
+    behaves the same are left out."""
+    if without:
+        return tuple(
+            _picture(getattr(thing, name, None), {}) for name in _names(thing) if name not in without
+        )
     return _picture(thing, {})
 
 

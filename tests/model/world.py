@@ -12,7 +12,9 @@ user does is bounded by the configuration's budgets (see ``Configuration``). Aft
 are checked (``invariants``), and so are the production code's own assertions: ``Violation``.
 
 **Answers.** A message may be late without limit. Where that adds nothing, a request and its answer are one
-step, and "silent" is the same step with the answer lost (see ``is_answered_at_once``).
+step, and "silent" is the same step with the answer lost, or still to come (see ``is_answered_at_once``).
+Requests whose answers nobody waits for any more are told apart by what they do to their bookie alone (see
+``_as_former``).
 """
 
 from __future__ import annotations
@@ -43,6 +45,9 @@ from tests.model.messages import (
     ReadAnswer,
     Write,
 )
+
+FORMER = "somebody"
+"""In place of the client, in a request whose answer nobody waits for any more."""
 
 META, BUDGET, END, FIRST_CLIENT = 0, 1, 2, 3
 """Places in a state: the register; what is left of the budgets; the lowest entry that a recoverer found
@@ -84,6 +89,7 @@ class World:
         self.clients = (OWNER, *(f"R{i}" for i in range(configuration.recoverers)))
         self.names = ("metadata", "budgets", "end", *self.clients, *self.bookies)
         self.place_of = {name: place for place, name in enumerate(self.names)}
+        self.place_of[FORMER] = FIRST_CLIENT  # The owner hears no answer to a request that is not his.
         self.first_bookie = FIRST_CLIENT + len(self.clients)
         self.messages: list[Message] = []
         self.targets: list[int] = []
@@ -99,6 +105,10 @@ class World:
         self._reactions: dict[tuple[Any, ...], Reaction] = {}
         self._deliveries: dict[tuple[int, int, int], tuple[int, int, tuple[int, ...], Any]] = {}
         self._inert: dict[tuple[int, int, int], bool] = {}
+        self._former: dict[tuple[int, int], int] = {}
+        self._formers: set[int] = set()
+        self._effects: list[object] = []
+        """What a message does to its bookie: equal for those that do the same."""
         self._heard: dict[tuple[int, int, int], bool] = {}
         self._wants: dict[int, list[tuple[int | None, Action]]] = {}
         self._checked: dict[tuple[int, ...], list[Violation]] = {}
@@ -135,6 +145,7 @@ class World:
             self._message_prints.append(self._random.getrandbits(64))
             client = self.place_of[message.client]
             self.senders.append(client)
+            self._effects.append(_effect(message, number))
             if isinstance(message, Write):
                 self.targets.append(META)
             elif isinstance(message, Add | Fence | Read):
@@ -324,9 +335,15 @@ class World:
             return
         budget = self.nodes[places[BUDGET]]
         for number in pool:
-            yield ("message", number)
-            if self.is_answered_at_once(number) and self._has_listener(number, places):
-                yield ("silent", number)
+            if not self.is_answered_at_once(number):
+                yield ("message", number)
+            else:
+                is_heard = self._has_listener(number, places)
+                is_kept = self._is_repeatable(number)
+                if is_heard or not is_kept:
+                    yield ("message", number)
+                if self._has_effect(number, places) if is_kept else is_heard:
+                    yield ("silent", number)
             if budget[_DUP] and self.targets[number] >= self.first_bookie:
                 yield ("again", number)
         for place in range(FIRST_CLIENT, self.first_bookie):
@@ -349,13 +366,21 @@ class World:
     def is_answered_at_once(self, number: int) -> bool:
         """Whether the answer to a request is taken by its client in the same step, or else lost.
 
-        That loses no behaviour. A recoverer that hears an answer early can do nothing that it could not do
-        late, for what it sends may still be late; and an answer that would have come after the verdict may
-        as well be lost. The same holds for acknowledgements as long as no ensemble changes and nothing is
-        sent again: an entry that carries a lower LAC was appended earlier."""
+        That loses no behaviour. A fence, a recovery read and a recovery add may be handled any number of
+        times: nothing comes of the second time, and the answer stands. So an answer that is late is a
+        request that is handled silently, stays under way, and is handled once more when the answer comes;
+        and a recoverer that hears of a read early can do nothing that it could not do late, for what it
+        sends may still be late. An ordinary add may be refused the second time, but the same holds for it
+        as long as no ensemble changes and nothing is sent again: an entry that carries a lower LAC was
+        appended earlier."""
         if self.targets[number] < self.first_bookie or self.configuration.crash:
             return False
-        return self._are_acks_at_once or not isinstance(self.messages[number], Add)
+        return self._are_acks_at_once or self._is_repeatable(number)
+
+    def _is_repeatable(self, number: int) -> bool:
+        """Whether a request that was handled silently stays under way."""
+        message = self.messages[number]
+        return not isinstance(message, Add) or message.is_recovery
 
     def answers(self, state: State, number: int) -> tuple[Message, ...]:
         """What the target of a request would answer now."""
@@ -367,6 +392,14 @@ class World:
         except AssertionError:
             return ()  # It is met when the message is delivered.
         return tuple(self.messages[answer] for answer in reaction.out)
+
+    def _has_effect(self, number: int, places: tuple[int, ...]) -> bool:
+        """Whether a request changes its bookie."""
+        bookie = places[self.targets[number]]
+        try:
+            return self._react(bookie, "handle", number).node != bookie
+        except AssertionError:
+            return True  # It is met when the message is delivered.
 
     def _has_listener(self, number: int, places: tuple[int, ...]) -> bool:
         """Whether somebody would hear the answer to a request that is handled now."""
@@ -460,7 +493,7 @@ class World:
             number = action[1]
             if kind == "again":
                 self._spend(places, _DUP)
-            else:
+            elif kind == "message" or not self._is_repeatable(number):
                 pool = pool - {number}
             target = self.targets[number]
             if target == META:
@@ -552,7 +585,8 @@ class World:
                 self._report(invariants.check_acknowledged(self.replication, entry_id, members, nodes))
 
     def _without_inert(self, places: tuple[int, ...], pool: frozenset[int]) -> frozenset[int]:
-        """Without the messages that can change nothing any more, whenever they come."""
+        """Without the messages that can change nothing any more, whenever they come, and with those that
+        nobody waits for as ``_as_former`` has them."""
         inert = self._inert
         dead = []
         for number in pool:
@@ -562,7 +596,46 @@ class World:
                 is_inert = inert[key] = self._is_inert(*key)
             if is_inert:
                 dead.append(number)
-        return pool.difference(dead) if dead else pool
+        if dead:
+            pool = pool.difference(dead)
+        if self.configuration.crash:
+            return pool
+        changed: dict[int, int] = {}
+        for number in pool:
+            pair = (number, places[self.senders[number]])
+            former = self._former.get(pair)
+            if former is None:
+                former = self._former[pair] = self._as_former(*pair)
+            if former != number:
+                changed[number] = former
+        if not changed and not self._formers.intersection(pool):
+            return pool
+        kept = pool.difference(changed)
+        live = {self._effects[number] for number in kept if number not in self._formers}
+        formers = self._formers.intersection(kept).union(changed.values())
+        return kept.difference(self._formers).union(
+            number for number in formers if self._effects[number] not in live
+        )
+
+    def _as_former(self, number: int, client: int) -> int:
+        """The number that a message goes by from now on.
+
+        A request whose answer its client will not hear matters only for what it does to its bookie. So all
+        fences and recovery reads of one bookie are one and the same by then, and so are recovery adds with
+        the same content, whoever sent them; and where another request with the same effect is under way
+        whose client still listens, it stands for both."""
+        message = self.messages[number]
+        if not isinstance(message, Add | Fence | Read) or message.client == FORMER:
+            return number
+        if self.nodes[client].awaits(message):
+            return number
+        if isinstance(message, Add):
+            former: Message = message._replace(client=FORMER, tenure=-1)
+        else:
+            former = Fence(FORMER, message.bookie, -1)
+        made = self._number_message(former)
+        self._formers.add(made)
+        return made
 
     def _is_inert(self, number: int, client_number: int, target_number: int) -> bool:
         message = self.messages[number]
@@ -611,6 +684,15 @@ class World:
 def _broken(violations: Iterable[Violation]) -> list[tuple[Any, ...]]:
     """Violations as events: they are reported whenever the reaction is met."""
     return [("broken", violation) for violation in violations]
+
+
+def _effect(message: Message, number: int) -> object:
+    """What a message does to its bookie."""
+    if isinstance(message, Fence | Read):
+        return "fence", message.bookie
+    if isinstance(message, Add) and message.is_recovery:
+        return message._replace(client=FORMER, tenure=-1)
+    return number
 
 
 def _feature(node: Any, number: int) -> Any:

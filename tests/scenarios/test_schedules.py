@@ -339,7 +339,7 @@ SCHEDULES = [
         mutant=mutants.reading_starts_below_the_last_fragment,
         violations={"RecoveryTargets": 7, "NegativeReadFinal": 9, "NoTruncation": 10},
         stops=(8, "started after e0"),
-        ends=("CLOSED last=0", 0),
+        ends=("CLOSED last=1", 0),
         steps="""
             (1) W sends e0 (LAC -1). (2) b0 stores e0, acks W; b1 stores e0, acks W. (3) W sends e1 (LAC 0).
             (4) W: b0,b1 failed, starts change to (b2,b3). (5) W: ensemble CAS succeeds. (6) R0: metadata ->
@@ -452,7 +452,7 @@ SCHEDULES = [
         mutant=mutants.write_backs_carry_the_progress_of_recovery,
         violations={"LacIsCommitted": 10, "ClosedAtAckQuorum": 15},
         stops=(13, "R1 reads no e1"),
-        ends=("CLOSED last=0", 0),
+        ends=("CLOSED last=1", 1),
         steps="""
             (1) W sends e0 (LAC -1); W sends e1 (LAC -1). (2) b0 stores e0 for W (reply lost); b0 stores e1
             for W (reply lost). (3) R0: metadata -> IN_RECOVERY, fence requests out. (4) R0 fences b0. (5)
@@ -472,7 +472,7 @@ SCHEDULES = [
         mutant=mutants.write_backs_carry_the_progress_of_recovery,
         violations={"LacIsCommitted": 10, "LafrTruth": 10, "ClosedAtAckQuorum": 15, "GwqClosed": 15},
         stops=(13, "R1 reads no e1"),
-        ends=("CLOSED last=0", 0),
+        ends=("CLOSED last=1", 1),
         steps="""
             (1) W sends e0 (LAC -1); W sends e1 (LAC -1). (2) b0 stores e0 for W (reply lost); b0 stores e1
             for W (reply lost). (3) R0: metadata -> IN_RECOVERY, fence requests out. (4) R0 fences b0. (5)
