@@ -18,6 +18,7 @@ from ledgerlog.cli.output import (
     to_json,
 )
 from ledgerlog.cli.running import run
+from ledgerlog.client.accepted_loss import AcceptedLoss
 from ledgerlog.client.verify import LedgerVerification
 from ledgerlog.errors import EntryNotFound, LedgerLogError
 from ledgerlog.model.ids import NO_ENTRY
@@ -143,14 +144,59 @@ def _entry_line(entry_id: int, payload: bytes, as_json: bool) -> str:
 @ledger_id_argument
 @uri_option
 @json_option
-def ledger_recover(ledger_id: int, uri: str, as_json: bool) -> None:
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Where no bookie that answers can say whether an entry exists, end the ledger before it, and print "
+    "what is lost. Not to be undone.",
+)
+def ledger_recover(ledger_id: int, uri: str, as_json: bool, accept_loss: bool) -> None:
     """Fence the ledger ID, find its end and close it. Its writer, if it has one, can write no more."""
 
     async def body() -> LedgerMetadata:
         async with connect(uri) as cluster:
             return await cluster.ledgers.recover(ledger_id)
 
-    _print_ledger(run(body), as_json)
+    async def body_accepting_loss() -> AcceptedLoss:
+        async with connect(uri) as cluster:
+            return await cluster.ledgers.recover_accepting_loss(ledger_id)
+
+    if not accept_loss:
+        _print_ledger(run(body), as_json)
+        return
+    found = run(body_accepting_loss)
+    if as_json:
+        print_json(
+            {
+                **ledger_fields(found.metadata),
+                "lost_from": found.lost_from,
+                "cut_off": found.cut,
+                "unreadable": found.unreadable,
+                "unreachable_bookies": found.unreachable,
+            }
+        )
+        return
+    _print_ledger(found.metadata, as_json)
+    for line in loss_lines(found):
+        print_line(line)
+
+
+def loss_lines(found: AcceptedLoss) -> list[str]:
+    """What accepting a loss cost, in words; at least one line."""
+    lines = []
+    if found.lost_from is not None:
+        lines.append(
+            f"lost: entry {found.lost_from} and all behind it: nobody who answers can say whether it existed"
+        )
+    if found.cut:
+        lines.append(f"found behind the end, and in the ledger no more: {_ranges(found.cut)}")
+    if found.unreadable:
+        lines.append(f"in the ledger, and without any copy that answers: {_ranges(found.unreadable)}")
+    if not lines:
+        lines.append("nothing is lost")
+    if found.unreachable:
+        lines.append(f"bookies that did not answer, and may hold more: {' '.join(found.unreachable)}")
+    return lines
 
 
 @ledger.command("verify")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import attrs
 import trio
 
+from ledgerlog.client.accepted_loss import AcceptedLoss, recover_accepting_loss
 from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.environment import Environment
 from ledgerlog.client.metadata import LedgerRegistry
@@ -84,6 +85,19 @@ class Ledgers:
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence a ledger, find its end and close it; its CLOSED metadata. See ``recover_ledger``."""
         return await recover_ledger(
+            check_ledger_id(ledger_id),
+            registry=self._registry,
+            directory=self._directory,
+            pool=self._pool,
+            environment=self._environment,
+            deadline_s=self._append_deadline_s,
+        )
+
+    async def recover_accepting_loss(self, ledger_id: int) -> AcceptedLoss:
+        """As ``recover``, but where nobody can say whether an entry exists the ledger is ended before it:
+        what is behind it is lost. For an operator who has given up waiting for the bookies that might know;
+        see ``AcceptedLoss`` for what it cost. RecoveryFailed where even fencing is incomplete."""
+        return await recover_accepting_loss(
             check_ledger_id(ledger_id),
             registry=self._registry,
             directory=self._directory,

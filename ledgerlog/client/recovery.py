@@ -41,19 +41,30 @@ async def recover_ledger(
     pool: ConnectionPool,
     environment: Environment,
     deadline_s: float = APPEND_DEADLINE_S,
+    accept_loss: bool = False,
 ) -> LedgerMetadata:
     """Fence a ledger, find its end, close it; its CLOSED metadata. Of a closed ledger, just that.
+
+    ``accept_loss``: where nobody can say whether an entry exists, end the ledger before it instead of giving
+    up; the metadata says so (``core.recovery.LOST_FROM``).
 
     Any number of clients may recover one ledger at once; all get the same end. Raises LedgerNotFound,
     RecoveryFailed (retryable: fencing or a read stayed incomplete), NotEnoughBookies (retryable: a
     write-back found no bookie within ``deadline_s``), MetadataUnavailable. Cancelling leaves the ledger
     IN_RECOVERY, for whoever recovers it next."""
     metadata, version = await registry.read(ledger_id)
-    core = LedgerRecovery(metadata, version, new_token=environment.new_token)
+    core = LedgerRecovery(metadata, version, new_token=environment.new_token, accept_loss=accept_loss)
     shell = _Recovery(core, registry, directory, pool, environment, deadline_s)
     await shell.run()
     if core.failure is not None:
         raise core.failure
+    if core.lost_from is not None:
+        logger.warning(
+            "ledger=%d is closed at %d, and may have lost entries from %d on: its operator accepted that",
+            ledger_id,
+            core.metadata.last_entry,
+            core.lost_from,
+        )
     return core.metadata
 
 

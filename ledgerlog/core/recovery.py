@@ -16,6 +16,12 @@ Rules that are easy to get wrong, and where they stand here:
 * write-backs carry the LAC and LAFR at which recovery started, never its progress (T25, T31, T32);
 * whoever loses the closing race adopts the winner's end (T20).
 
+**Accepting a loss.** Where so many bookies lost what they had that nobody can say whether an entry exists,
+recovery gives up, and so it will for ever (D27.9). An operator may decide then that the ledger ends before
+that entry (``accept_loss``). Nothing else is different: fencing must be complete, verdicts that can be
+reached are reached, and the closing write says from where on the ledger may have lost entries
+(``LOST_FROM``).
+
 **Reading by ranges.** A *round* asks every slot for one range of entries; the answers are judged entry by
 entry, in order, as they come. A round ends when its range is judged, or when no answer is outstanding
 and the next entry needs more of them (a reply may be cut short by its size); the next round then
@@ -42,6 +48,10 @@ ROUND_ENTRIES = 4096
 
 WRITE_BACK_BYTES = 16 * FRAME_BYTES_TARGET
 """Reading pauses while this many bytes are being written back."""
+
+LOST_FROM = "ledgerlog.lost_from"
+"""The key of ``LedgerMetadata.custom`` under which an accepted loss stays on record: the entry, in
+decimal."""
 
 
 class Phase(enum.Enum):
@@ -97,6 +107,7 @@ class LedgerRecovery:
         new_token: Callable[[], bytes],
         full_pinning: bool = False,
         round_entries: int = ROUND_ENTRIES,
+        accept_loss: bool = False,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.replication = metadata.replication
@@ -111,6 +122,8 @@ class LedgerRecovery:
         """The LAC and (guaranteed mode) LAFR that every write-back carries."""
         self.last_recoverable: int | None = None
         """The last entry of the ledger, once the first certain negative was seen."""
+        self.lost_from: int | None = None
+        """The entry of which nobody can say whether it exists, where the ledger was ended before it."""
         self.fenced: set[int] = set()
         """Slots of the frozen ensemble that confirmed the fence."""
         self.frozen: Fragment
@@ -119,6 +132,7 @@ class LedgerRecovery:
         """Write-backs, and the private fragments."""
         self._new_token = new_token
         self._full_pinning = full_pinning
+        self._accept_loss = accept_loss
         self._round_entries = round_entries
         self._frozen_count = 0
         self._unfenced: set[int] = set()  # slots whose fence failed
@@ -260,12 +274,13 @@ class LedgerRecovery:
                 recovered.append(payload)
                 self._next = entry_id + 1
             elif negatives >= replication.negative_quorum:
-                self._write_back(recovered)
-                self.last_recoverable = entry_id - 1
-                self.phase = Phase.CLOSING
-                self._maybe_close()
+                self._end_at(entry_id - 1, recovered)
                 return
             elif negatives + unknowns == replication.write_quorum:
+                if self._accept_loss:
+                    self.lost_from = entry_id
+                    self._end_at(entry_id - 1, recovered)
+                    return
                 self._write_back(recovered)
                 self._fail(
                     RecoveryFailed(
@@ -282,6 +297,12 @@ class LedgerRecovery:
                 return
         self._write_back(recovered)
         self._ask_more()
+
+    def _end_at(self, last_entry: int, recovered: list[bytes]) -> None:
+        self._write_back(recovered)
+        self.last_recoverable = last_entry
+        self.phase = Phase.CLOSING
+        self._maybe_close()
 
     def _write_back(self, payloads: list[bytes]) -> None:
         begin = 0
@@ -370,6 +391,10 @@ class LedgerRecovery:
             *self.pending.fragments[self._frozen_count - 1 :],
         )
         closed = self.metadata.closed(self.last_recoverable, self._new_token(), fragments)
+        if self.lost_from is not None:
+            closed = attrs.evolve(
+                closed, custom={**closed.custom, LOST_FROM: str(self.lost_from).encode("ascii")}
+            )
         self.intent = MetadataIntent(closed, self.version)
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:

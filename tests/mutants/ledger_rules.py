@@ -709,11 +709,11 @@ RECOVERY = (
         "an_entry_above_the_end_is_written_back",
         "A.1",
         _RECOVERY,
-        "                self._write_back(recovered)\n                self.last_recoverable = entry_id - 1\n",
+        "                self._end_at(entry_id - 1, recovered)\n                return\n            elif",
         "                above = [a.found[entry_id + 1] for a in self._answers.values() "
         "if entry_id + 1 in a.found]\n"
-        "                self._write_back([*recovered, *above[:1]])\n"
-        "                self.last_recoverable = entry_id - 1\n",
+        "                self._end_at(entry_id - 1, [*recovered, *above[:1]])\n                return\n"
+        "            elif",
         f"{_TEST_RECOVERY}::test_nothing_above_the_first_negative_is_written_back",
     ),
     mutant(

@@ -9,7 +9,15 @@ from clusters import Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from bookie.core.marks import Marks
-from ledgerlog.errors import CookieMismatch, EntryUnavailable, LedgerFenced, MetadataUnavailable
+from ledgerlog.cli.ledger import loss_lines
+from ledgerlog.core.recovery import LOST_FROM
+from ledgerlog.errors import (
+    CookieMismatch,
+    EntryUnavailable,
+    LedgerFenced,
+    MetadataUnavailable,
+    RecoveryFailed,
+)
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, writable_path
 from ledgerlog.model.quorum import Replication
@@ -258,3 +266,40 @@ async def test_entries_that_all_others_deny_are_named_as_lost_and_still_not_deni
         reader = await client.ledgers.open(writer.ledger_id)
         with pytest.raises(EntryUnavailable):
             await reader.read(0, 5)
+
+
+async def test_an_operator_closes_a_ledger_that_lost_too_much_and_is_told_what_it_cost(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        first, second, third = writer.metadata.last_fragment.ensemble
+        cluster.network.cut(client.host, third)
+        for number in range(4):
+            await writer.append(b"%d" % number)
+        cluster.network.heal(client.host, third)
+        await writer.aclose()
+        # Two disks at once are more than an ack quorum of two can bear.
+        for bookie_id in (first, second):
+            await cluster.bookies[bookie_id].lose_disk()
+        for bookie_id in (first, second):
+            await cluster.bookies[bookie_id].start()
+        with pytest.raises(RecoveryFailed, match="nobody can say whether entry"):
+            await client.ledgers.recover(writer.ledger_id)
+        found = await client.ledgers.recover_accepting_loss(writer.ledger_id)
+        end = found.metadata.last_entry
+        assert found.metadata.is_closed
+        assert end is not None
+        assert found.lost_from == end + 1
+        assert (await client.ledgers.metadata(writer.ledger_id)).custom[LOST_FROM] == b"%d" % (end + 1)
+        assert any(line.startswith(f"lost: entry {end + 1} and all behind it") for line in loss_lines(found))
+        again = await client.ledgers.recover_accepting_loss(writer.ledger_id)
+        assert again.lost_from == found.lost_from, "it stays on record"
+
+
+async def test_an_operator_who_accepts_a_loss_that_there_is_not_loses_nothing(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        ledger_id = await written(client, 5, close=False)
+        found = await client.ledgers.recover_accepting_loss(ledger_id)
+        assert (found.metadata.last_entry, found.lost_from, found.cut, found.unreadable) == (4, None, [], [])
+        assert loss_lines(found) == ["nothing is lost"]

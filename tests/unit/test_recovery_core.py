@@ -733,3 +733,39 @@ def test_a_recovery_that_is_over_asks_and_sends_nothing() -> None:
     assert recovery.take_sends("b0") == []
     assert recovery.replaceable() == []
     assert recovery.intent is None
+
+
+# --- accepting a loss -----------------------------------------------------------------------------
+
+
+def test_an_operator_may_end_a_ledger_before_the_first_entry_that_nobody_can_speak_for() -> None:
+    limbo = Bookies({"b0": [0, 1], "b1": [0], "b2": [0]}, limbo=("b1", "b2"))
+    given_up, _ = begin(round_entries=10)
+    limbo.answer_all(given_up)
+    assert given_up.phase is Phase.FAILED, "without an operator it waits for somebody who knows"
+
+    recovery, register = begin(round_entries=10, accept_loss=True)
+    limbo.answer_all(recovery)
+    confirm_write_backs(recovery)
+    assert recovery.lost_from == 2
+    register.carry_out(recovery)
+    assert recovery.phase is Phase.DONE
+    assert recovery.metadata.last_entry == 1, "what one bookie still has is kept"
+    assert recovery.metadata.custom[recovery_module.LOST_FROM] == b"2", "and the loss stays on record"
+
+
+def test_a_loss_that_may_be_accepted_and_is_none_leaves_no_trace() -> None:
+    recovery, register = begin(round_entries=10, accept_loss=True)
+    Bookies({"b0": [0, 1], "b1": [0]}).answer_all(recovery)
+    confirm_write_backs(recovery)
+    register.carry_out(recovery)
+    assert recovery.lost_from is None
+    assert recovery.metadata.last_entry == 1
+    assert recovery_module.LOST_FROM not in recovery.metadata.custom
+
+
+def test_accepting_a_loss_asks_for_complete_fencing_all_the_same() -> None:
+    recovery, _ = start(accept_loss=True)
+    for slot, _bookie in recovery.take_fences():
+        recovery.on_fence_failed(slot)
+    assert isinstance(recovery.failure, RecoveryFailed)
