@@ -20,6 +20,7 @@ from ledgerlog.errors import (
     AppendUnknown,
     BookieReadOnly,
     BookieUnavailable,
+    ConnectionClosed,
     CookieMismatch,
     CursorConflict,
     DiskFull,
@@ -54,6 +55,7 @@ from ledgerlog.errors import (
     Unauthorized,
     WireError,
     WriteQuorumUnavailable,
+    WrongProcess,
 )
 from ledgerlog.log.log import Log
 from ledgerlog.log.reader import LogReader
@@ -97,6 +99,7 @@ __all__ = [
     "AppendUnknown",
     "BookieReadOnly",
     "BookieUnavailable",
+    "ConnectionClosed",
     "CookieMismatch",
     "CursorConflict",
     "DiskFull",
@@ -131,4 +134,5 @@ __all__ = [
     "Unauthorized",
     "WireError",
     "WriteQuorumUnavailable",
+    "WrongProcess",
 ]

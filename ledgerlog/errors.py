@@ -20,6 +20,8 @@ from __future__ import annotations
 __all__ = [
     "LedgerLogError",
     "InvalidArgument",
+    "ConnectionClosed",
+    "WrongProcess",
     "MetadataUnavailable",
     "MetadataOutcomeUnknown",
     "SessionExpired",
@@ -64,6 +66,20 @@ class LedgerLogError(Exception):
 
 class InvalidArgument(LedgerLogError, ValueError):
     """An argument, option or configuration value is out of its documented range."""
+
+
+class ConnectionClosed(LedgerLogError):
+    """What was used is closed, or was left: connect, or enter, anew. Nothing was done."""
+
+
+class WrongProcess(LedgerLogError):
+    """A forked child used what its parent had connected; connections and threads do not survive a fork."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(
+            f"this connection belongs to process {pid}, from which this one was forked: connect here anew"
+        )
+        self.pid = pid
 
 
 # --- metadata ---------------------------------------------------------------------------------

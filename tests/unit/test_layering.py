@@ -71,6 +71,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.log": BELOW_LOG,
     # Leadership of anything, not only of logs; it takes from the log room how a task runs beside a body.
     "ledgerlog.election": BELOW_TOOLS,
+    # The same without await, for threads that have no event loop.
+    "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.cluster"),
     "ledgerlog.autorecovery": BELOW_TOOLS,
     "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster"),
     # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
@@ -192,11 +194,12 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "kazoo": ("ledgerlog.meta.zookeeper",),
     "sqlite3": ("ledgerlog.meta.sqlite*",),
     "plyvel": ("bookie.storage",),
-    "os": ("ledgerlog.net", "ledgerlog.meta.sqlite*", "ledgerlog.spark", "bookie.storage", *STARTERS),
+    "os": ("ledgerlog.net", "ledgerlog.blocking.portal", "ledgerlog.meta.sqlite*", "ledgerlog.spark", "bookie.storage", *STARTERS),
     "threading": (
         "ledgerlog.net",
         "ledgerlog.meta.sqlite*",
         "ledgerlog.meta.zookeeper",
+        "ledgerlog.blocking.portal",
         "ledgerlog.spark",
         "bookie.storage",
         *STARTERS,

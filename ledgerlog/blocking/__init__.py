@@ -1,0 +1,34 @@
+"""ledgerlog without ``await``: for scripts, notebooks and workers that have no event loop.
+
+    import ledgerlog.blocking
+
+    with ledgerlog.blocking.connect("file:./data") as cluster:
+        log = cluster.create_log("orders", exist_ok=True)
+        with log.writer() as writer:
+            writer.append(b"first")
+            writer.append_many([b"a", b"b"])
+        with log.read(start=0) as records:
+            for record in records:
+                print(record.offset, record.data)
+
+One thread runs the event loop for as long as the cluster is connected; every call is a hop there and back.
+Names, arguments and exceptions are those of the asynchronous library. Nothing here is for coroutines:
+inside of trio a call is refused. Ctrl-C interrupts a call as a cancellation would. In a forked child every
+call raises WrongProcess: connect there anew.
+"""
+
+from ledgerlog.blocking.cluster import Cluster, connect
+from ledgerlog.blocking.ledgers import LedgerReader, Ledgers, LedgerWriter
+from ledgerlog.blocking.logs import Log, LogReader, LogWriter, Submission
+
+__all__ = [
+    "Cluster",
+    "LedgerReader",
+    "LedgerWriter",
+    "Ledgers",
+    "Log",
+    "LogReader",
+    "LogWriter",
+    "Submission",
+    "connect",
+]

@@ -1,0 +1,293 @@
+"""Logs without ``await``: the faces of ``Log``, ``LogWriter`` and ``LogReader`` for ordinary threads.
+
+Each method does what its namesake does and raises what it raises. Any number of threads may append through
+one writer; a reader is for one thread at a time.
+
+Reading fetches in the loop's thread and hands over whatever has come, many batches at once, so that a replay
+pays for a hop once in a while and not for each record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from ledgerlog.blocking.portal import Held, Portal
+from ledgerlog.client.watermark import fresh
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import LOG_READ_AHEAD_BYTES
+from ledgerlog.log import log as logs
+from ledgerlog.log import reader as readers
+from ledgerlog.log import writer as writers
+from ledgerlog.log.beside import beside
+from ledgerlog.model.record import Ack, Record, RecordBatch
+
+__all__ = ["Entered", "Log", "LogReader", "LogWriter", "Submission"]
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+_RECORD_COST_BYTES = 48
+
+
+class Entered(Generic[A, T]):
+    """A context manager that enters an asynchronous one in the loop's thread. For one ``with``."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        open_: Callable[[], AbstractAsyncContextManager[A]],
+        face: Callable[[A, Held[A]], T],
+    ) -> None:
+        self._portal = portal
+        self._open = open_
+        self._face = face
+        self._held: Held[A] | None = None
+
+    def __enter__(self) -> T:
+        entered, held = self._portal.enter(self._open())
+        self._held = held
+        return self._face(entered, held)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._held is not None
+        self._held.leave(error)
+
+
+class Log:
+    """One log; see ``ledgerlog.Log``."""
+
+    def __init__(self, portal: Portal, log: logs.Log) -> None:
+        self._portal = portal
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._log!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._log.name
+
+    @property
+    def incarnation(self) -> int:
+        return self._log.incarnation
+
+    def writer(self, *, window: int | None = None, **options: Any) -> Entered[writers.LogWriter, LogWriter]:
+        """Leadership of the log for the body of a ``with``; arguments and errors as of ``ledgerlog.Log.writer``.
+
+        A body that raises leaves as one that does not: what was taken is made durable and the ledger closed.
+        KeyboardInterrupt leaves at once, and the ledger to the next leader."""
+        manager = self._log.writer(window=window, **options)
+        return Entered(
+            self._portal, lambda: manager, lambda writer, held: LogWriter(self._portal, writer, held)
+        )
+
+    def read(
+        self,
+        start: readers.Start = "earliest",
+        *,
+        until: int | None = None,
+        follow: bool = False,
+        **options: Any,
+    ) -> Entered[_Fetched, LogReader]:
+        """The log's records as an iterator in the body of a ``with``; as ``ledgerlog.Log.read``."""
+        manager = self._log.read(start, until=until, follow=follow, **options)
+        return Entered(
+            self._portal,
+            lambda: _fetch(manager),
+            lambda fetched, held: LogReader(self._portal, fetched, held),
+        )
+
+    def info(self) -> logs.LogInfo:
+        """The log as it is now."""
+        return self._portal.run(self._log.info)
+
+    def properties(self) -> dict[str, str]:
+        return self._portal.run(self._log.properties)
+
+    def set_properties(self, properties: dict[str, str]) -> None:
+        self._portal.run(lambda: self._log.set_properties(properties))
+
+    def truncate(self, before_offset: int) -> None:
+        self._portal.run(lambda: self._log.truncate(before_offset))
+
+    def seal(self) -> None:
+        self._portal.run(self._log.seal)
+
+
+class Submission:
+    """A record that is on its way; see ``ledgerlog.Submission``."""
+
+    def __init__(self, portal: Portal, submission: writers.Submission) -> None:
+        self._portal = portal
+        self._submission = submission
+
+    def wait(self) -> Ack:
+        """The record's Ack once it is durable."""
+        return self._portal.run(self._submission.wait)
+
+
+class LogWriter:
+    """The leader of a log, from ``with log.writer()``; see ``ledgerlog.LogWriter``. Threads may share it."""
+
+    def __init__(self, portal: Portal, writer: writers.LogWriter, held: Held[writers.LogWriter]) -> None:
+        self._portal = portal
+        self._writer = writer
+        self._held = held
+
+    @property
+    def epoch(self) -> int:
+        return self._writer.epoch
+
+    @property
+    def next_offset(self) -> int:
+        """As of a moment ago, where other threads append."""
+        return self._writer.next_offset
+
+    @property
+    def failure(self) -> LedgerLogError | None:
+        return self._writer.failure
+
+    def statistics(self) -> writers.WriterStatistics:
+        return self._writer.statistics()
+
+    def append(self, data: bytes, *, expected_offset: int | None = None, **options: Any) -> Ack:
+        """Append one record; its Ack once it is durable. An interrupted append may be in the log."""
+        return self._portal.run(lambda: self._writer.append(data, expected_offset=expected_offset, **options))
+
+    def append_many(self, datas: Sequence[bytes], *, atomic: bool = False, **options: Any) -> list[Ack]:
+        """Append records in their order, pipelined; one Ack for each once all are durable. This is the way to
+        write much: it takes one hop for all of them."""
+        return self._portal.run(lambda: self._writer.append_many(datas, atomic=atomic, **options))
+
+    def submit(self, data: bytes, **options: Any) -> Submission:
+        """Wait for a place in the window and take the record; ``submission.wait()`` gives its Ack."""
+        return Submission(self._portal, self._portal.run(lambda: self._writer.submit(data, **options)))
+
+    def flush(self) -> None:
+        """Return once all that was taken before the call is durable."""
+        self._portal.run(self._writer.flush)
+
+    def roll(self) -> None:
+        """Go on in a new ledger."""
+        self._portal.run(self._writer.roll)
+
+
+class _Fetched:
+    """Batches that have come and were not handed over."""
+
+    def __init__(self) -> None:
+        self.batches: deque[RecordBatch] = deque()
+        self.bytes = 0
+        self.is_complete = False
+        self.failure: LedgerLogError | None = None
+        self.next_offset = 0
+        self.changed = trio.Event()
+        self.taken = trio.Event()
+
+    async def run(self, reader: readers.LogReader) -> None:
+        try:
+            async for batch in reader.batches():
+                self.batches.append(batch)
+                self.bytes += batch.byte_length + _RECORD_COST_BYTES * len(batch)
+                self.changed.set()
+                while self.bytes > LOG_READ_AHEAD_BYTES:
+                    self.taken = trio.Event()
+                    await self.taken.wait()
+        except LedgerLogError as failure:
+            self.failure = failure
+        self.is_complete = True
+        self.changed.set()
+
+    async def take(self, timeout_s: float | None = None) -> list[RecordBatch] | None:
+        """All that has come, at least one batch; none at the end, None once the time is up."""
+        with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
+            while not self.batches and not self.is_complete:
+                self.changed = trio.Event()
+                await self.changed.wait()
+        taken = list(self.batches)
+        if not taken and self.is_complete and self.failure is not None:
+            raise fresh(self.failure)
+        if not taken and not self.is_complete:
+            return None
+        self.batches.clear()
+        self.bytes = 0
+        self.taken.set()
+        return taken
+
+
+@asynccontextmanager
+async def _fetch(manager: AbstractAsyncContextManager[readers.LogReader]) -> AsyncIterator[_Fetched]:
+    fetched = _Fetched()
+    async with manager as reader:
+        fetched.next_offset = reader.next_offset
+
+        async def run() -> None:
+            await fetched.run(reader)
+
+        async with beside(run, name="blocking reader"):
+            yield fetched
+
+
+class LogReader:
+    """The records of a log: an iterator, from ``with log.read()``; see ``ledgerlog.LogReader``."""
+
+    def __init__(self, portal: Portal, fetched: _Fetched, held: Held[_Fetched]) -> None:
+        self._portal = portal
+        self._fetched = fetched
+        self._held = held
+        self._waiting: deque[RecordBatch] = deque()
+        self._records: Iterator[Record] = iter(())
+        self._batch: RecordBatch | None = None
+        self._next_offset = fetched.next_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record that was given out, or where reading starts."""
+        return self._next_offset
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        record = self.next()
+        if record is None:
+            raise StopIteration
+        return record
+
+    def next(self, timeout_s: float | None = None) -> Record | None:
+        """The next record; None at the end, or where ``timeout_s`` is given and none came in time."""
+        for record in self._records:
+            self._next_offset = record.offset + 1
+            return record
+        batch = self._take(timeout_s)
+        if batch is None:
+            return None
+        self._batch, self._records = batch, iter(batch)
+        return self.next()
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """The same records by the batch, for replay. Both ways of iterating share one place in the log."""
+        while True:
+            begun, self._batch, self._records = self._batch, None, iter(())
+            if begun is not None and self._next_offset < begun.end_offset:
+                batch: RecordBatch | None = begun.between(self._next_offset)
+            else:
+                batch = self._take(None)
+            if batch is None:
+                return
+            self._next_offset = batch.end_offset
+            yield batch
+
+    def _take(self, timeout_s: float | None) -> RecordBatch | None:
+        if not self._waiting:
+            taken = self._portal.run(lambda: self._fetched.take(timeout_s))
+            self._waiting.extend(taken or ())
+        return self._waiting.popleft() if self._waiting else None

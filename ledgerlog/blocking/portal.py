@@ -1,0 +1,276 @@
+"""One thread that runs the event loop, and how other threads have it do things.
+
+The library is asynchronous and runs under trio. A ``Portal`` runs trio in a thread of its own and lets any
+other thread hand it work and wait for the outcome. What is raised there is raised here: the same exception,
+of the same class.
+
+**Calls.** ``run`` starts an async function in the loop and waits for its end. The hop costs some tens of
+microseconds, so what is called should do the work of a batch.
+
+**Interruption.** Ctrl-C reaches the main thread while it waits. The call is then cancelled in the loop, as
+trio would have done it, and KeyboardInterrupt goes on once it has ended; a second Ctrl-C does not wait for
+that. A call that had ended just before may have had its effect: an interrupted append is as unknown as a cancelled
+one.
+
+**Contexts.** ``enter`` enters an async context manager in a task of its own, which stays in it until
+``Held.leave``, so that what it opened (nurseries, cancel scopes) lives where it must. Should its body end by
+itself, because what serves it has failed, the next use raises why. Contexts are left in the reverse of the
+order in which they were entered; closing the portal leaves those that are still held.
+
+**Fork.** A child process has the memory of its parent, and not its threads: the loop is not there, and the
+connections belong to two. Every call there raises WrongProcess, and closing does nothing.
+
+**From within a loop** a blocking call would stop that loop for as long as it takes, so it is refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar
+
+import attrs
+import trio
+
+from ledgerlog.errors import ConnectionClosed, InvalidArgument, WrongProcess
+
+__all__ = ["Held", "Portal"]
+
+T = TypeVar("T")
+
+_STOP_S = 30.0
+"""Closing waits for so long for what was left open to end; every path in there is bounded by itself."""
+
+
+@attrs.frozen
+class _Outcome(Generic[T]):
+    value: T | None
+    error: BaseException | None
+
+    def unwrap(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]  # None is a T where there is no error.
+
+
+class _Call(Generic[T]):
+    """One piece of work, on its way through the loop."""
+
+    __slots__ = ("outcomes", "scope", "work")
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self.work = work
+        self.scope = trio.CancelScope()
+        self.outcomes: queue.SimpleQueue[_Outcome[T]] = queue.SimpleQueue()
+
+    async def serve(self) -> None:
+        """Do it; its outcome is told, whatever happens, and nothing comes out of here."""
+        outcome: _Outcome[T] = _Outcome(None, ConnectionClosed("the connection was closed during the call"))
+        try:
+            with self.scope:
+                outcome = _Outcome(await self.work(), None)
+            if self.scope.cancelled_caught:
+                outcome = _Outcome(None, ConnectionClosed("the call was interrupted"))
+        except trio.Cancelled:
+            raise
+        except Exception as error:
+            outcome = _Outcome(None, error)
+        finally:
+            self.outcomes.put(outcome)
+
+
+class Held(Generic[T]):
+    """An async context that a task of the loop is in."""
+
+    def __init__(self, portal: Portal, manager: AbstractAsyncContextManager[T]) -> None:
+        self._portal = portal
+        self._manager = manager
+        self._entered: queue.SimpleQueue[_Outcome[T]] = queue.SimpleQueue()
+        self._left = trio.Event()
+        self._scope = trio.CancelScope()
+        self._is_failed = False
+        self._is_leaving = False
+        self._over: _Outcome[None] | None = None
+        self.done = threading.Event()
+
+    async def serve(self) -> None:
+        """Be in the context until told to leave. Nothing comes out of here but cancellation."""
+        entered = False
+        outcome: _Outcome[Any] = _Outcome(None, ConnectionClosed("the connection was closed"))
+        try:
+            with self._scope:
+                async with self._manager as value:
+                    entered = True
+                    self._entered.put(_Outcome(value, None))
+                    await self._left.wait()
+                    if self._is_failed:
+                        raise _BodyFailed
+                outcome = _Outcome(None, None)
+            if self._scope.cancelled_caught:
+                outcome = _Outcome(None, None)
+        except trio.Cancelled:
+            raise
+        except _BodyFailed:
+            outcome = _Outcome(None, None)
+        except Exception as error:
+            outcome = _Outcome(None, error)
+        finally:
+            self._over = outcome
+            if not entered:
+                self._entered.put(outcome if outcome.error else _Outcome(None, _not_entered()))
+            self.done.set()
+            self._portal.forget(self)
+
+    def wait_entered(self) -> T:
+        """What the context gives; what entering it raises."""
+        return self._portal.wait(self._entered, self._scope).unwrap()
+
+    def check(self) -> None:
+        """Raise why the context ended by itself, where it has; ConnectionClosed once it was left."""
+        over = self._over
+        if over is not None:
+            raise over.error if over.error is not None else ConnectionClosed("it was left already")
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave the context as the body that ended with ``error`` would. Idempotent.
+
+        An exception that is no Exception (KeyboardInterrupt, SystemExit) leaves as a cancellation does."""
+        if not self.done.is_set():
+            self._portal.check()
+        if not self._is_leaving and not self.done.is_set():
+            self._is_leaving = True
+            self._is_failed = error is not None
+            hurried = error is not None and not isinstance(error, Exception)
+            self._portal.tell(self._scope.cancel if hurried else self._left.set)
+        self.done.wait()
+        over = self._over
+        if over is not None and over.error is not None and error is None:
+            raise over.error
+
+
+class _BodyFailed(Exception):
+    """Tells an async context that its body raised."""
+
+
+def _not_entered() -> BaseException:
+    return ConnectionClosed("it was interrupted before it was entered")
+
+
+class Portal:
+    """A thread with an event loop. ``close`` ends it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._closing: trio.Event | None = None
+        self._held: dict[Held[Any], None] = {}
+        self._is_closed = False
+        # A daemon, so that a program that forgets to close ends all the same; atexit closes it then.
+        self._thread = threading.Thread(target=self._work, name="ledgerlog-blocking", daemon=True)
+        self._thread.start()
+        failure = self._ready.get()
+        if failure is not None:
+            raise failure
+        atexit.register(self.close)
+
+    def _work(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            self._ready.put(error)
+            raise
+        finally:
+            self._is_closed = True
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._token = trio.lowlevel.current_trio_token()
+            self._closing = trio.Event()
+            self._ready.put(None)
+            await self._closing.wait()
+            nursery.cancel_scope.cancel()
+
+    # --- from other threads -------------------------------------------------------------------
+
+    def check(self) -> None:
+        """WrongProcess in a forked child; ConnectionClosed once closed; InvalidArgument inside a loop."""
+        if os.getpid() != self._pid:
+            raise WrongProcess(self._pid)
+        if self._is_closed:
+            raise ConnectionClosed("the connection is closed")
+        if trio.lowlevel.in_trio_task():
+            raise InvalidArgument(
+                "a blocking call inside of trio would stop its loop: use ledgerlog.connect there"
+            )
+
+    def tell(self, act: Callable[[], object]) -> None:
+        """Have the loop do something soon, without waiting for it."""
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(act)
+        except trio.RunFinishedError:
+            raise ConnectionClosed("the connection is closed") from None
+
+    def wait(self, outcomes: queue.SimpleQueue[_Outcome[T]], scope: trio.CancelScope) -> _Outcome[T]:
+        """Wait for an outcome; if interrupted, cancel, wait for the end, and go on with the interruption."""
+        try:
+            return outcomes.get()
+        except BaseException:
+            self.tell(scope.cancel)
+            outcomes.get()
+            raise
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What ``work`` returns or raises."""
+        self.check()
+        call = _Call(work)
+        self.tell(lambda: self._start(call))
+        return self.wait(call.outcomes, call.scope).unwrap()
+
+    def enter(self, manager: AbstractAsyncContextManager[T]) -> tuple[T, Held[T]]:
+        """What the context gives, and the hold on it. What entering it raises."""
+        self.check()
+        held = Held(self, manager)
+        self._held[held] = None
+        self.tell(lambda: self._start(held))
+        return held.wait_entered(), held
+
+    def forget(self, held: Held[Any]) -> None:
+        """The context is over."""
+        self._held.pop(held, None)
+
+    def _start(self, served: _Call[T] | Held[T]) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(served.serve)
+
+    def close(self) -> None:
+        """Leave what is still held, newest first, and end the thread. Idempotent; in a forked child nothing.
+
+        Called from several threads, the first does it. If interrupted, what is left is cancelled."""
+        if os.getpid() != self._pid or self._is_closed:
+            return
+        atexit.unregister(self.close)
+        failure: BaseException | None = None
+        try:
+            for held in reversed(list(self._held)):
+                try:
+                    held.leave()
+                except Exception as error:
+                    failure = failure or error
+        finally:
+            self._is_closed = True
+            assert self._closing is not None
+            assert self._token is not None
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._closing.set)
+            self._thread.join(_STOP_S)
+        if failure is not None:
+            raise failure

@@ -1,0 +1,334 @@
+"""The library without ``await``: from scripts, from threads, interrupted, and in a forked child."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+import ledgerlog
+from ledgerlog import blocking
+from ledgerlog.errors import (
+    ConnectionClosed,
+    InvalidArgument,
+    LedgerNotFound,
+    LogExists,
+    LogNotFound,
+    LostLeadership,
+    OffsetMismatch,
+    Truncated,
+    WrongProcess,
+)
+
+
+def loop_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ledgerlog-blocking"]
+
+
+@pytest.fixture
+def cluster() -> Iterator[blocking.Cluster]:
+    with blocking.connect("memory:") as made:
+        yield made
+    assert loop_threads() == [], "closing ends the thread"
+
+
+def test_a_program_writes_and_reads_a_log(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("orders")
+    with log.writer() as writer:
+        assert writer.append(b"first").offset == 0
+        assert [ack.offset for ack in writer.append_many([b"a", b"b"])] == [1, 2]
+        submissions = [writer.submit(b"%d" % number) for number in range(5)]
+        assert [submission.wait().offset for submission in submissions] == [3, 4, 5, 6, 7]
+        writer.flush()
+        writer.roll()
+        assert writer.append(b"last", expected_offset=8).epoch == writer.epoch == 1
+        assert writer.statistics().rolls == 1
+        assert writer.next_offset == 9
+    with log.read(start=0) as records:
+        assert [record.data for record in records] == [b"first", b"a", b"b", *b"0 1 2 3 4".split(), b"last"]
+        assert records.next_offset == 9
+    with log.read(start=2, until=5) as records:
+        assert next(records).data == b"b"
+        assert [list(batch.payloads) for batch in records.batches()] != []
+        assert records.next_offset == 5
+    assert cluster.logs() == ["orders"]
+    log.truncate(3)
+    assert log.info().first_offset == 3
+    with pytest.raises(Truncated), log.read(start=0):
+        pass
+    log.set_properties({"a": "b"})
+    assert log.properties() == {"a": "b"}
+    log.seal()
+    assert log.info().sealed
+    cluster.delete_log("orders")
+    with pytest.raises(LogNotFound):
+        cluster.open_log("orders")
+
+
+def test_a_program_writes_and_reads_ledgers(cluster: blocking.Cluster) -> None:
+    with cluster.ledgers.create() as writer:
+        assert writer.append(b"a") == 0
+        assert writer.append_many([b"b", b"c"]) == range(1, 3)
+        writer.flush()
+        assert writer.last_add_confirmed == 2
+    reader = cluster.ledgers.open(writer.ledger_id)
+    assert reader.read(0, 2) == [b"a", b"b", b"c"]
+    assert list(reader.follow(1)) == [(1, b"b"), (2, b"c")]
+    assert reader.last_add_confirmed() == 2
+    assert cluster.ledgers.metadata(writer.ledger_id).last_entry == 2
+    assert cluster.ledgers.verify(writer.ledger_id).entries == 3
+    empty = cluster.ledgers.create()
+    assert empty.close() == -1
+    assert list(cluster.ledgers.open(empty.ledger_id).follow()) == []
+    assert cluster.ledgers.list() == [writer.ledger_id, empty.ledger_id]
+    cluster.ledgers.delete(empty.ledger_id)
+    with pytest.raises(LedgerNotFound):
+        cluster.ledgers.open(empty.ledger_id)
+
+
+def test_a_ledger_whose_body_raised_is_left_for_recovery(cluster: blocking.Cluster) -> None:
+    writer = cluster.ledgers.create()
+    writer.append(b"a")
+    with pytest.raises(KeyError), writer:
+        raise KeyError
+    assert cluster.ledgers.metadata(writer.ledger_id).last_entry is None
+    assert cluster.ledgers.recover(writer.ledger_id).last_entry == 0
+
+
+def test_errors_are_those_of_the_library(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    with pytest.raises(LogExists):
+        cluster.create_log("log")
+    with log.writer() as writer:
+        with pytest.raises(OffsetMismatch) as caught:
+            writer.append(b"x", expected_offset=7)
+        assert caught.value.actual == 0
+        with log.writer() as other:
+            with pytest.raises(LostLeadership):
+                writer.append(b"y")
+            assert other.append(b"z").epoch == 2
+    with pytest.raises(InvalidArgument):
+        blocking.connect("nowhere:")
+    assert len(loop_threads()) == 1
+
+
+def test_a_body_that_raises_leaves_its_writer_in_order(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    left: list[blocking.LogWriter] = []
+
+    def fail() -> None:
+        with log.writer() as writer:
+            left.append(writer)
+            writer.submit(b"on its way")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with log.read() as records:
+        assert [record.data for record in records] == [b"on its way"]
+    with pytest.raises(LostLeadership):
+        left[0].append(b"x")
+
+
+def test_a_follower_sees_what_another_thread_appends(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    seen: list[bytes] = []
+
+    def follow() -> None:
+        with log.read(follow=True, until=100) as records:
+            seen.extend(record.data for record in records)
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    with log.writer() as writer:
+        for number in range(100):
+            writer.append(b"%d" % number)
+        follower.join(20)
+    assert seen == [b"%d" % number for number in range(100)]
+
+
+def test_a_follower_can_look_and_go_on(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    with log.writer() as writer, log.read(follow=True) as records:
+        assert records.next(timeout_s=0.01) is None
+        writer.append(b"a")
+        record = records.next(timeout_s=20)
+        assert record is not None
+        assert record.data == b"a"
+        assert records.next(timeout_s=0) is None
+
+
+def test_many_threads_append_through_one_writer(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    with log.writer() as writer:
+        offsets: list[int] = []
+
+        def work() -> None:
+            for _ in range(50):
+                offsets.append(writer.append(b"x").offset)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(offsets) == list(range(400))
+
+
+def test_a_cluster_that_is_closed_leaves_what_is_open_and_says_so_afterwards() -> None:
+    cluster = blocking.connect("memory:")
+    log = cluster.create_log("log")
+    entered = log.writer()
+    writer = entered.__enter__()
+    writer.append(b"a")
+    cluster.close()
+    cluster.close()
+    assert loop_threads() == []
+    for use in (lambda: writer.append(b"b"), log.info, lambda: cluster.open_log("log"), cluster.logs):
+        with pytest.raises(ConnectionClosed):
+            use()
+    entered.__exit__(None, None, None)
+
+
+def test_a_file_cluster_is_closed_whole_and_goes_on_later(tmp_path: Path) -> None:
+    for epoch in (1, 2):
+        with (
+            blocking.connect(f"file:{tmp_path}/d") as cluster,
+            cluster.create_log("log", exist_ok=True).writer() as writer,
+        ):
+            assert writer.append(b"x") == (epoch - 1, *writer_ack(writer, epoch))
+
+
+def writer_ack(writer: blocking.LogWriter, epoch: int) -> tuple[object, ...]:
+    return (ledgerlog.Position(writer.statistics().ledger_id, 0, 0), epoch, False)
+
+
+async def test_inside_of_trio_a_call_is_refused() -> None:
+    made: list[blocking.Cluster] = []
+
+    def connect() -> None:
+        made.append(blocking.connect("memory:"))
+
+    await trio.to_thread.run_sync(connect)
+    with pytest.raises(InvalidArgument, match="inside of trio"):
+        made[0].logs()
+    await trio.to_thread.run_sync(made[0].close)
+
+
+def test_a_forked_child_is_told_to_connect_anew(tmp_path: Path) -> None:
+    program = tmp_path / "forks.py"
+    program.write_text(
+        "import os, sys\n"
+        "from ledgerlog import blocking\n"
+        "from ledgerlog.errors import WrongProcess\n"
+        "cluster = blocking.connect('memory:')\n"
+        "log = cluster.create_log('log')\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    try:\n"
+        "        log.info()\n"
+        "    except WrongProcess as error:\n"
+        "        cluster.close()\n"
+        "        with blocking.connect('memory:') as own:\n"
+        "            os._exit(7 if own.logs() == [] and error.pid == os.getppid() else 1)\n"
+        "    os._exit(1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "assert log.info().next_offset == 0\n"
+        "print('done')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("done\n", "", 0)
+
+
+def test_a_program_that_forgets_to_close_ends_in_order(tmp_path: Path) -> None:
+    program = (
+        "from ledgerlog import blocking\n"
+        f"cluster = blocking.connect('file:{tmp_path}/d')\n"
+        "writer = cluster.create_log('log').writer().__enter__()\n"
+        "writer.submit(b'x')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stderr, ran.returncode) == ("", 0)
+    with blocking.connect(f"file:{tmp_path}/d") as cluster:
+        assert cluster.open_log("log").info().next_offset == 1
+
+
+def test_ctrl_c_interrupts_a_wait_and_the_connection_goes_on(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    with log.read(follow=True) as records:
+
+        def interrupt() -> None:
+            # By then the main thread is inside of the call; if it is not, it is interrupted before it.
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                next(records)
+            thread.join()
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        with log.writer() as writer:
+            writer.append(b"a")
+        assert next(records).data == b"a", "nothing was lost by it"
+
+
+def test_ctrl_c_in_the_body_leaves_the_ledger_to_the_next_leader(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+
+    def interrupted() -> None:
+        with log.writer() as writer:
+            writer.append(b"a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert log.info().segments[-1].record_count is None
+    with log.writer() as writer:
+        assert writer.append(b"b").offset == 1
+
+
+@pytest.mark.parametrize(
+    ("face", "original"),
+    [
+        (blocking.Cluster, ledgerlog.Cluster),
+        (blocking.Log, ledgerlog.Log),
+        (blocking.LogWriter, ledgerlog.LogWriter),
+        (blocking.Ledgers, ledgerlog.Ledgers),
+        (blocking.LedgerWriter, ledgerlog.LedgerWriter),
+        (blocking.LedgerReader, ledgerlog.LedgerReader),
+    ],
+)
+def test_each_method_has_the_parameters_of_its_namesake(face: type, original: type) -> None:
+    for name, method in inspect.getmembers(face, inspect.isfunction):
+        if name.startswith("_") or name == "close":
+            continue
+        theirs = inspect.signature(getattr(original, name)).parameters
+        ours = inspect.signature(method).parameters
+        for parameter in ours.values():
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                assert parameter.name in theirs, (name, parameter.name)
+                assert parameter.default == theirs[parameter.name].default or parameter.name == "start"
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in ours.values()):
+            missing = {n for n, p in theirs.items() if p.default is inspect.Parameter.empty} - ours.keys()
+            assert not missing, (name, missing)
+
+
+def test_a_wrong_process_is_named() -> None:
+    assert "process 7" in str(WrongProcess(7))
