@@ -80,7 +80,7 @@ class Log:
         return self._log.incarnation
 
     def writer(self, *, window: int | None = None, **options: Any) -> Entered[writers.LogWriter, LogWriter]:
-        """Leadership of the log for the body of a ``with``; arguments and errors as of ``ledgerlog.Log.writer``.
+        """Leadership of the log for the body of a ``with``; arguments and errors as of ``ledgerlog.Log``.
 
         A body that raises leaves as one that does not: what was taken is made durable and the ledger closed.
         KeyboardInterrupt leaves at once, and the ledger to the next leader."""

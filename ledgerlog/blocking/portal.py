@@ -9,8 +9,8 @@ microseconds, so what is called should do the work of a batch.
 
 **Interruption.** Ctrl-C reaches the main thread while it waits. The call is then cancelled in the loop, as
 trio would have done it, and KeyboardInterrupt goes on once it has ended; a second Ctrl-C does not wait for
-that. A call that had ended just before may have had its effect: an interrupted append is as unknown as a cancelled
-one.
+that. A call that had ended just before may have had its effect: an interrupted append is as unknown as a
+cancelled one.
 
 **Contexts.** ``enter`` enters an async context manager in a task of its own, which stays in it until
 ``Held.leave``, so that what it opened (nurseries, cancel scopes) lives where it must. Should its body end by
