@@ -8,10 +8,13 @@ import itertools
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
+from bookie.core.marks import Marks
 from bookie.server.identity import establish_identity
 from bookie.storage.directory import open_directory
 from bookie.storage.index import MemoryIndexes
+from bookie.storage.marks import read_marks
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.errors import (
     CookieMismatch,
@@ -259,3 +262,150 @@ async def test_a_lost_answer_is_settled_by_looking() -> None:
     with pytest.raises(MetadataOutcomeUnknown):
         await establish(store, machine := Machine())
     assert await machine.cookie() is None
+
+
+# --- fixing ---------------------------------------------------------------------------------------
+
+
+async def fix(store: MemoryStore, machine: Machine, bookie_id: str | None = "b1") -> Cookie:
+    async with open_directory(machine.path, disk=machine.disk, indexes=machine.indexes) as directory:
+        return await establish_identity(
+            store, directory, bookie_id=bookie_id, random_bytes=random_bytes, fix_cookie=True
+        )
+
+
+async def marks_of(machine: Machine) -> Marks | None:
+    return await read_marks(machine.disk, machine.path)
+
+
+class OrderedStore(MemoryStore):
+    """Notes what the machine's marks are whenever a cookie is written."""
+
+    def __init__(self, tree: MemoryTree, machine: Machine) -> None:
+        super().__init__(tree)
+        self.machine = machine
+        self.seen: list[Marks | None] = []
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        self.seen.append(await marks_of(self.machine))
+        return await super().set(path, value, version=version)
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
+        self.seen.append(await marks_of(self.machine))
+        return await super().create(path, value, ephemeral=ephemeral)
+
+
+async def five_ledgers(tree: MemoryTree) -> MemoryStore:
+    store = tree.open_store()
+    for _ in range(5):
+        await store.next_id(layout.LEDGER_COUNTER)
+    return store
+
+
+async def test_an_emptied_directory_is_formatted_anew_with_marks_for_all_that_it_may_have_lost() -> None:
+    tree = MemoryTree()
+    store = await five_ledgers(tree)
+    lost = await establish(store, await formatted(store))
+    machine = Machine()
+    ordered = OrderedStore(tree, machine)
+    fixed = await fix(ordered, machine)
+    assert fixed.instance != lost.instance
+    assert await machine.cookie() == fixed.encode()
+    there = await store.get(layout.cookie_path("b1"))
+    assert there is not None
+    assert there.value == fixed.encode()
+    assert ordered.seen == [Marks().after_loss(4)], "the marks come before the store's cookie"
+    assert await establish(store, machine) == fixed
+
+
+async def test_the_marks_come_before_the_directorys_cookie_too() -> None:
+    tree = MemoryTree()
+    store = await five_ledgers(tree)
+    await formatted(store)
+    machine = Machine()
+    seen: list[bool] = []
+    original = machine.disk.rename
+
+    async def rename(source: str, target: str) -> None:
+        if target == COOKIE:
+            seen.append(await marks_of(machine) == Marks().after_loss(4))
+        await original(source, target)
+
+    machine.disk.rename = rename  # type: ignore[method-assign]
+    await fix(store, machine)
+    assert seen == [True]
+
+
+async def test_a_swapped_directory_is_marked_and_then_adopted() -> None:
+    tree = MemoryTree()
+    store = await five_ledgers(tree)
+    machine = await formatted(store)
+    older = await establish(store, machine)
+    await store.delete(layout.cookie_path("b1"))
+    await formatted(store)
+    ordered = OrderedStore(tree, machine)
+    assert await fix(ordered, machine) == older, "its data is that of its own instance"
+    assert ordered.seen == [Marks().after_loss(4)]
+    assert await establish(store, machine) == older
+
+
+async def test_a_bookie_that_the_store_has_forgotten_is_marked_and_then_adopted() -> None:
+    tree = MemoryTree()
+    store = await five_ledgers(tree)
+    machine = await formatted(store)
+    cookie = await establish(store, machine)
+    await store.delete(layout.cookie_path("b1"))
+    ordered = OrderedStore(tree, machine)
+    assert await fix(ordered, machine) == cookie
+    assert ordered.seen == [Marks().after_loss(4)]
+
+
+async def test_a_fix_that_was_interrupted_is_done_again(store: MemoryStore) -> None:
+    await formatted(store)
+    machine = Machine()
+    store.disconnect()
+    with pytest.raises(MetadataUnavailable):
+        await fix(store, machine)
+    store.reconnect()
+    first = await fix(store, machine)
+    await formatted_elsewhere(store)
+    second = await fix(store, machine)
+    assert second == first
+    assert await establish(store, machine) == first
+
+
+async def formatted_elsewhere(store: MemoryStore) -> None:
+    """The store's cookie is one that no directory carries, as after a crash between the two writes."""
+    node = await store.get(layout.cookie_path("b1"))
+    assert node is not None
+    other = attrs.evolve(Cookie.decode_untrusted(node.value, "b1"), instance="ff")
+    await store.set(layout.cookie_path("b1"), other.encode(), version=node.version)
+
+
+async def test_what_a_person_has_to_look_at_is_not_fixed(store: MemoryStore) -> None:
+    await formatted(store)
+    with pytest.raises(CookieMismatch, match="has data and no cookie"):
+        await fix(store, await data_alone())
+    with pytest.raises(CookieMismatch, match="was formatted for cluster"):
+        await fix(store, await formatted(MemoryTree().open_store()))
+    with pytest.raises(CookieMismatch, match="belongs to bookie b1, not to b2"):
+        await fix(store, await formatted(MemoryTree().open_store()), "b2")
+
+
+async def test_a_sound_directory_is_not_changed_by_a_fix(store: MemoryStore) -> None:
+    machine = await formatted(store)
+    cookie = await establish(store, machine)
+    assert await fix(store, machine) == cookie
+    assert await marks_of(machine) == Marks()
+
+
+async def test_the_directory_of_a_bookie_that_is_registered_is_not_replaced(clock: MockClock) -> None:
+    store = MemoryTree().open_store()
+    await formatted(store)
+    await store.create(layout.writable_path("b1"), b"whoever", ephemeral=True)
+    machine = Machine()
+    with pytest.raises(CookieMismatch, match="registered by a process that lives"):
+        await fix(store, machine)
+    assert await machine.cookie() is None
+    await store.delete(layout.writable_path("b1"))
+    await fix(store, machine)
