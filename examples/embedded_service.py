@@ -2,30 +2,21 @@
 
     python examples/embedded_service.py DIRECTORY [PORT]
 
-It speaks lines over TCP, so that ``nc 127.0.0.1 PORT`` is a client:
+It speaks lines over TCP (``nc 127.0.0.1 PORT``): SET key value -> OK offset, once it is durable; GET key ->
+value, or NONE; KEYS -> how many there are.
 
-    SET key value    ->  OK offset     once the change is durable
-    GET key          ->  value, or NONE
-    KEYS             ->  how many keys there are
+The state is a dict; the log is the truth. Every change is appended before it is applied and answered, in the
+order of the offsets, and at the start the log is read from its beginning. The log lives in DIRECTORY
+(``file:``), with its one bookie in this process; give a cluster's URI instead, and nothing else changes.
 
-The state is a dict; the log is the truth. Every change is appended before it is applied and answered, and
-at the start the log is read from its beginning and applied again. That is all there is to it: no file
-format, no fsync, no recovery of its own. The log lives in DIRECTORY (``file:``), with its one bookie in this
-process; when one disk is no longer enough, give a cluster's URI instead of DIRECTORY, and nothing else
-changes but that a second copy of the service, started as a standby, can take the log over from this one.
-
-What to look at:
-
-* ``Store.change`` appends first and applies after, in the order of the offsets: tasks of many clients
-  append at once, and share one sync.
-* ``AppendUnknown`` and ``LostLeadership`` end the service. After either of them this process no longer knows
-  what the log says; a new one reads it.
+``AppendUnknown`` and ``LostLeadership`` end the service: a new one reads what the log says.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -34,8 +25,6 @@ import ledgerlog
 
 
 class Store:
-    """The state, and the log that it is made from."""
-
     def __init__(self, writer: ledgerlog.LogWriter) -> None:
         self._writer = writer
         self._values: dict[str, str] = {}
@@ -55,24 +44,23 @@ class Store:
         self.apply(ack.offset, data)
         return ack.offset
 
-    def get(self, key: str) -> str | None:
-        return self._values.get(key)
+    def get(self, key: str) -> str:
+        return self._values.get(key, "NONE")
 
     def __len__(self) -> int:
         return len(self._values)
 
 
 async def serve_client(store: Store, stream: trio.SocketStream) -> None:
-    """Answer one client's lines until it leaves."""
     rest = b""
-    try:
+    with suppress(
+        trio.BrokenResourceError
+    ):  # A client that has gone: its changes are in the log all the same.
         async for data in stream:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 answer = await answer_to(store, line.decode(errors="replace"))
                 await stream.send_all(f"{answer}\n".encode())
-    except trio.BrokenResourceError:
-        pass  # The client has gone; what it changed is in the log all the same.
 
 
 async def answer_to(store: Store, line: str) -> str:
@@ -80,8 +68,7 @@ async def answer_to(store: Store, line: str) -> str:
         case ["SET", key, value]:
             return f"OK {await store.change(key, value)}"
         case ["GET", key]:
-            found = store.get(key)
-            return "NONE" if found is None else found
+            return store.get(key)
         case ["KEYS"]:
             return str(len(store))
         case _:
@@ -98,10 +85,9 @@ async def main(where: str, port: int) -> None:
                 async for record in records:
                     store.apply(record.offset, record.data)
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+            at = listeners[0].socket.getsockname()[1]
             print(
-                f"{len(store)} keys from {writer.next_offset} changes; "
-                f"serving on 127.0.0.1:{listeners[0].socket.getsockname()[1]}",
-                flush=True,
+                f"{len(store)} keys from {writer.next_offset} changes; serving on 127.0.0.1:{at}", flush=True
             )
             await trio.serve_listeners(partial(serve_client, store), listeners)
 

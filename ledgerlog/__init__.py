@@ -65,7 +65,7 @@ from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.record import Ack, Record
+from ledgerlog.model.record import Ack, Record, RecordBatch
 
 __version__ = "0.1.0"
 
@@ -85,6 +85,7 @@ __all__ = [
     "LogWriter",
     "Position",
     "Record",
+    "RecordBatch",
     "Replication",
     "RetentionPolicy",
     "RollPolicy",

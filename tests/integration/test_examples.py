@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
+import ledgerlog
 from ledgerlog.cli.processes import Child, open_children
+from tests.integration.running_cluster import start_cluster
 
 pytestmark = pytest.mark.processes
 
@@ -90,3 +92,58 @@ async def test_the_embedded_service_knows_after_a_kill_what_it_had_answered(tmp_
         assert await client.ask("GET size") == "7"
         assert await client.ask("SET size 8") == "OK 3"
         assert await client.ask("KEYS") == "2"
+
+
+@pytest.mark.parametrize("name", ["embedded_service", "failover", "quickstart", "tail"])
+def test_an_example_is_shorter_than_a_hundred_lines(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 100
+
+
+async def test_the_failover_example_kills_two_leaders_and_the_third_process_goes_on(tmp_path: Path) -> None:
+    ran = await trio.run_process(
+        [sys.executable, str(EXAMPLES / "failover.py")], capture_stdout=True, capture_stderr=True
+    )
+    first, second, last = ran.stdout.decode().splitlines()
+    names = []
+    for line in (first, second):
+        found = re.fullmatch(r"(\w+) killed; (\w+) wrote record \d+ after (\d+) ms", line)
+        assert found is not None, line
+        names += [found[1], found[2]]
+        assert int(found[3]) < 10_000
+    assert names[1] == names[2], "who led next was killed next"
+    assert set(names) == {"anna", "bert", "cleo"}
+    order = " then ".join(f"{name}," for name in (names[0], names[1])) + f" then {names[3]}"
+    assert re.fullmatch(rf"\d+ records, written by {order}", last), last
+
+
+async def test_the_tail_example_goes_on_where_it_ended(tmp_path: Path) -> None:
+    async with open_children() as children:
+        running = await start_cluster(children, tmp_path / "cluster")
+        command = [sys.executable, str(EXAMPLES / "tail.py"), running.uri, "log", str(tmp_path / "place")]
+
+        async def consume(count: int, place: str) -> list[str]:
+            child = await children.start("tail", command, pipe_out=True, log_path=tmp_path / "tail.log")
+            assert child.stdout is not None
+            said = b""
+            with trio.fail_after(30):
+                while said.count(b"\n") < count:
+                    more = await child.stdout.receive_some()
+                    assert more, (tmp_path / "tail.log").read_text()
+                    said += more
+                while (tmp_path / "place").read_text().strip() != place:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            await child.stop()
+            return [line.split(maxsplit=1)[1] for line in said.decode().splitlines()]
+
+        (tmp_path / "place").write_text("0")
+        async with ledgerlog.connect(running.uri) as cluster:
+            log = await cluster.create_log("log")
+            async with log.writer() as writer:
+                await writer.append_many([b"a", b"b"], atomic=True)
+                assert await consume(2, "2") == ["0 a", "1 b"]
+                await writer.append(b"c")
+                assert await consume(1, "3") == ["2 c"]
+                await writer.append_many([b"d", b"e"], atomic=True)
+                await log.truncate(4)
+                assert await consume(1, "5") == ["4 e"]
+                assert "records 3 to 3 are gone" in (tmp_path / "tail.log").read_text()

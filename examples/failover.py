@@ -1,0 +1,94 @@
+"""Leader election and failover: three processes, one of which writes; it is killed, and another goes on.
+
+    python examples/failover.py
+
+starts a throw-away cluster and three copies of itself, kills whoever leads with SIGKILL, twice, and reads
+the log. A copy is started with
+
+    python examples/failover.py NAME URI
+
+What to look at, in ``serve``: the election says who *should* write, and entering the log's writer decides who
+*can*: it fences whoever wrote before. So a leader that was only believed to be dead cannot write any more,
+and nothing that was acknowledged is lost or stands twice.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from functools import partial
+from itertools import groupby
+from subprocess import PIPE
+from typing import Any
+
+import trio
+
+import ledgerlog
+
+
+async def serve(name: str, uri: str) -> None:
+    """Write a record every 20 ms while leading; stand again whenever that ends."""
+    async with ledgerlog.connect(uri) as cluster:
+        log = await cluster.create_log("ticks", exist_ok=True)
+        election = cluster.election("ticks", candidate=name)
+        while True:
+            try:
+                async with election.leadership() as term, log.writer() as writer:
+                    while True:
+                        ack = await writer.append(name.encode())
+                        said = {"name": name, "term": term.number, "offset": ack.offset}
+                        print(json.dumps(said), flush=True)
+                        await trio.sleep(0.02)
+            except (ledgerlog.LostLeadership, ledgerlog.AppendUnknown) as why:
+                print(f"{name}: {why}", file=sys.stderr)  # Somebody else leads: stand again.
+
+
+async def pass_on(process: trio.Process, events: trio.MemorySendChannel[dict[str, Any]]) -> None:
+    """Read what a process says, one JSON object a line."""
+    assert process.stdout is not None
+    rest = b""
+    async for data in process.stdout:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            await events.send(json.loads(line))
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with trio.open_nursery() as nursery:
+            say, events = trio.open_memory_channel[dict[str, Any]](1000)
+
+            async def start(*arguments: str) -> trio.Process:
+                run = partial(trio.run_process, [sys.executable, *arguments], stdout=PIPE, check=False)
+                process: trio.Process = await nursery.start(run)
+                nursery.start_soon(pass_on, process, say)
+                return process
+
+            cluster = await start("-m", "ledgerlog", "cluster", "run", directory, "--json")
+            uri = (await events.receive())["uri"]
+            processes = {name: await start(__file__, name, uri) for name in ("anna", "bert", "cleo")}
+            for _ in range(2):
+                leader = (await events.receive())["name"]
+                await trio.sleep(1)
+                killed = time.monotonic()
+                processes[leader].kill()
+                while (event := await events.receive())["name"] == leader:
+                    pass
+                took_ms = 1000 * (time.monotonic() - killed)
+                print(
+                    f"{leader} killed; {event['name']} wrote record {event['offset']} after {took_ms:.0f} ms"
+                )
+            for process in processes.values():
+                process.kill()
+            async with ledgerlog.connect(uri) as connected:
+                log = await connected.open_log("ticks")
+                async with log.writer(), log.read() as records:  # Takes over once more, to see all of it.
+                    names = [record.data.decode() async for record in records]
+            print(f"{len(names)} records, written by {', then '.join(name for name, _ in groupby(names))}")
+            cluster.terminate()
+
+
+if __name__ == "__main__":
+    trio.run(serve if len(sys.argv) == 3 else main, *sys.argv[1:])
