@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutants import bookie_rules, client_rules, harmless, ledger_rules, log_rules
+from tests.mutants import bookie_rules, client_rules, harmless, ledger_rules, log_rules, loss_rules
 
 MUTANTS = (
     *ledger_rules.MUTANTS,
     *client_rules.MUTANTS,
     *bookie_rules.MUTANTS,
     *log_rules.MUTANTS,
+    *loss_rules.MUTANTS,
     *harmless.MUTANTS,
 )

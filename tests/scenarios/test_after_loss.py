@@ -79,18 +79,28 @@ async def test_t09_scenario_1_a_fence_that_was_lost_with_a_disk_lets_no_add_in_a
 
 
 async def test_t30_so_does_one_of_a_ledger_that_no_longer_names_the_bookie(clock: MockClock) -> None:
-    async with open_cluster(5) as cluster, cluster.client() as owner, cluster.client() as recoverer:
+    async with open_cluster(4) as cluster, cluster.client() as owner, cluster.client() as recoverer:
+        for bookie in cluster.bookies.values():
+            bookie.set_read_only(bookie.bookie_id == "b4")
+        await eventually(lambda: len(owner.opened.bookies.writable()) == 3)
         writer, (first, second, third) = await opened(owner)
         cluster.network.stall(owner.host, second)
-        for spare in cluster.spares((first, second, third)):
-            cluster.network.cut(owner.host, spare.bookie_id)
         assert await writer.append(b"e0") == 0
+        # The owner sleeps and does not see that there is a fourth, which takes the second one's place.
+        owner.store.disconnect()
+        cluster.bookies["b4"].set_read_only(False)
         cluster.network.cut(recoverer.host, third)
         refuse_adds(cluster.bookies[second])
+        await eventually(lambda: len(recoverer.opened.bookies.writable()) == 4)
         metadata = await recoverer.ledgers.recover(writer.ledger_id)
         assert metadata.last_entry == 0
         assert second not in metadata.last_fragment.ensemble, "it was replaced in private"
+        cluster.bookies["b4"].set_read_only(True)
         await replaced(cluster.bookies[second])
+        owner.store.reconnect()
+        await eventually(
+            lambda: {info.bookie_id for info in owner.opened.bookies.writable()} == {first, second, third}
+        )
         cluster.network.stall(owner.host, first)
         cluster.network.heal(owner.host, second)
         late = await try_append(writer, b"e1")
