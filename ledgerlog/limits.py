@@ -30,8 +30,11 @@ FRAME_BYTES_TARGET = 512 * KIB
 READ_REPLY_BYTES_TARGET = MIB
 """A bookie ends a range reply at about this many payload bytes (one entry always fits)."""
 
-METADATA_BYTES_MAX = MIB
-"""The largest metadata record (ZooKeeper's own limit for a znode)."""
+METADATA_TRANSACTION_BYTES_MAX = MIB - 32 * KIB
+"""The largest metadata transaction, paths and all; a ZooKeeper server takes packets below 1 MiB."""
+
+METADATA_BYTES_MAX = METADATA_TRANSACTION_BYTES_MAX - 32 * KIB
+"""The largest metadata record."""
 
 METADATA_PATH_BYTES_MAX = KIB
 """The longest path of a metadata node, in UTF-8."""
@@ -76,9 +79,6 @@ LOG_RECORD_BYTES_MAX = METADATA_BYTES_MAX - 64 * KIB
 LOG_PROPERTIES_BYTES_MAX = 64 * KIB
 """A log's properties, keys and values together, in UTF-8."""
 
-LOG_CLOSE_TIMEOUT_S = 15.0
-"""Leaving a log writer drains and closes within this time, or leaves the ledger to the next opener."""
-
 LOG_LINGER_S_MAX = 1.0
 """A record waits for company for so long at most, whatever its writer was asked for."""
 
@@ -108,6 +108,9 @@ LOG_RETENTION_LOOK_S = 60.0
 
 LOG_SWEEP_AGE_S = 3600.0
 """A ledger that no list names is not swept before it is this old."""
+
+LOG_CLOSE_TIMEOUT_S = 15.0
+"""Leaving a log writer drains and closes within this time, or leaves the ledger to the next opener."""
 
 LOG_RESOLVE_TIMEOUT_S = 5.0
 """A deposed log writer tries for this long to find out what recovery kept of its last appends."""
@@ -186,6 +189,7 @@ LAC_PUBLISH_IDLE_S = 0.002
 RECONNECT_DELAY_MIN_S = 0.05
 RECONNECT_DELAY_MAX_S = 2.0
 
+assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
 assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX
 assert FRAME_BYTES_MAX > ENTRY_BYTES_MAX + 128 + 12 * FRAME_ENTRIES_MAX
 assert FRAME_BYTES_TARGET <= ENTRY_BYTES_MAX

@@ -7,8 +7,8 @@ fixture puts into the environment and that children inherit, so that a grandchil
 parent was killed and it was adopted by init; children that were given another environment are found
 by their parent. What is left is ended, so that the tests that follow are not disturbed, and the test
 fails with its command line. Both get a moment to finish by themselves first, because a test may end
-while they are on their way out. What fixtures of a wider scope started stands before the test and is
-not its own.
+while they are on their way out. What fixtures of a wider scope started is not its own: it stands before
+the test, or it is named (``SHARED_PROCESSES``) where the test was the first to ask for it.
 
 The search for processes reads ``/proc`` and is left out where there is none.
 
@@ -30,6 +30,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.zookeepers import SHARED_PROCESSES, one_server
 
 GRACE_S = 5.0
 TOKEN_VARIABLE = "LEDGERLOG_TEST_TOKEN"
@@ -74,10 +76,17 @@ def nothing_outlives_the_test(
     yield
     left = []
     if watch_processes:
-        left += _end_processes(_processes_of(token) - children_before)
+        left += _end_processes(_processes_of(token) - children_before - SHARED_PROCESSES)
     left += _wait_for_threads(set(threading.enumerate()) - threads_before)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of a ZooKeeper server for all tests of the run; each takes a chroot of its own."""
+    with one_server(tmp_path_factory.mktemp("zookeeper")) as hosts:
+        yield hosts
 
 
 def _wait_for_threads(started: set[threading.Thread]) -> list[str]:

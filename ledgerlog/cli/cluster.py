@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 import trio
 
-from ledgerlog.cli.local_cluster import existing_bookies, local_cluster
+from ledgerlog.cli.local_cluster import existing_bookies, existing_metadata, local_cluster
 from ledgerlog.cli.options import json_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run_until_interrupted
+from ledgerlog.cli.zookeeper import existing_servers
 from ledgerlog.limits import ENSEMBLE_MAX
 
 _BOOKIES = 3
@@ -31,9 +32,12 @@ def cluster() -> None:
 @click.option(
     "--metadata",
     type=click.Choice(["sqlite", "zookeeper"]),
-    default="sqlite",
-    show_default=True,
-    help="Where the metadata is kept.",
+    help="Where the metadata is kept.  [default: where PATH has it, else sqlite]",
+)
+@click.option(
+    "--zookeepers",
+    type=click.IntRange(1, 7),
+    help="How many ZooKeeper servers.  [default: as many as PATH has, else 1]",
 )
 @click.option(
     "--config",
@@ -41,25 +45,39 @@ def cluster() -> None:
     help="Options of every bookie's storage, a TOML file.",
 )
 @json_option
-def cluster_run(path: Path, bookies: int | None, metadata: str, config: Path | None, as_json: bool) -> None:
+def cluster_run(
+    path: Path,
+    bookies: int | None,
+    metadata: str | None,
+    zookeepers: int | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
     """Run a cluster below the directory PATH until interrupted.
 
-    Prints 'uri: ...' once all bookies serve. A bookie that dies is started again; its
-    log is PATH/bookie-N.log. SIGINT and SIGTERM stop all of it gracefully."""
-    if metadata == "zookeeper":
-        raise click.ClickException(
-            "ZooKeeper metadata is not supported by this version; leave --metadata out, or say sqlite"
-        )
+    Prints 'uri: ...' once all bookies serve. A process that dies is started again; the log of
+    a bookie is PATH/bookie-N.log. SIGINT and SIGTERM stop all of it gracefully. With
+    '--metadata zookeeper' it runs real ZooKeeper servers, whose logs are PATH/zookeeper-N.log; the
+    extra ledgerlog[spark] brings what they need."""
+    metadata = metadata or existing_metadata(path) or "sqlite"
+    if zookeepers is not None and metadata != "zookeeper":
+        raise click.UsageError("--zookeepers goes with --metadata zookeeper")
+    servers = (existing_servers(path) or zookeepers or 1) if metadata == "zookeeper" else 0
     existing = existing_bookies(path)
     count = max(existing, bookies or _BOOKIES)
 
     async def body() -> None:
-        async with local_cluster(path, bookies=count, config=config) as local:
+        async with local_cluster(path, bookies=count, config=config, zookeepers=servers) as local:
             if bookies is not None and existing > bookies:
                 _report(f"{path} holds the data of {existing} bookies; all of them run")
+            if zookeepers is not None and servers != zookeepers:
+                _report(f"{path} holds the data of {servers} ZooKeeper servers; all of them run, and no more")
             if as_json:
                 pids = {bookie_id: child.pid for bookie_id, child in local.bookies.items()}
-                print_json({"uri": local.uri, "bookies": pids})
+                said = {"uri": local.uri, "bookies": pids}
+                if local.zookeepers:
+                    said["zookeepers"] = {name: child.pid for name, child in local.zookeepers.items()}
+                print_json(said)
             else:
                 print_line(f"uri: {local.uri}")
             async with trio.open_nursery() as nursery:

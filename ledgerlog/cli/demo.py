@@ -41,8 +41,15 @@ _CONFIG = f"segment_bytes = {16 * MIB}\n"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Text to send, a record a line.  [default: the source files of Python's standard library]",
 )
+@click.option(
+    "--metadata",
+    type=click.Choice(["sqlite", "zookeeper"]),
+    default="sqlite",
+    show_default=True,
+    help="Where the cluster keeps its metadata.",
+)
 @json_option
-def demo(records: int | None, path: Path | None, as_json: bool) -> None:
+def demo(records: int | None, path: Path | None, metadata: str, as_json: bool) -> None:
     """Send real text through a log while bookies and leaders fail, and prove that nothing is lost.
 
     Starts four bookie processes, one of them a spare, and two contenders for the lead on a throw-away
@@ -61,7 +68,10 @@ def demo(records: int | None, path: Path | None, as_json: bool) -> None:
         with throw_away_directory("demo") as directory, progress_bar("starting", records) as bar:
             config = directory / "bookie.toml"
             config.write_text(_CONFIG)
-            async with local_cluster(directory, bookies=_BOOKIES, config=config) as local:
+            zookeepers = 1 if metadata == "zookeeper" else 0
+            async with local_cluster(
+                directory, bookies=_BOOKIES, config=config, zookeepers=zookeepers
+            ) as local:
                 log = await local.cluster.create_log(_LOG, replication=_REPLICATION)
                 bar.describe("records acknowledged")
                 driver = Driver(local, log, bar, records=records)

@@ -1,7 +1,9 @@
 """A cluster of real bookie processes on this machine, below one directory.
 
     PATH/lock                 held by the process that runs the cluster; its pid is inside
-    PATH/metadata.sqlite      the metadata
+    PATH/metadata.sqlite      the metadata; or, where that is kept in ZooKeeper,
+    PATH/zookeeper-N/         the directory of server N of the ensemble, and
+    PATH/zookeeper-N.log      what it says (``zookeeper``)
     PATH/bookie-N/            the directory of bookie ``bookie-N``, N from 1
     PATH/bookie-N.log         what it says on its standard error
 
@@ -14,8 +16,12 @@ their directories for a moment longer. A bookie that ends before it served is th
 growing pauses. That gives up after ``START_ATTEMPTS`` starts in a row that came to nothing, which
 covers what never gets better (a damaged or foreign directory) without knowing what it was.
 
-**Supervision** (``supervise``) starts a bookie again that ended after it had served. Without it, who kills a
-bookie means it: the demo and tests do.
+**Supervision** (``supervise``) starts a bookie or a ZooKeeper server again that ended after it had served.
+Without it, who kills one means it: the demo and tests do.
+
+**Where the metadata is** is decided when the cluster is made, and found out by looking afterwards: a
+directory that holds the one kind is not started with the other, which would be a cluster that has forgotten
+everything.
 """
 
 from __future__ import annotations
@@ -33,18 +39,33 @@ import trio
 import ledgerlog
 from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, Children, open_children
 from ledgerlog.cli.running import ungrouped
+from ledgerlog.cli.zookeeper import (
+    Server,
+    existing_servers,
+    hosts_of,
+    ports_are_free,
+    prepare_servers,
+    server_command,
+    wait_serving,
+)
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import BookieUnavailable, StorageLocked
+from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.meta.uri import FileUri, SqliteUri
 from ledgerlog.model.ids import BookieId
 from ledgerlog.wire.frame import Kind, Status
 
-__all__ = ["START_ATTEMPTS", "LocalCluster", "existing_bookies", "local_cluster"]
+__all__ = ["START_ATTEMPTS", "LocalCluster", "existing_bookies", "existing_metadata", "local_cluster"]
 
 START_ATTEMPTS = 7
 _DELAY_MIN_S = 0.1
 _DELAY_MAX_S = 3.2
 """0.1 + 0.2 + ... + 3.2 s, the pauses between seven starts, give a dying process some six seconds."""
+
+_DYING_S = 3.0
+"""After that a port of ours is in somebody else's hands, and others are taken."""
+
+_ENSEMBLE_S = 60.0
+"""ZooKeeper servers that do not come to serve within this time do not come."""
 
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
@@ -62,10 +83,16 @@ class LocalCluster:
     """A connection to it, open as long as it runs."""
     children: Children
     """More processes may be started here; none is left when the cluster ends."""
+    server_children: Children
+    """The same for ZooKeeper servers, which end after the others."""
     config: Path | None
     """The bookies' configuration file, where they have one."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
     """The process of each bookie that was started last."""
+    zookeepers: dict[str, Child] = attrs.field(factory=dict)
+    """The process of each ZooKeeper server that was started last, by its name (``zookeeper-1``)."""
+    servers: dict[str, Server] = attrs.field(factory=dict)
+    """Where each ZooKeeper server is; none where the metadata is in SQLite."""
 
     @property
     def bookie_ids(self) -> list[BookieId]:
@@ -134,6 +161,14 @@ class LocalCluster:
         A bookie whose START_ATTEMPTS come to nothing stays down. ChildFailed once all are down so."""
         down: list[str] = []
 
+        async def keep_server(server: Server) -> None:
+            while True:
+                child = self.zookeepers[server.name]
+                await child.wait()
+                report(f"{child.how_it_ended()}; starting it again")
+                await trio.sleep(_DELAY_MIN_S)
+                self.zookeepers[server.name] = await _start_server(self.server_children, server)
+
         async def keep(bookie_id: BookieId) -> None:
             while True:
                 child = self.bookies[bookie_id]
@@ -151,28 +186,84 @@ class LocalCluster:
 
         with ungrouped():
             async with trio.open_nursery() as nursery:
+                for server in self.servers.values():
+                    nursery.start_soon(keep_server, server)
                 for bookie_id in self.bookie_ids:
                     nursery.start_soon(keep, bookie_id)
 
 
 @asynccontextmanager
 async def local_cluster(
-    path: Path, *, bookies: int, config: Path | None = None, grace_s: float = GRACE_S
+    path: Path,
+    *,
+    bookies: int,
+    config: Path | None = None,
+    zookeepers: int = 0,
+    grace_s: float = GRACE_S,
 ) -> AsyncIterator[LocalCluster]:
     """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
 
-    The directory is made where there is none. StorageLocked if another process runs a cluster there;
-    ChildFailed if a bookie does not come to serve; what ``ledgerlog.connect`` raises. Leaving stops the
-    bookies gracefully, for ``grace_s``; none is left."""
-    uri = _uri(path)
+    The directory is made where there is none. The metadata is in SQLite, or in ``zookeepers`` servers of
+    ZooKeeper (as many as the directory has, where it has some). StorageLocked if another process runs a
+    cluster there; InvalidArgument if its metadata is of the other kind; ChildFailed if a bookie or a server
+    does not come to serve; ZooKeeperMissing; what ``ledgerlog.connect`` raises. Leaving stops the bookies
+    gracefully, for ``grace_s``, and then the servers; none is left."""
+    wanted, existing = "zookeeper" if zookeepers else "sqlite", existing_metadata(path)
+    if existing not in (None, wanted):
+        raise InvalidArgument(
+            f"the metadata of the cluster in {path} is in {existing}, not in {wanted}: run it with "
+            f"--metadata {existing}, or choose another directory"
+        )
     with _lock(path), ungrouped():
-        async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
-            local = LocalCluster(path, uri, cluster, children, config)
-            async with trio.open_nursery() as nursery:
-                for number in range(1, bookies + 1):
-                    nursery.start_soon(local.start_serving, _bookie_id(number))
-            local.bookies = {_bookie_id(n): local.bookies[_bookie_id(n)] for n in range(1, bookies + 1)}
-            yield local
+        # Their own children, outside the bookies': these unregister while they end.
+        async with open_children(grace_s=grace_s) as server_children:
+            with trio.move_on_after(_DYING_S):
+                # Servers of a runner that was killed are killed with it, and may take a moment.
+                while not ports_are_free(path):  # noqa: ASYNC110 (a port cannot be waited for)
+                    await trio.sleep(_DELAY_MIN_S)
+            servers = prepare_servers(path, zookeepers) if zookeepers else []
+            running = {server.name: await _start_server(server_children, server) for server in servers}
+            await _wait_ensemble(servers, running)
+            uri = f"zk://{hosts_of(servers)}" if servers else _sqlite_uri(path)
+            async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
+                local = LocalCluster(path, uri, cluster, children, server_children, config)
+                local.zookeepers, local.servers = running, {server.name: server for server in servers}
+                async with trio.open_nursery() as nursery:
+                    for number in range(1, bookies + 1):
+                        nursery.start_soon(local.start_serving, _bookie_id(number))
+                local.bookies = {_bookie_id(n): local.bookies[_bookie_id(n)] for n in range(1, bookies + 1)}
+                yield local
+
+
+async def _start_server(children: Children, server: Server) -> Child:
+    log_path = server.directory.with_name(f"{server.name}.log")
+    return await children.start(server.name, server_command(server.config_path), log_path=log_path)
+
+
+async def _wait_ensemble(servers: list[Server], running: dict[str, Child]) -> None:
+    """Return once all serve. ChildFailed if one ends before, or it takes too long."""
+
+    async def watch_end(child: Child) -> None:
+        await child.wait()
+        raise ChildFailed(child.how_it_ended())
+
+    with trio.move_on_after(_ENSEMBLE_S):
+        async with trio.open_nursery() as nursery:
+            for child in running.values():
+                nursery.start_soon(watch_end, child)
+            for server in servers:
+                await wait_serving(server)
+            nursery.cancel_scope.cancel()
+            return
+    logs = servers[0].directory.with_name("zookeeper-*.log")
+    raise ChildFailed(f"ZooKeeper does not serve after {_ENSEMBLE_S:g} s; see {logs}")
+
+
+def existing_metadata(path: Path) -> str | None:
+    """Where a cluster in that directory keeps its metadata: sqlite, zookeeper, or None for no cluster."""
+    if existing_servers(path):
+        return "zookeeper"
+    return "sqlite" if Path(FileUri(str(path.absolute())).metadata_path).exists() else None
 
 
 def existing_bookies(path: Path) -> int:
@@ -181,7 +272,7 @@ def existing_bookies(path: Path) -> int:
     return max((int(number) for number in numbers if number.isascii() and number.isdigit()), default=0)
 
 
-def _uri(path: Path) -> str:
+def _sqlite_uri(path: Path) -> str:
     return str(SqliteUri(FileUri(str(path.absolute())).metadata_path))
 
 

@@ -56,20 +56,30 @@ def check_value(path: str, value: bytes) -> None:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Every path and value of a transaction, before any of it is done."""
+    """Every path and value of a transaction, and its size, before any of it is done."""
+    size = 0
     for operation in operations:
         check_path(operation.path)
+        # An operation is up to three of ZooKeeper's, each with the path and some 100 bytes around it.
+        size += 3 * (len(operation.path.encode()) + 100)
         match operation:
             case Create(path=path, value=value):
                 check_value(path, value)
+                size += len(value)
             case Set(path=path, value=value, version=version):
                 check_value(path, value)
+                size += len(value)
                 _check_version(path, version)
             case Check(path=path, version=version):
                 _check_version(path, version)
             case Delete(path=path, version=version):
                 if version is not None:
                     _check_version(path, version)
+    if size > limits.METADATA_TRANSACTION_BYTES_MAX:
+        raise InvalidArgument(
+            f"a transaction of {len(operations)} operations and about {size} bytes is over the limit of "
+            f"{limits.METADATA_TRANSACTION_BYTES_MAX} bytes; nothing was written"
+        )
 
 
 def _check_version(path: str, version: int) -> None:

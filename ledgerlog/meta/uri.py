@@ -146,8 +146,8 @@ def parse_uri(text: str) -> ClusterUri:
 async def open_store(uri: ClusterUri) -> AsyncIterator[MetadataStore]:
     """The metadata store of a cluster, open for the body of the ``async with``.
 
-    ``memory:`` makes a new, empty store. InvalidArgument for ``zk:``, which this version does not
-    support; otherwise what opening the store raises (``open_sqlite_store``)."""
+    ``memory:`` makes a new, empty store. Raises what opening the store raises (``open_sqlite_store``,
+    ``open_zookeeper_store``)."""
     match uri:
         case MemoryUri():
             async with MemoryTree().open_store() as store:
@@ -155,10 +155,12 @@ async def open_store(uri: ClusterUri) -> AsyncIterator[MetadataStore]:
         case FileUri(metadata_path=path) | SqliteUri(path=path):
             async with open_sqlite_store(path) as store:
                 yield store
-        case ZooKeeperUri():
-            raise InvalidArgument(
-                f"cluster URI {str(uri)!r}: ZooKeeper is not supported by this version; use sqlite:PATH"
-            )
+        case ZooKeeperUri(hosts=hosts, chroot=chroot):
+            # Imported here: kazoo takes a tenth of a second, and most programs have another store.
+            from ledgerlog.meta.zookeeper.store import open_zookeeper_store
+
+            async with open_zookeeper_store(hosts, chroot=chroot) as store:
+                yield store
 
 
 # --- parts ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""SQLite against the memory tree: the same programs give the same answers, errors and trees.
+"""SQLite and ZooKeeper against the memory tree: the same programs give the same answers, errors and trees.
 
 A program is a list of steps by two clients of one tree. Versions are opaque, so a step names them by
 their age: the node's current one, an older one of the same incarnation, or one that never was.
@@ -7,9 +7,13 @@ their age: the node's current one, an older one of the same incarnation, or one 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +21,8 @@ from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.store import Check, Create, Delete, MetadataStore, Operation, Set
+from ledgerlog.meta.zookeeper.store import open_zookeeper_store
+from tests.zookeepers import new_chroot
 
 NEVER = 2**62
 
@@ -65,8 +71,8 @@ class Versions:
             return known[-2][which]
         return NEVER
 
-    def note(self, operations: list[Operation], memory: list[int], sqlite: list[int]) -> None:
-        for operation, pair in zip(operations, zip(memory, sqlite, strict=True), strict=True):
+    def note(self, operations: list[Operation], memory: list[int], other: list[int]) -> None:
+        for operation, pair in zip(operations, zip(memory, other, strict=True), strict=True):
             match operation:
                 case Create(path=path):
                     self._of[path] = [pair]
@@ -115,28 +121,45 @@ async def tree(store: MetadataStore) -> dict[str, tuple[bytes | None, list[str]]
     return found
 
 
-@given(program=programs)
-async def test_sqlite_and_memory_answer_every_program_alike(program: list[Program]) -> None:
+async def agree(
+    program: list[Program],
+    open_store: Callable[[], AbstractAsyncContextManager[MetadataStore]],
+) -> None:
+    """Two clients of another store do what two clients of the memory tree do, and so does what is left."""
     memory_tree = MemoryTree()
     versions = Versions()
+    async with open_store() as other_first:
+        memory_first = memory_tree.open_store()
+        async with open_store() as other_second:
+            memory_second = memory_tree.open_store()
+            for one in program:
+                memory = (memory_first, memory_second)[one.client]
+                other = (other_first, other_second)[one.client]
+                operations = operations_of(one.steps, versions, 0)
+                in_memory, memory_error = await outcome(memory, operations)
+                in_other, other_error = await outcome(other, operations_of(one.steps, versions, 1))
+                assert memory_error == other_error
+                if in_memory is not None and in_other is not None:
+                    versions.note(operations, in_memory, in_other)
+                await other_first.sync()
+                assert await tree(memory_first) == await tree(other_first)
+            memory_second.close()
+        await other_first.sync()
+        assert await tree(memory_first) == await tree(other_first)
+        memory_first.close()
+    async with open_store() as other_later:
+        assert await tree(memory_tree.open_store()) == await tree(other_later)
+
+
+@given(program=programs)
+async def test_sqlite_and_memory_answer_every_program_alike(program: list[Program]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "meta.db"
-        async with open_sqlite_store(path) as sqlite_first:
-            memory_first = memory_tree.open_store()
-            async with open_sqlite_store(path) as sqlite_second:
-                memory_second = memory_tree.open_store()
-                for one in program:
-                    memory = (memory_first, memory_second)[one.client]
-                    sqlite = (sqlite_first, sqlite_second)[one.client]
-                    operations = operations_of(one.steps, versions, 0)
-                    in_memory, memory_error = await outcome(memory, operations)
-                    in_sqlite, sqlite_error = await outcome(sqlite, operations_of(one.steps, versions, 1))
-                    assert memory_error == sqlite_error
-                    if in_memory is not None and in_sqlite is not None:
-                        versions.note(operations, in_memory, in_sqlite)
-                    assert await tree(memory_first) == await tree(sqlite_first)
-                memory_second.close()
-            assert await tree(memory_first) == await tree(sqlite_first)
-            memory_first.close()
-        async with open_sqlite_store(path) as sqlite_later:
-            assert await tree(memory_tree.open_store()) == await tree(sqlite_later)
+        await agree(program, partial(open_sqlite_store, Path(directory) / "meta.db"))
+
+
+@pytest.mark.processes
+@given(program=programs)
+async def test_zookeeper_and_memory_answer_every_program_alike(
+    zookeeper_hosts: str, program: list[Program]
+) -> None:
+    await agree(program, partial(open_zookeeper_store, zookeeper_hosts, chroot=new_chroot()))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from ledgerlog import limits
 from ledgerlog.cli.lines import UNTERMINATED
 from ledgerlog.cli.main import cli
 from ledgerlog.limits import RECORD_BYTES_MAX
@@ -207,11 +208,24 @@ def test_a_cluster_that_is_not_there_is_not_made_by_looking_at_it(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_zookeeper_says_that_it_is_not_supported_by_this_version(tmp_path: Path) -> None:
-    commands = Commands("zk://127.0.0.1:1")
-    assert "not supported by this version" in commands.fails("log", "list")
-    error = commands.fails("cluster", "run", str(tmp_path), "--metadata", "zookeeper")
-    assert "not supported by this version" in error
+def test_no_zookeeper_server_says_so_and_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.5)
+    error = Commands("zk://127.0.0.1:1").fails("log", "list")
+    assert "no ZooKeeper server of 127.0.0.1:1 answered within 0.5 s; does it run?" in error
+
+
+def test_a_cluster_with_zookeeper_says_what_to_install_where_there_is_no_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    error = Commands("").fails("cluster", "run", str(tmp_path / "c"), "--metadata", "zookeeper")
+    assert f"JAVA_HOME is {tmp_path / 'nowhere'}, but there is no program" in error
+
+
+def test_a_cluster_is_not_started_with_metadata_of_another_kind(tmp_path: Path) -> None:
+    (tmp_path / "metadata.sqlite").touch()
+    error = Commands("").fails("cluster", "run", str(tmp_path), "--metadata", "zookeeper")
+    assert "is in sqlite, not in zookeeper" in error
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ledgerlog.meta.uri import (
     open_store,
     parse_uri,
 )
+from tests.zookeepers import new_chroot
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,14 @@ async def test_a_store_opens_by_its_uri(tmp_path: Path) -> None:
         assert await store.children("a") == ["b"]
 
 
-async def test_zookeeper_is_refused_by_this_version() -> None:
-    with pytest.raises(InvalidArgument, match="not supported by this version"):
-        async with open_store(parse_uri("zk://h1:2181/x")):
-            pass
+@pytest.mark.processes
+async def test_a_zookeeper_store_opens_by_its_uri_below_its_chroot(zookeeper_hosts: str) -> None:
+    uri = parse_uri(f"zk://{zookeeper_hosts}{new_chroot()}/below")
+    for _ in range(2):
+        async with open_store(uri) as store:
+            if not await store.children("a"):
+                await store.create("a/b", b"1")
+    async with open_store(uri) as store:
+        assert await store.children("a") == ["b"]
+    async with open_store(parse_uri(f"zk://{zookeeper_hosts}{new_chroot()}")) as store:
+        assert await store.children("a") == []

@@ -194,7 +194,15 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "kazoo": ("ledgerlog.meta.zookeeper",),
     "sqlite3": ("ledgerlog.meta.sqlite*",),
     "plyvel": ("bookie.storage",),
-    "os": ("ledgerlog.net", "ledgerlog.blocking.portal", "ledgerlog.meta.sqlite*", "ledgerlog.spark", "bookie.storage", *STARTERS),
+    "os": (
+        "ledgerlog.net",
+        "ledgerlog.blocking.portal",
+        "ledgerlog.meta.sqlite*",
+        "ledgerlog.meta.zookeeper",
+        "ledgerlog.spark",
+        "bookie.storage",
+        *STARTERS,
+    ),
     "threading": (
         "ledgerlog.net",
         "ledgerlog.meta.sqlite*",
@@ -204,16 +212,18 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "bookie.storage",
         *STARTERS,
     ),
-    "socket": ("ledgerlog.net", *STARTERS),
+    # To cut a connection of kazoo's that a stop would wait for.
+    "socket": ("ledgerlog.net", "ledgerlog.meta.zookeeper", *STARTERS),
     # A client's wall clock, its choices and its keys are one object, which the simulator replaces.
     "random": ("ledgerlog.net", "ledgerlog.client.environment", *STARTERS),
     # Ledger keys; and session names in the metadata stores, which no two processes may share.
     "secrets": ("ledgerlog.client.environment", "ledgerlog.meta", *STARTERS),
     "uuid": ("ledgerlog.client.environment", "ledgerlog.meta", *STARTERS),
-    # SQLite's sessions live by a clock that processes share.
+    # SQLite's sessions live by a clock that processes share, ZooKeeper's by one that runs on in sleep.
     "time": (
         "ledgerlog.net",
         "ledgerlog.meta.sqlite*",
+        "ledgerlog.meta.zookeeper",
         "ledgerlog.client.environment",
         "bookie.storage",
         *STARTERS,

@@ -1,0 +1,115 @@
+"""Where a node of the metadata tree lies in ZooKeeper: names, and nothing that waits.
+
+A node of ours may have a value and children at once, its parents need not exist, and a version begins
+with the value and ends with it. A znode cannot be all of that: it exists with its parents or not at
+all, and a parent that was only made to hold a child looks like a node with an empty value. So each
+node of ours is up to two znodes, side by side:
+
+    value of a/b        CHROOT/a/=b        there exactly while the node is; its version is the node's
+    directory of a/b    CHROOT/a/b         there while something lies below it, or did
+
+The znode of a value never has children. A directory has no value of its own; it may be left behind
+empty, and then it says nothing: who lists asks whether anything lies below. An *ephemeral* node
+has an ephemeral directory beside its ephemeral value. It is what makes the server refuse children of
+ephemeral nodes, and an ephemeral node above children, in the same instant in which it decides.
+
+**Spelling.** A directory has the component's own name, which is what a person sees who walks the tree
+with a ZooKeeper shell; ``+`` stands before one that begins with ``=`` or ``+``. ZooKeeper's Java checks
+names by UTF-16 units and takes no character beyond U+FFFF: such a one is spelled ``^`` and six
+hexadecimal digits, and so is ``^`` itself. ``logical`` is the inverse of both mappings.
+
+**Counters** lie below ``CHROOT/+counters``, which is no spelling of a directory:
+
+    CHROOT/+counters/NAME/GGGGGGGG     generation G of the counter, from 0, in hexadecimal
+
+A slash of the counter's name is spelled as an escape as well.
+"""
+
+from __future__ import annotations
+
+import re
+
+_VALUE = "="
+_QUOTE = "+"
+_COUNTERS = "+counters"
+
+_UNUSUAL = re.compile("[\\^\U00010000-\U0010ffff]")
+_UNUSUAL_OR_SLASH = re.compile("[/\\^\U00010000-\U0010ffff]")
+_ESCAPE = re.compile(r"\^(0[0-9a-f]{5}|10[0-9a-f]{4})")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"^{ord(found[0]):06x}"
+
+
+def _spelled(component: str) -> str:
+    return _UNUSUAL.sub(_escape, component)
+
+
+def _read(spelled: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), spelled)
+
+
+def _directory_name(component: str) -> str:
+    quote = _QUOTE if component[0] in (_VALUE, _QUOTE) else ""
+    return quote + _spelled(component)
+
+
+def parse_child(name: str) -> tuple[str, bool] | None:
+    """The component that the name of a znode spells, and whether it is a value (else a directory).
+    None where it is neither: something that is not ours, or the counters."""
+    if name.startswith(_VALUE):
+        component = _read(name[1:])
+        return (component, True) if component and _VALUE + _spelled(component) == name else None
+    component = _read(name[1:] if name.startswith(_QUOTE) else name)
+    return (component, False) if component and _directory_name(component) == name else None
+
+
+class Names:
+    """The names of one tree, below ``chroot`` ("" for the root, else "/x/y")."""
+
+    def __init__(self, chroot: str) -> None:
+        assert chroot == "" or (chroot.startswith("/") and not chroot.endswith("/"))
+        self._chroot = chroot
+        self.root = chroot or "/"
+        """The znode that everything lies below."""
+        self.counters = f"{chroot}/{_COUNTERS}"
+
+    def value(self, path: str) -> str:
+        """The znode that holds the value of the node."""
+        above, _, last = path.rpartition("/")
+        directory = self.directory(above) if above else self._chroot
+        return f"{directory}/{_VALUE}{_spelled(last)}"
+
+    def directory(self, path: str) -> str:
+        """The znode that what lies below the node lies below."""
+        return "/".join((self._chroot, *map(_directory_name, path.split("/"))))
+
+    def directories_above(self, path: str) -> list[str]:
+        """The directories that must exist before the node's value can, outermost first."""
+        found = []
+        components = self.value(path).split("/")[1:-1]
+        for end in range(1, len(components) + 1):
+            found.append("/" + "/".join(components[:end]))
+        return found
+
+    def parent_directory(self, znode: str) -> str | None:
+        """The directory of ours that a znode lies in, None where that is the root of the tree."""
+        above = znode.rpartition("/")[0]
+        return above if len(above) > len(self._chroot) else None
+
+    def logical(self, znode: str) -> str | None:
+        """The path of the node that a znode belongs to, None for a znode that is not ours."""
+        if not znode.startswith(self._chroot + "/"):
+            return None
+        parts = [parse_child(name) for name in znode[len(self._chroot) + 1 :].split("/")]
+        components = []
+        for index, part in enumerate(parts):
+            if part is None or (part[1] and index < len(parts) - 1):
+                return None
+            components.append(part[0])
+        return "/".join(components)
+
+    def counter(self, name: str) -> str:
+        """The znode that a counter's generations lie below."""
+        return f"{self.counters}/{_UNUSUAL_OR_SLASH.sub(_escape, name)}"

@@ -1,0 +1,62 @@
+"""A session with ZooKeeper as its owner sees it (``store.Session``).
+
+CONNECTED is believed only while the lease lasts (``link``): a process that was stopped and wakes sees
+SUSPENDED in its first look at ``state``, before any thread of kazoo's has run. Whoever waits is woken by
+the store's task that watches the lease.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from ledgerlog.meta.store import SessionState
+from ledgerlog.meta.zookeeper.link import NS, Link, boot_clock_ns
+
+logger = logging.getLogger(__name__)
+
+
+class ZooKeeperSession:
+    """Made by the store for each session that the ensemble gave it."""
+
+    def __init__(self, number: int, link: Link) -> None:
+        self.number = number
+        self._link = link
+        self._state = SessionState.CONNECTED
+        self._changed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperSession {self.session_id} {self.state.value}>"
+
+    @property
+    def session_id(self) -> str:
+        """As ZooKeeper's own tools print it."""
+        return f"0x{self.number & (2**64 - 1):x}"
+
+    @property
+    def lease_left_s(self) -> float:
+        """For how long the ensemble surely keeps the session, by what it has answered; may be negative."""
+        return (self._link.lease_until_ns - boot_clock_ns()) / NS
+
+    @property
+    def state(self) -> SessionState:
+        if self._state is SessionState.CONNECTED and self.lease_left_s <= 0:
+            return SessionState.SUSPENDED
+        return self._state
+
+    async def wait_not(self, state: SessionState) -> SessionState:
+        """Wait until the state differs from ``state``; the new state. Always a checkpoint."""
+        await trio.lowlevel.checkpoint()
+        while self.state is state:
+            await self._changed.wait()
+        return self.state
+
+    def become(self, state: SessionState) -> None:
+        """Where it was LOST it stays LOST."""
+        if self._state is state or self._state is SessionState.LOST:
+            return
+        logger.info("metadata session=%s state=%s", self.session_id, state.value)
+        self._state = state
+        self._changed.set()
+        self._changed = trio.Event()

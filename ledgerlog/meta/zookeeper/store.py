@@ -1,0 +1,400 @@
+"""Metadata in Apache ZooKeeper, shared by machines: the metadata capability.
+
+The parts, from the outside in: this module (the session, the watches, the link as long as it lasts), ``tree``
+(nodes, listings and counters as requests), ``plan`` (a transaction of ours as one of ZooKeeper's),
+``names`` (where things lie), ``conversation`` (deadlines, and what is sent again), ``link`` (kazoo and its
+threads).
+
+**Lost answers.** A write that was sent and whose answer was lost is ``MetadataOutcomeUnknown``; whoever
+wrote settles that by reading again and looking for its token (rule 14). What was surely not done is tried
+again here, until ``limits.METADATA_TIMEOUT_S``.
+
+**Reads may be stale**, by as much as the server that answers lags behind. What one store reads never goes
+back, not even from one session to the next. After ``sync`` it is at least as new as every write finished
+before.
+
+**The session.** SUSPENDED when the connection is lost or the lease has run out, CONNECTED again when the same
+session goes on, LOST when a server says that it is over. kazoo then opens a new one by itself; the store
+shows it as a new object. An ephemeral node is created in the session that the store had when it was
+asked, or not at all: the link sends such a transaction in no other. While no server answers nobody can say
+that a session is over, so it stays SUSPENDED for as long as that takes.
+
+**Watches** are ZooKeeper's persistent recursive ones, two for each path (value and directory), added once for
+all watches of a path. They end with the connection. On each new connection all are added again, and when the
+server has confirmed them the watches wake: what happened meanwhile is seen by looking. To open one waits
+for the confirmation, so that no change after it is missed; without a connection it does not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+
+import attrs
+import trio
+
+from ledgerlog import limits
+from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired
+from ledgerlog.meta.arguments import check_operations, check_path
+from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
+from ledgerlog.meta.watches import WatchSet
+from ledgerlog.meta.zookeeper.conversation import Conversation, SessionOver
+from ledgerlog.meta.zookeeper.link import (
+    AddWatch,
+    AnswerLost,
+    Call,
+    Changed,
+    Connected,
+    Ended,
+    Event,
+    Expired,
+    Link,
+    NotSent,
+    RemoveWatches,
+    Suspended,
+    Unsupported,
+)
+from ledgerlog.meta.zookeeper.names import Names
+from ledgerlog.meta.zookeeper.session import ZooKeeperSession
+from ledgerlog.meta.zookeeper.tree import Tree
+
+__all__ = ["ZooKeeperStore", "open_zookeeper_store"]
+
+logger = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_MIN_S = 2.0
+"""kazoo's pings come with a jitter of 0.4 s, which a shorter session would not bear."""
+
+_CUT_S = 1.0
+"""A server that has not confirmed the end of the session within this time is left."""
+
+_NEW_SESSION_S = 3.0
+"""Who is told that the session is over finds the next one, if the ensemble gives it within this time."""
+
+_LAPSED_S = 0.05
+"""Between two looks at a lease that has run out: an answer may still come to what was sent in time."""
+
+_LINK_PAUSE_S = 0.5
+"""Before a link whose thread ended unexpectedly is replaced."""
+
+
+def open_zookeeper_store(
+    hosts: str, *, chroot: str = "", session_timeout_s: float = limits.SESSION_TIMEOUT_S
+) -> AbstractAsyncContextManager[ZooKeeperStore]:
+    """A store below the node ``chroot`` of the ensemble ``hosts`` ("h1:2181,h2:2181"), open for the body of
+    the ``async with``. The chroot ("" or "/a/b") is made when something is first written below it.
+
+    ``session_timeout_s`` (2 or more) is asked for; the ensemble holds it within its own bounds, which are 2
+    to 20 of its ticks. A process that dies is noticed after that time. Leaving the body ends the session and
+    removes its ephemeral nodes.
+
+    ``InvalidArgument``: the timeout. ``MetadataUnavailable``: no server answered within
+    ``limits.METADATA_TIMEOUT_S``, or it is older than ZooKeeper 3.6."""
+    if not session_timeout_s >= SESSION_TIMEOUT_MIN_S:
+        raise InvalidArgument(
+            f"session_timeout_s is to be {SESSION_TIMEOUT_MIN_S:g} or more, not {session_timeout_s}"
+        )
+    return _open(ZooKeeperStore(hosts, Names(chroot), session_timeout_s))
+
+
+@asynccontextmanager
+async def _open(store: ZooKeeperStore) -> AsyncIterator[ZooKeeperStore]:
+    failure: BaseException | None = None
+    try:
+        store._start_link(0)
+        await store._reach()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store._keep_link)
+            nursery.start_soon(store._watch_lease)
+            try:
+                yield store
+            except BaseException as error:
+                # Carried around the nursery, which would wrap the body's own exception in a group.
+                failure = error
+            nursery.cancel_scope.cancel()
+    finally:
+        await store._close()
+    if failure is not None:
+        raise failure
+
+
+@attrs.define(eq=False)
+class _Attached:
+    """The server's watches for one path."""
+
+    users: int = 0
+    """Open watches on it."""
+    settled: trio.Event = attrs.Factory(trio.Event)
+    """The server has confirmed or refused them, or there is no connection."""
+    refusal: MetadataUnavailable | None = None
+    is_given_out: bool = False
+    """Somebody has a watch that may not be confirmed yet, so a confirmation wakes it."""
+
+
+class ZooKeeperStore:
+    """The metadata capability (``store.MetadataStore``) on ZooKeeper; see ``open_zookeeper_store``.
+
+    Versions are ZooKeeper's: 0 at creation, one more at each write, 0 again when a path is created anew. A
+    call that is cancelled before its request was sent has changed nothing; after that the request goes on,
+    and is applied or not."""
+
+    def __init__(self, hosts: str, names: Names, session_timeout_s: float) -> None:
+        self._names = names
+        self._timeout_s = session_timeout_s
+        self._conversation = Conversation(hosts)
+        self._tree = Tree(names, self._conversation)
+        self._link_number = 0
+        self._link_ended = trio.Event()
+        self._session: ZooKeeperSession | None = None
+        self._watches = WatchSet()
+        self._attached: dict[str, _Attached] = {}
+
+    # --- the capability --------------------------------------------------------------------------
+
+    @property
+    def session(self) -> ZooKeeperSession:
+        """The current session; LOST only until the ensemble has given a new one."""
+        assert self._session is not None, "a store is given out once it has a session"
+        return self._session
+
+    async def get(self, path: str) -> Versioned | None:
+        check_path(path)
+        return await self._conversation.within_deadline(lambda _: self._tree.get(path))
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return (await self.transaction([Create(path, value, ephemeral)]))[0]
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        return (await self.transaction([Set(path, value, version)]))[0]
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        await self.transaction([Delete(path, version)])
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        return await self._conversation.within_deadline(lambda _: self._tree.children(path))
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        operations = list(operations)
+        check_operations(operations)
+        # The session that the caller could see when it called: where that one ends meanwhile, an
+        # ephemeral node must not slip into its successor unnoticed.
+        session = self._session
+        assert session is not None
+        is_bound = any(isinstance(operation, Create) and operation.ephemeral for operation in operations)
+        if not operations:
+            await self._conversation.checkpoint()
+            return []
+        try:
+            versions = await self._conversation.within_deadline(
+                partial(self._tree.transact, operations, session if is_bound else None)
+            )
+        except SessionOver:
+            with trio.move_on_after(_NEW_SESSION_S):
+                while self._session is session:
+                    await self._conversation.wait_news()
+            raise SessionExpired(
+                f"metadata session {session.session_id} is over; nothing was written"
+            ) from None
+        for operation in operations:
+            if isinstance(operation, Delete):
+                self._tree.prune_above(self._names.value(operation.path))
+        return versions
+
+    async def next_id(self, counter: str) -> int:
+        check_path(counter)
+        return await self._conversation.within_deadline(partial(self._tree.next_id, counter))
+
+    async def highest_id(self, counter: str) -> int:
+        check_path(counter)
+        return await self._conversation.within_deadline(partial(self._tree.highest_id, counter))
+
+    async def sync(self) -> None:
+        await self._conversation.within_deadline(self._tree.sync)
+
+    @asynccontextmanager
+    async def _watch(self, path: str) -> AsyncIterator[Watch]:
+        async with self._watches.open(path) as watch:
+            attached = self._attached.get(path)
+            if attached is None:
+                attached = self._attached[path] = _Attached()
+                self._add_watches(path, attached)
+            attached.users += 1
+            try:
+                with trio.move_on_after(limits.METADATA_TIMEOUT_S):
+                    await attached.settled.wait()
+                if attached.refusal is not None:
+                    raise attached.refusal
+                attached.is_given_out = True
+                yield watch
+            finally:
+                attached.users -= 1
+                if not attached.users:
+                    del self._attached[path]
+                    self._remove_watches(path)
+
+    def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
+        """See ``store.MetadataStore``. MetadataUnavailable on opening only where a server refuses."""
+        return self._watch(path)
+
+    # --- watches ---------------------------------------------------------------------------------
+
+    def _znodes_watched(self, path: str) -> Iterable[str]:
+        return self._names.value(path), self._names.directory(path)
+
+    def _add_watches(self, path: str, attached: _Attached) -> None:
+        """Ask the server to watch ``path``; ``attached.settled`` once that is settled."""
+        if not self._conversation.is_connected:
+            attached.settled.set()
+            return
+        settled = attached.settled = trio.Event()
+        attached.refusal = None
+        missing = 0
+
+        def added(call: Call) -> None:
+            nonlocal missing
+            missing -= 1
+            if settled is not attached.settled or settled.is_set():
+                return  # The connection that this was asked on has ended.
+            try:
+                call.result()
+            except (NotSent, AnswerLost):
+                # A connection on which a watch could not be added is of no use; on the next all are added.
+                self._conversation.link.cut()
+                return
+            except (MetadataUnavailable, Unsupported) as refusal:
+                attached.refusal = MetadataUnavailable(f"metadata path {path!r} cannot be watched: {refusal}")
+            if not missing:
+                settled.set()
+                if attached.is_given_out:
+                    self._watches.changed([path])
+
+        for znode in self._znodes_watched(path):
+            missing += 1
+            call = AddWatch(znode)
+            call.deliver = added
+            self._conversation.link.submit(call)
+
+    def _remove_watches(self, path: str) -> None:
+        if self._conversation.is_connected:
+            for znode in self._znodes_watched(path):
+                self._conversation.link.submit(RemoveWatches(znode))
+
+    # --- the link and the session ----------------------------------------------------------------
+
+    def _start_link(self, zxid_floor: int) -> None:
+        self._link_number += 1
+        self._link_ended = trio.Event()
+        self._conversation.link = Link(
+            self._conversation.hosts,
+            self._timeout_s,
+            on_event=partial(self._on_event, self._link_number),
+            zxid_floor=zxid_floor,
+        )
+        self._conversation.link.start()
+
+    def _on_event(self, link_number: int, event: Event) -> None:
+        if link_number != self._link_number or self._conversation.is_closed:
+            return
+        match event:
+            case Changed(znode=znode):
+                path = self._names.logical(znode)
+                if path is not None:
+                    self._watches.changed([path])
+            case Connected(session_id=number):
+                self._use_session(number)
+                self._conversation.set_connected(True)
+                for path, attached in self._attached.items():
+                    self._add_watches(path, attached)
+            case Suspended():
+                self._lose_contact(SessionState.SUSPENDED)
+            case Expired():
+                self._lose_contact(SessionState.LOST)
+            case Ended(why=why):
+                logger.error("metadata link to %s ended and is made anew: %s", self._conversation.hosts, why)
+                self._lose_contact(SessionState.LOST)
+                self._link_ended.set()
+
+    def _use_session(self, number: int) -> None:
+        ended = self._session
+        if ended is not None and ended.number == number:
+            ended.become(SessionState.CONNECTED)
+            return
+        self._session = ZooKeeperSession(number, self._conversation.link)
+        if ended is not None:
+            ended.become(SessionState.LOST)
+            logger.info("metadata session=%s follows session=%s", self._session.session_id, ended.session_id)
+
+    def _lose_contact(self, state: SessionState) -> None:
+        if self._session is not None:
+            self._session.become(state)
+        self._conversation.set_connected(False)
+        for attached in self._attached.values():
+            attached.settled.set()
+
+    async def _reach(self) -> None:
+        """Return once there is a session, with a server that can do what is asked of it."""
+        hosts = self._conversation.hosts
+        with trio.move_on_after(limits.METADATA_TIMEOUT_S):
+            try:
+                await self._conversation.read(partial(AddWatch, self._names.counters))
+            except Unsupported:
+                raise MetadataUnavailable(
+                    f"the ZooKeeper servers {hosts} are older than 3.6 and lack the watches that are needed"
+                ) from None
+            self._conversation.link.submit(RemoveWatches(self._names.counters))
+            return
+        raise MetadataUnavailable(
+            f"no ZooKeeper server of {hosts} answered within {limits.METADATA_TIMEOUT_S:g} s; does it run?"
+        )
+
+    async def _keep_link(self) -> None:
+        while True:
+            await self._link_ended.wait()
+            ended = self._conversation.link
+            await self._stop_link(ended)
+            await trio.sleep(_LINK_PAUSE_S)
+            self._start_link(ended.zxid)
+
+    async def _watch_lease(self) -> None:
+        while True:
+            session = self.session
+            left_s = session.lease_left_s
+            if left_s > 0:
+                if self._conversation.is_connected:
+                    session.become(SessionState.CONNECTED)  # The lease had lapsed and goes on after all.
+                await trio.sleep(left_s)
+            else:
+                # Who waits is woken here where kazoo has not noticed, or is itself only just waking.
+                session.become(SessionState.SUSPENDED)
+                await trio.sleep(_LAPSED_S)
+
+    async def _stop_link(self, link: Link) -> None:
+        """End a link and its threads. Shielded, and bounded by what the threads wait for."""
+        stopped = trio.Event()
+
+        async def stop() -> None:
+            try:
+                await trio.to_thread.run_sync(link.stop, limiter=trio.CapacityLimiter(1))
+            except Exception as error:
+                logger.warning(
+                    "metadata link to %s did not end in order: %r", self._conversation.hosts, error
+                )
+            stopped.set()
+
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stop)
+                while not stopped.is_set():
+                    with trio.move_on_after(_CUT_S):
+                        await stopped.wait()
+                    if not stopped.is_set():
+                        link.cut()
+
+    async def _close(self) -> None:
+        self._conversation.close()
+        await self._stop_link(self._conversation.link)
+        if self._session is not None:
+            self._session.become(SessionState.LOST)

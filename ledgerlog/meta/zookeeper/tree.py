@@ -1,0 +1,248 @@
+"""The tree of the metadata capability, as requests to ZooKeeper: nodes, listings, counters.
+
+How the tree lies in ZooKeeper is ``names``, and how a transaction becomes one of ZooKeeper's is ``plan``.
+
+**Leftovers.** When a node is deleted, the directories above it that are empty now are removed behind the
+caller's back. One may stay (a crash). A listing looks into directories, so it shows none of them.
+
+**Ids.** Counter generation G is a znode whose version counts its writes. An unconditional write gives a
+number that nobody else gets, in one request and with no race to lose: the id is G * ``IDS_PER_GENERATION``
++ version - 1. ZooKeeper's versions have 31 bits, so a generation ends long before they do, and the next
+begins. A lost answer passes an id over.
+
+**sync** is a transaction that changes nothing. ZooKeeper's own sync is answered by the leader alone, and one
+that was deposed and does not know it yet would confirm an old state; a transaction needs a majority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ledgerlog.errors import LedgerLogError, MetadataUnavailable
+from ledgerlog.meta.store import Check, Operation, Set, Versioned
+from ledgerlog.meta.zookeeper.conversation import Attempt, Conversation
+from ledgerlog.meta.zookeeper.link import (
+    AnswerLost,
+    Call,
+    Children,
+    Exists,
+    Get,
+    NotSent,
+    Refused,
+    Stat,
+    Transaction,
+    Unsupported,
+    WrongSession,
+)
+from ledgerlog.meta.zookeeper.names import Names, parse_child
+from ledgerlog.meta.zookeeper.plan import (
+    ANY_VERSION,
+    CheckZnode,
+    DeleteZnode,
+    MakeZnode,
+    Occupied,
+    Role,
+    SetZnode,
+    Step,
+    Structure,
+    directories_of,
+    meaning,
+    plan,
+)
+from ledgerlog.meta.zookeeper.session import ZooKeeperSession
+
+IDS_PER_GENERATION = 2**30
+
+_PLANS_MAX = 16
+"""Plans of one transaction that may meet a tree whose directories have just changed."""
+
+_LEFTOVERS_MAX = 64
+"""A directory with more below it than this is taken to hold nodes; leftovers are removed as they arise."""
+
+
+class Tree:
+    """Every method may raise what the capability says for lost contact (``conversation``)."""
+
+    def __init__(self, names: Names, conversation: Conversation) -> None:
+        self._names = names
+        self._conversation = conversation
+        self._generations: dict[str, int] = {}
+        """The generation of each counter in which an id was last found."""
+
+    async def get(self, path: str) -> Versioned | None:
+        answer = await self._conversation.read(partial(Get, self._names.value(path)))
+        if isinstance(answer, Refused):
+            return None
+        value, stat = answer
+        return Versioned(value, stat.version)
+
+    async def transact(
+        self, operations: Sequence[Operation], session: ZooKeeperSession | None, attempt: Attempt
+    ) -> list[int]:
+        known: dict[str, bool] | None = None
+        cleared: set[str] = set()
+        for _ in range(_PLANS_MAX):
+            steps = plan(operations, self._names, known)
+            result = await self._conversation.write(
+                [step.request for step in steps], attempt, session=session
+            )
+            if not isinstance(result, Refused):
+                return _versions(operations, steps, result)
+            step = steps[result.index]
+            found = meaning(step, result.refusal, operations[step.index])
+            if isinstance(found, Occupied):
+                # What else it may be is a child that this very transaction makes: that stays below it.
+                if found.directory in cleared or await self._holds_node(found.directory):
+                    raise found.error
+                cleared.add(found.directory)
+                await self._clear(found.directory, attempt)
+            elif not isinstance(found, Structure):
+                raise found
+            directories = directories_of(operations, self._names)
+            stats = await self._conversation.read_all(
+                [partial(Exists, directory) for directory in directories]
+            )
+            known = {directory: stat is not None for directory, stat in zip(directories, stats, strict=True)}
+        raise MetadataUnavailable(
+            f"the directories around {operations[0].path!r} changed {_PLANS_MAX} times while a transaction "
+            "was planned; nothing was written"
+        )
+
+    async def _holds_node(self, directory: str) -> bool:
+        """Whether a node lies below a directory, and not just directories that are left over."""
+        names = await self._conversation.read(partial(Children, directory))
+        if isinstance(names, Refused):
+            return False
+        below = []
+        for name in names:
+            child = parse_child(name)
+            if child is None or child[1]:
+                return True
+            below.append(f"{directory}/{name}")
+        return bool(await self._holding(below))
+
+    async def _holding(self, directories: Sequence[str]) -> list[str]:
+        """Those of the directories that a node lies below."""
+        stats = await self._conversation.read_all([partial(Exists, directory) for directory in directories])
+        found = []
+        for directory, stat in zip(directories, stats, strict=True):
+            count = 0 if stat is None else stat.child_count
+            if count > _LEFTOVERS_MAX or (count and await self._holds_node(directory)):
+                found.append(directory)
+        return found
+
+    async def children(self, path: str) -> list[str]:
+        directory = self._names.directory(path)
+        names = await self._conversation.read(partial(Children, directory))
+        if isinstance(names, Refused):
+            return []
+        found = set()
+        below = {}
+        for name in names:
+            child = parse_child(name)
+            if child is not None:
+                component, is_value = child
+                if is_value:
+                    found.add(component)
+                else:
+                    below[f"{directory}/{name}"] = component
+        # A directory beside a value needs no look: the node is there either way.
+        unsure = [znode for znode, component in below.items() if component not in found]
+        found.update(below[znode] for znode in await self._holding(unsure))
+        return sorted(found)
+
+    async def _clear(self, directory: str, attempt: Attempt) -> None:
+        """Remove the empty directories below a directory, as far as they are empty."""
+        names = await self._conversation.read(partial(Children, directory))
+        for name in [] if isinstance(names, Refused) else names:
+            await self._clear(f"{directory}/{name}", attempt)
+            await self._conversation.write([DeleteZnode(f"{directory}/{name}")], attempt, is_repeatable=True)
+
+    def prune_above(self, znode: str) -> None:
+        """Remove the directories above a znode that are empty now, behind everybody's back."""
+        directory = self._names.parent_directory(znode)
+        if directory is None or not self._conversation.is_connected:
+            return
+
+        def looked(call: Call) -> None:
+            stat = _quietly(call)
+            if isinstance(stat, Stat) and not stat.child_count and not stat.is_ephemeral:
+                removal = Transaction([DeleteZnode(directory)])
+                removal.deliver = removed
+                self._conversation.link.submit(removal)
+
+        def removed(call: Call) -> None:
+            if isinstance(_quietly(call), list):
+                self.prune_above(directory)
+
+        look = Exists(directory)
+        look.deliver = looked
+        self._conversation.link.submit(look)
+
+    # --- counters, sync --------------------------------------------------------------------------
+
+    async def next_id(self, counter: str, attempt: Attempt) -> int:
+        generation = self._generations.get(counter)
+        if generation is None:
+            generation = max(await self._list_generations(counter), default=0)
+        while True:
+            znode = self._generation_znode(counter, generation)
+            result = await self._conversation.write(
+                [SetZnode(znode, b"", ANY_VERSION)], attempt, is_repeatable=True
+            )
+            if isinstance(result, Refused):
+                for directory in _and_above(znode):
+                    await self._conversation.write([MakeZnode(directory)], attempt, is_repeatable=True)
+            elif result[0] > IDS_PER_GENERATION:
+                generation += 1
+            else:
+                self._generations[counter] = generation
+                return generation * IDS_PER_GENERATION + result[0] - 1
+
+    async def highest_id(self, counter: str, attempt: Attempt) -> int:
+        await self.sync(attempt)
+        generations = await self._list_generations(counter)
+        if not generations:
+            return -1
+        last = max(generations)
+        stat = await self._conversation.read(partial(Exists, self._generation_znode(counter, last)))
+        used = 0 if stat is None else min(stat.version, IDS_PER_GENERATION)
+        return last * IDS_PER_GENERATION + used - 1
+
+    def _generation_znode(self, counter: str, generation: int) -> str:
+        return f"{self._names.counter(counter)}/{generation:08x}"
+
+    async def _list_generations(self, counter: str) -> list[int]:
+        names = await self._conversation.read(partial(Children, self._names.counter(counter)))
+        return [] if isinstance(names, Refused) else [int(name, 16) for name in names]
+
+    async def sync(self, attempt: Attempt) -> None:
+        # Whether the root of the tree is there does not matter: a majority has agreed on the answer.
+        await self._conversation.write(
+            [CheckZnode(self._names.root, ANY_VERSION)], attempt, is_repeatable=True
+        )
+
+
+def _versions(operations: Sequence[Operation], steps: Sequence[Step], results: Sequence[int]) -> list[int]:
+    """What the contract gives for each operation, from what the server gave for each step."""
+    versions = [operation.version if isinstance(operation, Check) else 0 for operation in operations]
+    for step, version in zip(steps, results, strict=True):
+        if isinstance(operations[step.index], Set) and step.role is Role.VALUE:
+            versions[step.index] = version
+    return versions
+
+
+def _and_above(znode: str) -> list[str]:
+    """A znode and all above it, outermost first."""
+    parts = znode.split("/")[1:]
+    return ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _quietly(call: Call) -> Any:
+    """The answer of a call whose failure matters to nobody, or None."""
+    try:
+        return call.result()
+    except (NotSent, AnswerLost, WrongSession, Unsupported, LedgerLogError):
+        return None

@@ -1,0 +1,144 @@
+"""Real ZooKeeper servers for tests: one for the whole session, and ensembles whose members can be killed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import attrs
+import trio
+from kazoo.client import KazooClient
+
+from ledgerlog.cli import exit_with_parent
+from ledgerlog.cli.processes import Child, Children, open_children
+from ledgerlog.cli.zookeeper import Server, hosts_of, prepare_servers, server_command, wait_serving
+from ledgerlog.meta.zookeeper.store import ZooKeeperStore
+
+STARTED_S = 60.0
+
+SHARED_PROCESSES: set[int] = set()
+"""Servers of the whole session: started for the first test that asks, and left by none."""
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def one_server(path: Path) -> Iterator[str]:
+    """A server that outlives the event loops of the tests: the session's. Its ``host:port``."""
+    (server,) = prepare_servers(path, 1)
+    with (path / "zookeeper-1.log").open("wb") as log:
+        reader, writer = os.pipe()
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", exit_with_parent.__file__, str(os.getpid()), str(writer)),
+                *server_command(server.config_path),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,
+            pass_fds=(writer,),
+        )
+    os.close(writer)
+    SHARED_PROCESSES.add(process.pid)
+    try:
+        trio.run(_serving, [server])
+        yield hosts_of([server])
+    finally:
+        os.close(reader)
+        process.kill()
+        process.wait()
+
+
+async def _serving(servers: list[Server]) -> list[str]:
+    with trio.fail_after(STARTED_S):
+        return [await wait_serving(server) for server in servers]
+
+
+def new_chroot() -> str:
+    """One that no other test of this process has."""
+    return f"/test-{os.getpid()}-{next(_numbers)}"
+
+
+async def expire_session(store: ZooKeeperStore, hosts: str) -> None:
+    """End the session of a store behind its back, as the ensemble does that has not heard from it."""
+    credentials = store._conversation.link.credentials
+    assert credentials is not None
+
+    def end() -> None:
+        other = KazooClient(hosts=hosts, client_id=credentials)
+        other.start()
+        other.stop()
+        other.close()
+
+    await trio.to_thread.run_sync(end)
+
+
+# --- ensembles ------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Ensemble:
+    """Servers that a test may kill, stop and start."""
+
+    servers: list[Server]
+    children: Children
+    running: dict[int, Child] = attrs.field(factory=dict)
+    """By the server's number."""
+
+    @property
+    def hosts(self) -> str:
+        return hosts_of(self.servers)
+
+    async def start(self, *numbers: int) -> None:
+        """Start these servers, all where none is named; they need not serve yet."""
+        for server in self.servers:
+            if server.number in numbers or not numbers:
+                self.running[server.number] = await self.children.start(
+                    server.name,
+                    server_command(server.config_path),
+                    log_path=server.directory.with_name(f"{server.name}.log"),
+                )
+
+    async def wait_serving(self) -> dict[int, str]:
+        """Return once all serve: what each is."""
+        with trio.fail_after(STARTED_S):
+            return {server.number: await wait_serving(server) for server in self.servers}
+
+    async def leader(self) -> int:
+        """The number of the leading server."""
+        modes = await self.wait_serving()
+        return next(number for number, mode in modes.items() if mode in ("leader", "standalone"))
+
+    async def kill(self, *numbers: int) -> None:
+        """kill -9, all where none is named."""
+        chosen = [self.running[number] for number in numbers or self.running]
+        for child in chosen:
+            child.kill()
+        for child in chosen:
+            await child.wait()
+
+    def stop(self, *numbers: int) -> None:
+        """SIGSTOP, all where none is named."""
+        for number in numbers or self.running:
+            self.running[number].send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        for child in self.running.values():
+            child.send_signal(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def open_ensemble(path: Path, count: int) -> AsyncIterator[Ensemble]:
+    """``count`` servers, all serving, for the body of the ``async with``."""
+    async with open_children(grace_s=1.0) as children:
+        ensemble = Ensemble(prepare_servers(path, count), children)
+        await ensemble.start()
+        await ensemble.wait_serving()
+        yield ensemble
