@@ -57,9 +57,11 @@ from ledgerlog.errors import (
     WriteQuorumUnavailable,
     WrongProcess,
 )
+from ledgerlog.log.cursors import Cursor
 from ledgerlog.log.log import Log
 from ledgerlog.log.reader import LogReader
 from ledgerlog.log.writer import LogWriter, Submission
+from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ids import Position
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
@@ -79,6 +81,8 @@ __all__ = [
     "Term",
     # logs
     "Ack",
+    "Cursor",
+    "CursorState",
     "Dedupe",
     "Log",
     "LogReader",

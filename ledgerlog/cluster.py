@@ -11,9 +11,10 @@ from ledgerlog.client.environment import Environment
 from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.election.election import Election
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import APPEND_DEADLINE_S
+from ledgerlog.limits import APPEND_DEADLINE_S, LOG_SWEEP_AGE_S
 from ledgerlog.log import log as logs
 from ledgerlog.log.log import Log
+from ledgerlog.log.sweep import Orphan, sweep
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, SqliteUri, ZooKeeperUri, open_store, parse_uri
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
@@ -60,9 +61,9 @@ class Cluster:
     ) -> Log:
         """A new log; with ``exist_ok`` the one that has the name already, as it is.
 
-        ``replication`` defaults to the cluster's (min(3, N) bookies for an embedded one). ``retention`` is
-        kept with the log and shown by ``Log.info``; this version drops nothing by it, ``Log.truncate`` does.
-        Raises LogExists, InvalidArgument, MetadataUnavailable."""
+        ``replication`` defaults to the cluster's (min(3, N) bookies for an embedded one). What ``retention``
+        lets go the log's leader drops while it leads, and ``Log.apply_retention`` on demand. Raises
+        LogExists, InvalidArgument, MetadataUnavailable."""
         return await logs.create_log(
             self._client,
             name,
@@ -84,6 +85,11 @@ class Cluster:
     async def delete_log(self, name: str) -> None:
         """Delete a log and its ledgers. A writer that is still alive loses its leadership. LogNotFound."""
         await logs.delete_log(self._client, name)
+
+    async def sweep(self, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True) -> list[Orphan]:
+        """Find the ledgers, at least so old, that crashes have left and that no log can name any more, and
+        unless told otherwise delete them. MetadataUnavailable, InvalidArgument."""
+        return await sweep(self._client, min_age_s=min_age_s, delete=delete)
 
     def election(self, name: str, *, candidate: str | None = None, listen: str | None = None) -> Election:
         """This process's part in the election of that name; ``async with election.leadership()`` takes part.

@@ -9,6 +9,7 @@ import trio
 
 from ledgerlog.cli.ledger import ledger_fields
 from ledgerlog.cli.log_data import log_append, log_read
+from ledgerlog.cli.log_keeping import cursor, log_configure, log_retain, log_sweep
 from ledgerlog.cli.options import (
     OFFSET,
     connect,
@@ -18,10 +19,11 @@ from ledgerlog.cli.options import (
     replication_options,
     uri_option,
 )
-from ledgerlog.cli.output import print_json, print_line, print_table
+from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import LedgerNotFound
+from ledgerlog.model.log import Segment
 
 _READS_AT_ONCE = 32
 """Metadata reads of ``show`` under way at once."""
@@ -34,6 +36,10 @@ def log() -> None:
 
 log.add_command(log_append)
 log.add_command(log_read)
+log.add_command(log_configure)
+log.add_command(log_retain)
+log.add_command(log_sweep)
+log.add_command(cursor)
 
 
 @log.command("create")
@@ -103,6 +109,8 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
         return
     print_line(f"{name}: {'sealed' if shown['sealed'] else 'open'}, epoch {shown['epoch']}")
     print_line(f"offsets: {shown['first_offset']} to {shown['next_offset'] - 1}, next {shown['next_offset']}")
+    for place in shown["cursors"]:
+        print_line(f"cursor {place['name']}: offset {place['offset']}{', pins' if place['pins'] else ''}")
     for key, value in shown["properties"].items():
         print_line(f"property {key}: {value}")
     rows = [
@@ -114,11 +122,22 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
             f"{ledger['ensemble_size']}/{ledger['write_quorum']}/{ledger['ack_quorum']}"
             + (" guaranteed" if ledger["guaranteed"] else ""),
             "; ".join(f"{f['first_entry']}: {' '.join(f['bookies'])}" for f in ledger["fragments"]),
+            "" if ledger["bytes"] is None else human_bytes(ledger["bytes"]),
+            ledger["kept_because"],
         )
         for ledger in shown["ledgers"]
     ]
-    columns = ("ledger", "state", "first offset", "last entry", "replication", "bookies from entry")
-    print_table(columns, rows, numbers=("ledger", "first offset", "last entry"))
+    columns = (
+        "ledger",
+        "state",
+        "first offset",
+        "last entry",
+        "replication",
+        "bookies from entry",
+        "records",
+        "kept because",
+    )
+    print_table(columns, rows, numbers=("ledger", "first offset", "last entry", "records"))
 
 
 async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -127,23 +146,33 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
     limiter = trio.CapacityLimiter(_READS_AT_ONCE)
     ledgers: dict[int, dict[str, Any]] = {}
 
-    async def look(ledger_id: int, first_offset: int | None) -> None:
+    whys = {segment.ledger_id: why for segment, why in await log.why_kept()}
+
+    async def look(segment: Segment) -> None:
         async with limiter:
             try:
-                metadata = await cluster.ledgers.metadata(ledger_id)
+                metadata = await cluster.ledgers.metadata(segment.ledger_id)
             except LedgerNotFound:
                 return  # Truncation or a deletion took it away since the list was read.
-        ledgers[ledger_id] = {"first_offset": first_offset, **ledger_fields(metadata)}
+        ledgers[segment.ledger_id] = {
+            "first_offset": segment.first_offset,
+            "records": segment.record_count,
+            "bytes": segment.byte_length,
+            "kept_because": whys.get(segment.ledger_id, "it has just left the list"),
+            **ledger_fields(metadata),
+        }
 
     async with trio.open_nursery() as nursery:
         for segment in info.segments:
-            nursery.start_soon(look, segment.ledger_id, segment.first_offset)
+            nursery.start_soon(look, segment)
     return {
         "name": info.name,
         "epoch": info.epoch,
         "first_offset": info.first_offset,
         "next_offset": info.next_offset,
         "sealed": info.sealed,
+        "deduplicates": info.deduplicates,
+        "cursors": [{"name": c.name, "offset": c.offset, "pins": c.pins} for c in await log.cursors()],
         "properties": dict(info.properties),
         "ledgers": [ledgers[s.ledger_id] for s in info.segments if s.ledger_id in ledgers],
     }
@@ -152,15 +181,16 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
 @log.command("truncate")
 @log_name_argument
 @click.option("--before", type=OFFSET, required=True, help="The first offset that stays.")
+@click.option("--ignore-pins", is_flag=True, help="Also what cursors pin.")
 @uri_option
 @json_option
-def log_truncate(name: str, before: int, uri: str, as_json: bool) -> None:
+def log_truncate(name: str, before: int, ignore_pins: bool, uri: str, as_json: bool) -> None:
     """Give up the records of the log NAME before an offset. The offsets of what stays do not change."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
             log = await cluster.open_log(name)
-            await log.truncate(before)
+            await log.truncate(before, ignore_pins=ignore_pins)
             return await _show(cluster, name)
 
     shown = run(body)

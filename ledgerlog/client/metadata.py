@@ -101,13 +101,14 @@ class LedgerRegistry:
             return (None, 0) if stored is None else stored
         return wanted, version
 
-    async def delete(self, ledger_id: int) -> None:
-        """Forget a ledger; its bookies collect the space later. LedgerNotFound."""
+    async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
+        """Forget a ledger, with ``version`` only if it is at that; its bookies collect the space later.
+        LedgerNotFound, VersionConflict."""
         path = ledger_path(ledger_id)
         is_sent = False
         for _ in range(_ATTEMPTS_MAX):
             try:
-                await self._store.delete(path)
+                await self._store.delete(path, version=version)
                 return
             except NodeMissing:
                 if is_sent:

@@ -2,7 +2,8 @@
 
 A ``Log`` is a name bound to one incarnation of it; it holds no connection and no state that can go
 stale. Everything that changes the record of a log is a compare-and-set that starts from a fresh read:
-taking over and sealing through ``log.takeover``, truncation and properties here.
+taking over and sealing through ``log.takeover``, giving records up through ``log.keeping``, cursors through
+``log.cursors``, properties and policies here.
 
 Order of effects: a ledger leaves the list before it is deleted, and a log's record is removed before its
 ledgers are. A crash in between leaves ledgers that nobody lists and that say which log they were
@@ -11,7 +12,7 @@ made for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Literal
@@ -19,15 +20,19 @@ from typing import Literal
 import attrs
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed
+from ledgerlog.core.keeping import why_kept
+from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed, PropertiesConflict
 from ledgerlog.limits import LOG_LINGER_S_MAX, RECORD_BYTES_MAX
+from ledgerlog.log import keeping
+from ledgerlog.log.cursors import Cursor, delete_cursors, read_cursors
 from ledgerlog.log.places import find_tail
 from ledgerlog.log.reader import LogReader, Start, check_start, open_reader
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.sender import SendOptions
-from ledgerlog.log.takeover import UNSETTLED, delete_ledgers, seal
+from ledgerlog.log.takeover import delete_ledgers, seal
 from ledgerlog.log.writer import LogWriter, WriterOptions, lead
-from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy, Segment
+from ledgerlog.model.cursor import CursorState
+from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy, Segment, check_properties
 from ledgerlog.model.producer import Dedupe, check_producer_id
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
@@ -53,6 +58,8 @@ class LogInfo:
     retention: RetentionPolicy
     properties: dict[str, str]
     created: datetime
+    deduplicates: bool
+    """Whether it remembers producers."""
 
 
 class Log:
@@ -176,6 +183,7 @@ class Log:
             retention=metadata.retention,
             properties=dict(metadata.properties),
             created=moment(metadata.created_ms),
+            deduplicates=metadata.dedupe_epoch is not None,
         )
 
     async def properties(self) -> dict[str, str]:
@@ -183,17 +191,57 @@ class Log:
         metadata, _ = await self._read()
         return dict(metadata.properties)
 
-    async def set_properties(self, properties: dict[str, str]) -> None:
-        """Replace the log's properties. LogNotFound, InvalidArgument."""
-        await self._change(lambda metadata, token: metadata.with_properties(properties, token))
+    async def set_properties(
+        self, properties: Mapping[str, str], *, expected: Mapping[str, str] | None = None
+    ) -> None:
+        """Replace the log's properties; with ``expected`` only if they are that now, else PropertiesConflict.
 
-    async def truncate(self, before_offset: int) -> None:
+        LogNotFound, InvalidArgument. MetadataOutcomeUnknown only with ``expected``: the answer was lost, and
+        others have written the log's record since."""
+        wanted = check_properties(dict(properties))
+
+        async def replace(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
+            if expected is not None and metadata.properties != dict(expected):
+                raise PropertiesConflict(self._name)
+            return metadata.with_properties(wanted, token)
+
+        await self._registry.change(self._name, self._incarnation, replace, once=expected is not None)
+
+    async def update_properties(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set some of the log's properties, in one step, and remove those that are None; all of them after
+        that. Others' changes of other properties are kept. LogNotFound, InvalidArgument."""
+        updated: dict[str, str] = {}
+
+        async def update(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
+            nonlocal updated
+            merged = {**metadata.properties, **changes}
+            updated = check_properties({key: value for key, value in merged.items() if value is not None})
+            return None if updated == metadata.properties else metadata.with_properties(updated, token)
+
+        await self._registry.change(self._name, self._incarnation, update)
+        return updated
+
+    async def configure(
+        self, *, roll: RollPolicy | None = None, retention: RetentionPolicy | None = None
+    ) -> None:
+        """Give the log other policies; None leaves one as it is. Retention holds from the leader's next look
+        on, rolling from the next leader on. LogNotFound."""
+
+        async def change(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
+            changed = metadata.with_policies(roll, retention, token)
+            return None if changed.touched(metadata.token) == metadata else changed
+
+        await self._registry.change(self._name, self._incarnation, change)
+
+    # --- giving records up ----------------------------------------------------------------------
+
+    async def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
         """Give up the records below ``before_offset``; those from there on keep their offsets. Ledgers that
         held nothing else are deleted. Truncating again, or less, changes nothing.
 
-        InvalidArgument where the offset is beyond the confirmed end. LogNotFound, EntryUnavailable. If
-        cancelled, or if MetadataUnavailable is raised, it may have happened, and ledgers may be left for a
-        sweep."""
+        TruncationPinned where a cursor pins a record below, unless ``ignore_pins``. InvalidArgument where the
+        offset is beyond the confirmed end. LogNotFound, EntryUnavailable. If cancelled, or if
+        MetadataUnavailable is raised, it may have happened, and ledgers may be left for a sweep."""
         if not isinstance(before_offset, int) or isinstance(before_offset, bool) or before_offset < 0:
             raise InvalidArgument(f"{before_offset!r} is not an offset")
         metadata, _ = await self._read()
@@ -204,20 +252,38 @@ class Log:
                 raise InvalidArgument(
                     f"log {self._name!r} ends at offset {end}: it cannot be truncated at {before_offset}"
                 )
-        dropped: set[int] = set()
+        await keeping.truncate(
+            self._client,
+            self._registry,
+            self._name,
+            self._incarnation,
+            before_offset,
+            end,
+            ignore_pins=ignore_pins,
+        )
 
-        def shorten(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
-            if before_offset <= metadata.first_offset:
-                return None
-            shortened, gone = metadata.truncated(before_offset, end, token)
-            dropped.update(gone)
-            return shortened
+    async def apply_retention(self) -> int:
+        """Drop what the log's retention lets go now, as its leader does from time to time; how many records.
+        Ledgers that are not counted are taken to hold nothing, so nothing is dropped early. Errors as for
+        ``truncate``, pins aside: they are kept to."""
+        return await keeping.apply_retention(self._client, self._registry, self._name, self._incarnation)
 
-        await self._change(shorten)
-        if dropped:
-            metadata, _ = await self._read()
-            unlisted = [ledger_id for ledger_id in dropped if metadata.index_of(ledger_id) is None]
-            await delete_ledgers(self._client.ledgers, unlisted)
+    async def why_kept(self) -> list[tuple[Segment, str]]:
+        """Each ledger of the log, and why it is still there. LogNotFound."""
+        metadata, _ = await self._read()
+        cursors = await read_cursors(self._client, self._incarnation)
+        whys = why_kept(metadata, cursors, self._client.environment.now_ms())
+        return list(zip(metadata.segments, whys, strict=True))
+
+    def cursor(self, name: str) -> Cursor:
+        """The cursor of that name, there or not: a durable place in the log with some properties, moved by
+        compare-and-set. InvalidArgument. Looks at nothing yet."""
+        return Cursor(self._client, self._registry, self._name, self._incarnation, name)
+
+    async def cursors(self) -> list[CursorState]:
+        """All cursors of the log, by name. LogNotFound."""
+        await self._read()
+        return await read_cursors(self._client, self._incarnation)
 
     async def seal(self) -> None:
         """End the log for good: its leader, if there is one, is deposed, what he had in flight is brought to
@@ -234,24 +300,6 @@ class Log:
         if metadata is None:
             raise LogNotFound(self._name)
         return metadata, version
-
-    async def _change(self, change: Callable[[LogMetadata, bytes], LogMetadata | None]) -> None:
-        """Compare-and-set until it takes effect, or ``change`` finds that there is nothing to do.
-
-        A write whose answer was lost is settled by its token. If somebody has written since, it is not
-        known whether ours took effect, and the change is made again on what is there now."""
-        while True:
-            metadata, version = await self._read()
-            changed = change(metadata, self._client.environment.new_token())
-            if changed is None:
-                return
-            try:
-                await self._registry.write(changed, version)
-            except UNSETTLED:
-                found, _ = await self._read()
-                if found.token != changed.token:
-                    continue
-            return
 
 
 async def create_log(
@@ -307,4 +355,5 @@ async def delete_log(client: LedgerClient, name: str) -> None:
     if incarnation is None:
         raise LogNotFound(name)
     metadata = await registry.delete(name, incarnation)
+    await delete_cursors(client, incarnation)
     await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])

@@ -11,6 +11,8 @@ leaves ledgers that no list names, and each of them carries the incarnation it w
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from ledgerlog.client.environment import Environment
 from ledgerlog.errors import LogExists, LogNotFound, MetadataOutcomeUnknown
 from ledgerlog.meta.store import (
@@ -80,6 +82,49 @@ class LogRegistry:
         return await self._store.set(
             log_record_path(metadata.incarnation), metadata.encode(), version=version
         )
+
+    async def change(
+        self,
+        name: str,
+        incarnation: int,
+        change: Callable[[LogMetadata, bytes], Awaitable[LogMetadata | None]],
+        *,
+        once: bool = False,
+    ) -> LogMetadata | None:
+        """Compare-and-set until it takes effect, or ``change`` finds that there is nothing to do; what was
+        written, None where nothing was. ``change`` is given the record as it is and a new token, and may
+        look at other nodes: what it sees is at least as new as the record. LogNotFound.
+
+        A write whose answer was lost is settled by its token. If somebody has written since, it is not known
+        whether ours took effect: with ``once`` that is MetadataOutcomeUnknown, without, the change is made
+        again on what is there now."""
+        pending: LogMetadata | None = None  # What was written at a version, perhaps.
+        pending_at = -1
+        while True:
+            metadata, version = await self.read(incarnation)
+            if metadata is None:
+                raise LogNotFound(name)
+            changed: LogMetadata | None
+            if pending is not None and metadata.token == pending.token:
+                return pending
+            if pending is not None and version == pending_at:
+                changed = pending  # The same again: whichever of the two arrives, it is one and the same.
+            elif pending is not None and once:
+                raise MetadataOutcomeUnknown(
+                    f"log {name!r}: the answer to a write was lost, and others have written since"
+                )
+            else:
+                changed = await change(metadata, self._environment.new_token())
+            if changed is None:
+                return None
+            try:
+                await self.write(changed, version)
+            except (VersionConflict, NodeMissing):
+                continue
+            except MetadataOutcomeUnknown:
+                pending, pending_at = changed, version
+                continue
+            return changed
 
     async def create(
         self,

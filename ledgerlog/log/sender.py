@@ -34,6 +34,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.watermark import Watermark, fresh
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.append_queue import AppendQueue, Batch
+from ledgerlog.core.keeping import is_current_expired, retention_cut
 from ledgerlog.core.log_chain import Leadership
 from ledgerlog.core.producers import Producers
 from ledgerlog.errors import LedgerLogError, LogSealed, LostLeadership, NotEnoughBookies
@@ -42,11 +43,13 @@ from ledgerlog.limits import (
     LOG_CHECKPOINT_ENTRIES,
     LOG_ENTRY_BYTES_TARGET,
     LOG_RESOLVE_TIMEOUT_S,
+    LOG_RETENTION_LOOK_S,
     LOG_WINDOW_BYTES,
     LOG_WINDOW_RECORDS,
     WRITER_FRAMES_OUTSTANDING,
 )
 from ledgerlog.log.keeper import Keeper
+from ledgerlog.log.keeping import apply_retention
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.model.log import NOTHING, LogMetadata, RollPolicy, SegmentCounts
@@ -350,10 +353,13 @@ class Sender:
         age_s = self._policy.max_age_s
         if age_s is None or self.segment.first_ms is None:
             return
-        used = (trio.current_time() - self.segment.since) / age_s
+        now, due = trio.current_time(), self.segment.since + age_s
+        # By division alone the very moment asked for can come out a hair below 1, and would be asked for
+        # again at once, for as long as the clock stands still.
+        used = 1.0 if now >= due else (now - self.segment.since) / age_s
         self._want_roll(used)
-        if used < 1:
-            self.keeper.look_at(self.segment.since + age_s)
+        if now < due:
+            self.keeper.look_at(due)
         elif self.chain.draining is not None:
             self.keeper.look_at(trio.current_time() + _LATE_ROLL_S)
 
@@ -364,6 +370,7 @@ class Sender:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keeper.watch, self._client.store)
             nursery.start_soon(self._make_room)
+            nursery.start_soon(self._retain)
             if self._linger_s > 0:
                 nursery.start_soon(self._linger)
             await self.keeper.run()
@@ -393,6 +400,40 @@ class Sender:
                 # The failure of a ledger that still matters is told by its progress.
                 await self.segment.writer.wait_room()
             self.pump()
+
+    async def _retain(self) -> None:
+        """Drop what retention lets go, while we lead: after each roll, and as ledgers get old."""
+        while True:
+            metadata = self.chain.metadata
+            age_s = metadata.retention.max_age_s
+            now_ms = self._now_ms()
+            if is_current_expired(metadata, now_ms, self.segment.last_ms) and self.chain.may_roll_by_policy:
+                self.chain.want_roll()
+                self.keeper.look()
+            segments = [self.segment, self._draining_segment]
+            open_bytes = {s.writer.ledger_id: s.byte_length for s in segments if s is not None}
+            uncounted = sum(open_bytes.get(segment.ledger_id, 0) for segment in metadata.open_segments)
+            if retention_cut(metadata, now_ms, open_bytes=uncounted) > metadata.first_offset:
+                try:
+                    gone = await apply_retention(
+                        self._client,
+                        self._registry,
+                        self._name,
+                        metadata.incarnation,
+                        epoch=self.epoch,
+                        open_bytes=open_bytes,
+                    )
+                    if gone:
+                        logger.info("log=%s: retention dropped %d records", self._name, gone)
+                except LedgerLogError as cause:
+                    logger.warning("log=%s: retention drops nothing now: %s", self._name, cause)
+            look_s = (
+                LOG_RETENTION_LOOK_S if age_s is None else min(LOG_RETENTION_LOOK_S, max(1.0, age_s / 10))
+            )
+            with trio.move_on_after(look_s):
+                count = len(self.chain.metadata.segments)
+                while count == len(self.chain.metadata.segments):
+                    await self.keeper.wait_moved()
 
     async def _linger(self) -> None:
         """Send an open batch once its first record has waited for company long enough."""

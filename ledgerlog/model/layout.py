@@ -8,6 +8,7 @@
     cookies/ID                      a bookie's cookie
     logs/NAME                       a log's name -> its incarnation, a number never used again
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
+    cursors/HHHHHHHHHHHHHHHH/NAME   a cursor of that incarnation of a log
     elections/NAME                  the record of an election: its term and who has it
     elections/NAME/candidates/ID    a candidate (ephemeral)
 
@@ -27,6 +28,7 @@ READ_ONLY_BOOKIES = "bookies/read-only"
 BOOKIES = "bookies"
 COOKIES = "cookies"
 LOG_NAMES = "logs"
+CURSORS = "cursors"
 
 LEDGER_COUNTER = "ledger"
 LOG_COUNTER = "log"
@@ -66,6 +68,28 @@ def log_name_path(name: str) -> str:
 
 def log_name_of(component: str) -> str:
     return component.replace("%2F", "/")
+
+
+def cursors_path(incarnation: int) -> str:
+    """What the cursors of one incarnation of a log lie below."""
+    return f"{CURSORS}/{incarnation:016x}"
+
+
+def cursor_path(incarnation: int, name: str) -> str:
+    """Slashes in a name are spelled as in names of logs."""
+    return f"{cursors_path(incarnation)}/{name.replace('/', '%2F')}"
+
+
+def cursor_name_of(component: str) -> str:
+    return component.replace("%2F", "/")
+
+
+def incarnation_of(component: str) -> int:
+    """The incarnation that a component below ``cursors`` spells; ValueError if it does not."""
+    incarnation = int(component, 16)
+    if cursors_path(incarnation) != f"{CURSORS}/{component}":
+        raise ValueError(f"{component!r} is not the number of a log")
+    return incarnation
 
 
 def log_record_path(incarnation: int) -> str:

@@ -1,0 +1,273 @@
+"""``ledgerlog log``: what a log keeps. Policies, retention on demand, cursors, and ledgers that no log
+names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import click
+
+from ledgerlog.cli.options import OFFSET, connect, json_option, log_name_argument, parsed, uri_option
+from ledgerlog.cli.output import print_json, print_line, print_table
+from ledgerlog.cli.running import run
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import LOG_SWEEP_AGE_S
+from ledgerlog.model.cursor import CursorState, check_cursor_name
+from ledgerlog.model.log import RetentionPolicy, RollPolicy
+
+__all__ = ["cursor", "log_configure", "log_retain", "log_sweep"]
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _parse_bytes(text: str) -> int | None:
+    """ "none", or a whole number with k, m, g or t. InvalidArgument."""
+    if text == "none":
+        return None
+    number, unit = text.rstrip("kmgtKMGT"), text.lstrip("0123456789").lower()
+    if not (number.isascii() and number.isdigit() and unit in _UNITS and int(number)):
+        raise InvalidArgument(f"{text!r} is not a number of bytes (like 500m), or 'none'")
+    return int(number) * _UNITS[unit]
+
+
+def _parse_age(text: str) -> float | None:
+    """ "none", or a number with s, m, h or d. InvalidArgument."""
+    if text == "none":
+        return None
+    unit = text[-1:].lower() if text[-1:].isalpha() else ""
+    try:
+        age_s = float(text.rstrip("smhdSMHD")) * _SECONDS[unit]
+    except (ValueError, KeyError):
+        age_s = 0.0
+    if not 0 < age_s < float("inf"):
+        raise InvalidArgument(f"{text!r} is not an age (like 90s, 12h or 7d), or 'none'")
+    return age_s
+
+
+@click.command("configure")
+@log_name_argument
+@click.option("--roll-bytes", help="Go on in a new ledger at so many bytes (500m), or 'none'.")
+@click.option("--roll-records", help="... at so many records, or 'none'.")
+@click.option("--roll-age", help="... at this age of the first record (12h), or 'none'.")
+@click.option("--retain-bytes", help="Keep at least so many bytes of the newest records, or 'none': all.")
+@click.option("--retain-age", help="Keep records at least so long (7d), or 'none': for ever.")
+@uri_option
+@json_option
+def log_configure(
+    name: str,
+    roll_bytes: str | None,
+    roll_records: str | None,
+    roll_age: str | None,
+    retain_bytes: str | None,
+    retain_age: str | None,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Change the policies of the log NAME; what is not given stays. Prints what holds then.
+
+    With both bounds of retention, a ledger goes as soon as one of them lets it go. Whoever writes the log
+    goes on undisturbed; rolling follows the new policy from the next writer on."""
+    try:
+        roll: dict[str, Any] = {}
+        retention: dict[str, Any] = {}
+        if roll_bytes is not None:
+            roll["max_bytes"] = _parse_bytes(roll_bytes)
+        if roll_records is not None:
+            roll["max_records"] = _parse_bytes(roll_records)
+        if roll_age is not None:
+            roll["max_age_s"] = _parse_age(roll_age)
+        if retain_bytes is not None:
+            retention["max_bytes"] = _parse_bytes(retain_bytes)
+        if retain_age is not None:
+            retention["max_age_s"] = _parse_age(retain_age)
+    except InvalidArgument as error:
+        raise click.UsageError(str(error)) from error
+
+    async def body() -> tuple[RollPolicy, RetentionPolicy]:
+        async with connect(uri) as cluster:
+            log = await cluster.open_log(name)
+            info = await log.info()
+            await log.configure(
+                roll=attrs.evolve(info.roll, **roll) if roll else None,
+                retention=attrs.evolve(info.retention, **retention) if retention else None,
+            )
+            info = await log.info()
+            return info.roll, info.retention
+
+    rolls, retains = run(body)
+    if as_json:
+        print_json({"name": name, "roll": attrs.asdict(rolls), "retention": attrs.asdict(retains)})
+    else:
+        print_line(f"{name}: rolls at {_bounds(rolls)}; keeps {_bounds(retains) or 'everything'}")
+
+
+def _bounds(policy: RollPolicy | RetentionPolicy) -> str:
+    units = {"max_bytes": "bytes", "max_records": "records", "max_age_s": "s"}
+    return ", ".join(
+        f"{bound:g} {units[key]}" if key == "max_age_s" else f"{bound} {units[key]}"
+        for key, bound in attrs.asdict(policy).items()
+        if bound is not None
+    )
+
+
+@click.command("retain")
+@log_name_argument
+@uri_option
+@json_option
+def log_retain(name: str, uri: str, as_json: bool) -> None:
+    """Drop what the retention of the log NAME lets go, now. Its writer does so by itself while there is
+    one."""
+
+    async def body() -> tuple[int, int]:
+        async with connect(uri) as cluster:
+            log = await cluster.open_log(name)
+            dropped = await log.apply_retention()
+            return dropped, (await log.info()).first_offset
+
+    dropped, first_offset = run(body)
+    if as_json:
+        print_json({"name": name, "dropped": dropped, "first_offset": first_offset})
+    else:
+        print_line(f"{name}: {dropped} records dropped, begins at offset {first_offset}")
+
+
+@click.command("sweep")
+@click.option(
+    "--min-age",
+    type=click.FloatRange(0),
+    default=LOG_SWEEP_AGE_S,
+    show_default=True,
+    help="Leave ledgers alone that are younger than so many seconds.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
+@uri_option
+@json_option
+def log_sweep(min_age: float, dry_run: bool, uri: str, as_json: bool) -> None:
+    """Delete the ledgers that crashes have left and that no log can name any more."""
+
+    async def body() -> list[dict[str, Any]]:
+        async with connect(uri) as cluster:
+            return [
+                {
+                    "ledger": orphan.ledger_id,
+                    "log": orphan.log,
+                    "age_s": round(orphan.age_s, 3),
+                    "why": orphan.why,
+                    "deleted": orphan.is_deleted,
+                }
+                for orphan in await cluster.sweep(min_age_s=min_age, delete=not dry_run)
+            ]
+
+    for orphan in run(body):
+        if as_json:
+            print_json(orphan)
+        else:
+            verb = "deleted" if orphan["deleted"] else "orphan"
+            print_line(f"{verb}: ledger {orphan['ledger']} of log {orphan['log']}: {orphan['why']}")
+
+
+# --- cursors --------------------------------------------------------------------------------------
+
+
+@click.group("cursor")
+def cursor() -> None:
+    """Named, durable places in a log, which may pin what lies behind them."""
+
+
+_cursor_argument = click.argument("cursor_name", metavar="CURSOR", callback=parsed(check_cursor_name))
+
+
+def _fields(state: CursorState) -> dict[str, Any]:
+    return {
+        "name": state.name,
+        "offset": state.offset,
+        "pins": state.pins,
+        "properties": state.properties,
+        "updated": state.updated.isoformat(timespec="milliseconds"),
+    }
+
+
+@cursor.command("list")
+@log_name_argument
+@uri_option
+@json_option
+def cursor_list(name: str, uri: str, as_json: bool) -> None:
+    """Print the cursors of the log NAME."""
+
+    async def body() -> list[CursorState]:
+        async with connect(uri) as cluster:
+            return await (await cluster.open_log(name)).cursors()
+
+    states = run(body)
+    if as_json:
+        for state in states:
+            print_json(_fields(state))
+        return
+    rows = [
+        (
+            state.name,
+            state.offset,
+            "pins" if state.pins else "",
+            state.updated.isoformat(timespec="seconds"),
+            " ".join(f"{key}={value}" for key, value in state.properties.items()),
+        )
+        for state in states
+    ]
+    print_table(("cursor", "offset", "pins", "moved", "properties"), rows, numbers=("offset",))
+
+
+@cursor.command("set")
+@log_name_argument
+@_cursor_argument
+@click.argument("offset", type=OFFSET)
+@click.option("--pin/--no-pin", default=None, help="Hold the records from there on against truncation.")
+@click.option("--property", "pairs", multiple=True, metavar="KEY=VALUE", help="Replaces all properties.")
+@uri_option
+@json_option
+def cursor_set(
+    name: str,
+    cursor_name: str,
+    offset: int,
+    pin: bool | None,
+    pairs: tuple[str, ...],
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Move CURSOR of the log NAME to OFFSET, or make it. Whoever uses it finds that it was moved."""
+    if not all("=" in pair for pair in pairs):
+        raise click.UsageError("--property takes KEY=VALUE")
+    properties = dict(pair.split("=", 1) for pair in pairs) if pairs else None
+
+    async def body() -> CursorState:
+        async with connect(uri) as cluster:
+            place = (await cluster.open_log(name)).cursor(cursor_name)
+            return await place.set(offset, properties=properties, pins=pin)
+
+    state = run(body)
+    if as_json:
+        print_json(_fields(state))
+    else:
+        pins = "; it pins what follows" if state.pins else ""
+        print_line(f"{name}: cursor {state.name} is at offset {state.offset}{pins}")
+
+
+@cursor.command("delete")
+@log_name_argument
+@_cursor_argument
+@uri_option
+@json_option
+def cursor_delete(name: str, cursor_name: str, uri: str, as_json: bool) -> None:
+    """Delete CURSOR of the log NAME, and what it pins."""
+
+    async def body() -> bool:
+        async with connect(uri) as cluster:
+            await (await cluster.open_log(name)).cursor(cursor_name).delete()
+            return True
+
+    run(body)
+    if as_json:
+        print_json({"log": name, "cursor": cursor_name, "deleted": True})
+    else:
+        print_line(f"{name}: cursor {cursor_name} deleted")

@@ -1,0 +1,103 @@
+"""Giving records up: truncation and retention, on demand and by the leader.
+
+The order is always the same. The record of the log is changed first, by compare-and-set: the new first
+offset, and a list without the ledgers that hold only older records. Then these are deleted. A crash in
+between leaves ledgers that no list names (``log.sweep``). Who may not do it fails at the compare-and-set: a
+leader who was deposed looks at the epoch in the record that he is about to replace.
+
+Cursors are read after the record that is replaced. One that begins to pin meanwhile has written the record
+anew (``log.cursors``), so that the compare-and-set fails and all is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.core.keeping import first_pin, retention_cut
+from ledgerlog.errors import TruncationPinned
+from ledgerlog.log.cursors import read_cursors
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.takeover import delete_ledgers
+from ledgerlog.model.log import LogMetadata
+
+__all__ = ["apply_retention", "truncate"]
+
+
+async def truncate(
+    client: LedgerClient,
+    registry: LogRegistry,
+    name: str,
+    incarnation: int,
+    before_offset: int,
+    end_offset: int,
+    *,
+    ignore_pins: bool = False,
+) -> None:
+    """Give up the records before an offset that is not beyond ``end_offset``, the confirmed end. LogNotFound,
+    TruncationPinned."""
+    dropped: set[int] = set()
+
+    async def shorten(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
+        if before_offset <= metadata.first_offset:
+            return None
+        pin = None if ignore_pins else first_pin(await read_cursors(client, incarnation))
+        if pin is not None and pin.offset < before_offset:
+            raise TruncationPinned(name, pin.name, pin.offset)
+        shortened, gone = metadata.truncated(before_offset, end_offset, token)
+        dropped.update(gone)
+        return shortened
+
+    await registry.change(name, incarnation, shorten)
+    await _delete_unlisted(client, registry, incarnation, dropped)
+
+
+async def apply_retention(
+    client: LedgerClient,
+    registry: LogRegistry,
+    name: str,
+    incarnation: int,
+    *,
+    epoch: int | None = None,
+    open_bytes: Mapping[int, int] | None = None,
+) -> int:
+    """Drop what the log's retention lets go and no cursor pins; how many records. With ``epoch`` only while
+    that is the log's. ``open_bytes``: for ledgers that were
+    not counted yet, the record bytes known to be in them. LogNotFound."""
+    dropped: set[int] = set()
+    gone_records = 0
+
+    async def shorten(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
+        nonlocal gone_records
+        gone_records = 0
+        if epoch is not None and metadata.epoch != epoch:
+            return None
+        uncounted = sum((open_bytes or {}).get(segment.ledger_id, 0) for segment in metadata.open_segments)
+        cut = retention_cut(metadata, client.environment.now_ms(), open_bytes=uncounted)
+        if cut > metadata.first_offset:
+            pin = first_pin(await read_cursors(client, incarnation))
+            cut = cut if pin is None else min(cut, pin.offset)
+        if cut <= metadata.first_offset:
+            return None
+        shortened, gone = metadata.truncated(cut, metadata.counted_end, token)
+        if not gone:
+            return None  # A pin in the midst of a ledger: what lies before it stays with it.
+        # Whole ledgers go, and nothing of the next one.
+        shortened, gone = metadata.truncated(max(shortened.before[0], metadata.first_offset), cut, token)
+        gone_records = shortened.first_offset - metadata.first_offset
+        dropped.update(gone)
+        return shortened
+
+    await registry.change(name, incarnation, shorten)
+    await _delete_unlisted(client, registry, incarnation, dropped)
+    return gone_records
+
+
+async def _delete_unlisted(
+    client: LedgerClient, registry: LogRegistry, incarnation: int, dropped: set[int]
+) -> None:
+    """Delete the ledgers that an attempt to shorten the list left out, and that surely are not in it."""
+    if dropped:
+        metadata, _ = await registry.read(incarnation)
+        listed = set() if metadata is None else {segment.ledger_id for segment in metadata.segments}
+        await delete_ledgers(client.ledgers, sorted(dropped - listed))

@@ -1,0 +1,104 @@
+"""A cursor: a named, durable place in a log, and what somebody keeps beside it.
+
+The value of its node is one canonical CBOR map:
+
+    v           1                       offset      the next record that its owner has not done yet
+    name        of the cursor           pins        bool: the records from there on may not be given up
+    token       of whoever wrote it     updated_ms  wall clock of the writer; for people
+    properties  text -> text, at most limits.CURSOR_PROPERTIES_BYTES_MAX
+
+The node's version is what compare-and-set compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Self
+
+import attrs
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import CURSOR_PROPERTIES_BYTES_MAX, LEDGER_ID_MAX
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ids import check_log_name
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.record import moment
+
+__all__ = ["CursorState", "check_cursor_name", "check_cursor_properties"]
+
+_FORMAT = 1
+
+
+def check_cursor_name(value: str) -> str:
+    """``value`` if it is well-formed, by the rules for names of logs; InvalidArgument otherwise."""
+    try:
+        return check_log_name(value)
+    except InvalidArgument:
+        raise InvalidArgument(
+            f"{value!r} is not the name of a cursor: 1 to 255 letters, digits and . _ - /, "
+            "starting with a letter, digit or _, without empty components"
+        ) from None
+
+
+def check_cursor_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """A copy of ``properties``; InvalidArgument where they are not text or too large."""
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
+        raise InvalidArgument("the properties of a cursor are text, keys and values alike")
+    size = sum(len(k.encode()) + len(v.encode()) for k, v in properties.items())
+    if size > CURSOR_PROPERTIES_BYTES_MAX:
+        raise InvalidArgument(f"properties of {size} bytes, over {CURSOR_PROPERTIES_BYTES_MAX}")
+    return dict(properties)
+
+
+@attrs.frozen(kw_only=True)
+class CursorState:
+    """A cursor as it was read or written."""
+
+    name: str
+    offset: int
+    """The next record that its owner has not done yet."""
+    pins: bool = False
+    """Whether the records from ``offset`` on may not be given up by truncation and retention."""
+    properties: dict[str, str] = attrs.field(factory=dict)
+    updated_ms: int = 0
+    token: bytes = attrs.field(default=b"", repr=False)
+    """Random bytes of whoever wrote this state: they settle a write whose answer was lost."""
+    version: int = attrs.field(default=-1, repr=False)
+    """What the next move compares with."""
+
+    @property
+    def updated(self) -> datetime:
+        """The wall clock of whoever moved it last."""
+        return moment(self.updated_ms)
+
+    def encode(self) -> bytes:
+        return encode_record(
+            {
+                "v": _FORMAT,
+                "name": self.name,
+                "offset": self.offset,
+                "pins": self.pins,
+                "properties": self.properties,
+                "updated_ms": self.updated_ms,
+                "token": self.token,
+            }
+        )
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes, name: str, version: int) -> Self:
+        """The inverse of ``encode``; MetadataCorrupt."""
+        fields = decode_record_untrusted(data, f"cursor {name}", MetadataCorrupt)
+        if fields.integer("v") != _FORMAT:
+            fields.fail(f"this version reads format {_FORMAT}")
+        if fields.get("name", str) != name:
+            fields.fail("it names another cursor")
+        return cls(
+            name=name,
+            offset=fields.integer("offset", high=LEDGER_ID_MAX),
+            pins=fields.get("pins", bool),
+            properties=fields.strings("properties"),
+            updated_ms=fields.integer("updated_ms"),
+            token=fields.get("token", bytes),
+            version=version,
+        )

@@ -1,0 +1,239 @@
+"""Retention by the leader, orphans and their sweep, and what a crash leaves in between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from clusters import Client, Cluster, open_cluster
+from trio.testing import MockClock
+
+from ledgerlog.errors import InvalidArgument, LedgerLogError
+from ledgerlog.log.keeping import apply_retention
+from ledgerlog.log.log import Log, create_log, delete_log, open_log
+from ledgerlog.log.sweep import sweep
+from ledgerlog.model.layout import CURSORS
+from ledgerlog.model.log import RetentionPolicy, RollPolicy
+
+OLD_S = 10_000.0
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with open_cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    async with cluster.client() as client:
+        yield client
+
+
+async def make(client: Client, **options: object) -> Log:
+    return await create_log(client.opened, "log", **options)  # type: ignore[arg-type]
+
+
+async def listed(log: Log) -> list[int]:
+    return [segment.ledger_id for segment in (await log.info()).segments]
+
+
+async def test_a_leader_drops_what_is_over_the_bound_in_bytes(
+    client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client, roll=RollPolicy(max_records=10), retention=RetentionPolicy(max_bytes=3000))
+    async with log.writer() as writer:
+        for _ in range(20):
+            await writer.append_many([b"x" * 100] * 10)
+            await trio.sleep(0.1)
+        await trio.sleep(120)
+        info = await log.info()
+        assert info.next_offset == 200
+        assert 160 <= info.first_offset <= 170
+        assert len(await client.ledgers.list()) <= 6
+    async with log.read() as records:
+        assert [record.offset async for record in records] == list(range(info.first_offset, 200))
+
+
+async def test_a_leader_drops_what_is_old_also_from_a_log_that_nobody_writes(
+    client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client, retention=RetentionPolicy(max_age_s=600))
+    async with log.writer() as writer:
+        await writer.append(b"old")
+        await trio.sleep(500)
+        await writer.append(b"young")
+        await trio.sleep(200)
+        assert (await log.info()).first_offset == 0, "whole ledgers only"
+        await trio.sleep(600)
+        info = await log.info()
+        assert (info.first_offset, info.next_offset) == (2, 2)
+        assert writer.statistics().rolls == 1
+        await writer.append(b"new")
+    assert (await log.info()).next_offset == 3
+
+
+async def test_retention_is_paused_while_the_store_is_away_and_goes_on(
+    client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client, retention=RetentionPolicy(max_age_s=100), roll=RollPolicy(max_records=1))
+    async with log.writer() as writer:
+        await writer.append(b"x")
+        await writer.append(b"y")
+        client.store.disconnect()
+        await trio.sleep(300)
+        client.store.reconnect()
+        await trio.sleep(300)
+        assert writer.failure is None
+        assert (await log.info()).first_offset == 2
+
+
+async def test_a_deposed_leader_drops_nothing(
+    cluster: Cluster, client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client, roll=RollPolicy(max_records=5))
+    async with log.writer() as writer:
+        await writer.append_many([b"x"] * 5)
+        await writer.roll()
+        await writer.append(b"x")
+        epoch = writer.epoch
+    await log.configure(retention=RetentionPolicy(max_bytes=1))
+    async with cluster.client() as other:
+        rival = await open_log(other.opened, "log")
+
+        async def meanwhile() -> None:
+            await rival.seal()
+
+        async def retain() -> int:
+            return await apply_retention(client.opened, log._registry, "log", log.incarnation, epoch=epoch)
+
+        client.store.before_write = meanwhile
+        assert await retain() == 0, "it was deposed while it wrote"
+        assert await retain() == 0, "it was deposed before"
+    assert (await log.info()).first_offset == 0
+    assert await log.apply_retention() == 5
+
+
+# --- orphans --------------------------------------------------------------------------------------
+
+
+async def test_what_a_crash_between_truncation_and_deletion_leaves_is_swept(
+    cluster: Cluster, client: Client, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await make(client, roll=RollPolicy(max_records=10))
+    async with log.writer() as writer:
+        for _ in range(3):
+            await writer.append_many([b"x"] * 10)
+            await writer.roll()
+        with trio.CancelScope() as crash, monkeypatch.context() as patch:
+
+            async def die(*_: object) -> None:
+                crash.cancel()
+                await trio.lowlevel.checkpoint()
+
+            patch.setattr("ledgerlog.log.keeping.delete_ledgers", die)
+            await log.truncate(20)
+        assert len(await client.ledgers.list()) == len(await listed(log)) + 2
+        await trio.sleep(OLD_S)
+        assert await sweep(client.opened, min_age_s=2 * OLD_S) == []
+        found = await sweep(client.opened, delete=False)
+        assert [(orphan.why, orphan.is_deleted) for orphan in found] == [
+            ("it was taken off the list", False)
+        ] * 2
+        assert len(await sweep(client.opened)) == 2
+        assert await client.ledgers.list() == await listed(log)
+        await writer.append(b"y")
+    async with log.read() as records:
+        assert len([record async for record in records]) == 11
+
+
+async def test_a_ledger_that_a_leader_has_made_ahead_is_not_swept(
+    client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client, roll=RollPolicy(max_records=100))
+    async with log.writer() as writer:
+        await writer.append_many([b"x"] * 90)
+        await trio.sleep(OLD_S)
+        ledgers = await client.ledgers.list()
+        assert len(ledgers) == 2, "the spare"
+        assert await sweep(client.opened) == []
+        await writer.append_many([b"x"] * 20)
+        await trio.sleep(1)
+        assert await listed(log) == ledgers
+        assert writer.failure is None
+
+
+async def test_what_a_deposed_leader_has_made_ahead_is_swept(
+    cluster: Cluster, client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client, roll=RollPolicy(max_records=100))
+    async with cluster.client() as dying:
+        with trio.CancelScope() as scope:
+            async with (await open_log(dying.opened, "log")).writer() as writer:
+                await writer.append_many([b"x"] * 90)
+                await trio.sleep(1)
+                dying.store.disconnect()  # It cannot delete what it leaves.
+                scope.cancel()
+    await trio.sleep(OLD_S)
+    assert len(await client.ledgers.list()) == 2
+    assert await sweep(client.opened) == [], "nobody has taken over: the leader may come back"
+    async with log.writer() as writer:
+        found = await sweep(client.opened)
+        assert [orphan.why for orphan in found] == ["its leader of epoch 1 is gone, the log is at epoch 2"]
+        await writer.append(b"x")
+    assert await client.ledgers.list() == await listed(log)
+
+
+async def test_what_a_deleted_log_leaves_is_swept_and_its_namesake_is_not(
+    client: Client, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await make(client)
+    async with log.writer() as writer:
+        await writer.append(b"x")
+    with monkeypatch.context() as patch:
+
+        async def nothing(*_: object) -> int:
+            return 0
+
+        patch.setattr("ledgerlog.log.log.delete_ledgers", nothing)
+        patch.setattr("ledgerlog.log.log.delete_cursors", nothing)
+        await log.cursor("c").set(1)
+        await delete_log(client.opened, "log")
+    again = await make(client)
+    async with again.writer() as writer:
+        await writer.append(b"y")
+    await again.cursor("c").set(0)
+    await trio.sleep(OLD_S)
+    found = await sweep(client.opened)
+    assert [(orphan.log, orphan.why) for orphan in found] == [("log", "its log is gone")]
+    assert await client.ledgers.list() == await listed(again)
+    assert [state.offset for state in await again.cursors()] == [0]
+    left = [await client.store.children(f"{CURSORS}/{name}") for name in await client.store.children(CURSORS)]
+    assert [names for names in left if names] == [["c"]]
+
+
+async def test_ledgers_that_belong_to_no_log_are_left_alone(
+    client: Client, autojump_clock: MockClock
+) -> None:
+    for labels in ({}, {"log-incarnation": b"junk"}, {"log-incarnation": b"7", "log-epoch": b"1"}):
+        writer = await client.ledgers.create(metadata=labels)
+        await writer.close()
+    await trio.sleep(OLD_S)
+    assert await sweep(client.opened) == []
+    with pytest.raises(InvalidArgument):
+        await sweep(client.opened, min_age_s=-1)
+
+
+async def test_a_sweep_without_the_store_deletes_nothing(
+    client: Client, cluster: Cluster, autojump_clock: MockClock
+) -> None:
+    log = await make(client)
+    async with log.writer() as writer:
+        await writer.append(b"x")
+    await trio.sleep(OLD_S)
+    async with cluster.client() as away:
+        away.store.disconnect()
+        with pytest.raises(LedgerLogError):
+            await sweep(away.opened)
+    assert len(await client.ledgers.list()) == 1

@@ -1,0 +1,118 @@
+"""What retention lets go, what holds it, and what an operator is told about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgerlog.core.keeping import first_pin, is_current_expired, retention_cut, why_kept
+from ledgerlog.model.cursor import CursorState
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.log import LogMetadata, RetentionPolicy, SegmentCounts
+from ledgerlog.model.quorum import Replication
+
+NOW = 1_700_000_000_000
+
+
+def log_of(retention: RetentionPolicy, *, dedupe: bool = False) -> LogMetadata:
+    """Three counted ledgers of 10 records and 100 bytes, a minute each, and an empty one."""
+    log = LogMetadata.create(
+        name="log",
+        incarnation=1,
+        created_ms=NOW,
+        token=b"",
+        replication=Replication(1, 1, 1),
+        retention=retention,
+    ).taken_over([], 0, b"", dedupe=dedupe)
+    for number in range(3):
+        begun = NOW + 60_000 * number
+        log = log.rolled(number + 1, b"").counted(number, SegmentCounts(10, 100, begun, begun + 59_000), b"")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("retention", "after_s", "open_bytes", "cut"),
+    [
+        (RetentionPolicy(), 10**9, 0, 0),
+        (RetentionPolicy(max_age_s=60), 119, 0, 0),
+        (RetentionPolicy(max_age_s=60), 119.001, 0, 10),
+        (RetentionPolicy(max_age_s=60), 10**6, 0, 30),
+        (RetentionPolicy(max_bytes=300), 0, 0, 0),
+        (RetentionPolicy(max_bytes=201), 0, 0, 0),
+        (RetentionPolicy(max_bytes=200), 0, 0, 10),
+        (RetentionPolicy(max_bytes=201), 0, 1, 10),
+        (RetentionPolicy(max_bytes=1), 0, 0, 20),
+        (RetentionPolicy(max_bytes=1), 0, 1, 30),
+        (RetentionPolicy(max_bytes=200, max_age_s=60), 180, 0, 20),
+    ],
+)
+def test_whole_ledgers_go_as_soon_as_one_bound_lets_them(
+    retention: RetentionPolicy, after_s: float, open_bytes: int, cut: int
+) -> None:
+    log = log_of(retention)
+    assert retention_cut(log, NOW + round(after_s * 1000), open_bytes=open_bytes) == cut
+
+
+def test_the_newest_ledger_with_records_stays_where_it_tells_who_appended_what() -> None:
+    log = log_of(RetentionPolicy(max_age_s=60), dedupe=True)
+    assert retention_cut(log, NOW + 10**9) == 20
+    shorter, _ = log.truncated(30, 30, b"")
+    assert "deduplication" in why_kept(shorter, [], NOW + 10**9)[0]
+
+
+def test_a_current_ledger_is_expired_when_its_newest_record_is() -> None:
+    log = log_of(RetentionPolicy(max_age_s=60))
+    assert not is_current_expired(log, NOW + 60_000, NOW)
+    assert is_current_expired(log, NOW + 60_001, NOW)
+    assert not is_current_expired(log, NOW + 60_001, None)
+    assert not is_current_expired(log_of(RetentionPolicy(max_bytes=1)), NOW + 10**9, NOW)
+
+
+def test_the_cursor_that_pins_most_is_the_lowest_that_pins() -> None:
+    cursors = [
+        CursorState(name="a", offset=5),
+        CursorState(name="b", offset=15, pins=True),
+        CursorState(name="c", offset=12, pins=True),
+    ]
+    assert first_pin(cursors) == cursors[2]
+    assert first_pin(cursors[:1]) is None
+
+
+def test_an_operator_is_told_why_each_ledger_is_there() -> None:
+    later = NOW + 240_000
+    assert why_kept(log_of(RetentionPolicy()), [], later) == [
+        *["the log has no retention"] * 3,
+        "new records go there",
+    ]
+    assert why_kept(log_of(RetentionPolicy(max_age_s=110)), [], later) == [
+        *["retention lets it go: the leader drops it, or 'log retain' does"] * 2,
+        "retention keeps 110 s",
+        "new records go there",
+    ]
+    pin = CursorState(name="billing", offset=15, pins=True)
+    assert why_kept(log_of(RetentionPolicy(max_bytes=100)), [pin], later) == [
+        "retention lets it go: the leader drops it, or 'log retain' does",
+        "cursor 'billing' pins the records from offset 15 on",
+        "retention keeps 100 bytes; cursor 'billing' pins the records from offset 15 on",
+        "new records go there",
+    ]
+    rolling = log_of(RetentionPolicy()).rolled(9, b"")
+    assert why_kept(rolling, [], later)[-2:] == ["its last records are on their way", "new records go there"]
+
+
+def test_a_cursor_survives_its_bytes_and_damage_is_refused() -> None:
+    state = CursorState(
+        name="a/b", offset=7, pins=True, properties={"k": "v"}, updated_ms=NOW, token=b"t", version=3
+    )
+    assert CursorState.decode_untrusted(state.encode(), "a/b", 3) == state
+    for name, data in (("other", state.encode()), ("a/b", state.encode()[:-1]), ("a/b", b"\xa1\x61v\x02")):
+        with pytest.raises(MetadataCorrupt):
+            CursorState.decode_untrusted(data, name, 3)
+
+
+def test_the_worked_example_of_a_cursor_is_what_is_written() -> None:
+    state = CursorState(name="billing", offset=1000, pins=True, updated_ms=NOW, token=b"tok1")
+    assert state.encode().hex(" ") == (
+        "a7 61 76 01 64 6e 61 6d 65 67 62 69 6c 6c 69 6e 67 64 70 69 6e 73 f5 65 74 6f 6b 65 6e 44 74 6f "
+        "6b 31 66 6f 66 66 73 65 74 19 03 e8 6a 70 72 6f 70 65 72 74 69 65 73 a0 6a 75 70 64 61 74 65 64 "
+        "5f 6d 73 1b 00 00 01 8b cf e5 68 00"
+    )
