@@ -176,6 +176,15 @@ class LedgerState:
         self.widest = max(self.widest, run.last - run.first)
         self.is_dirty = True
 
+    def on_found(self, run: Run) -> None:
+        """A run of this ledger lies in an entry log. Other than the journal's, these come in no order of
+        time, so it is taken to reach over others if it has gaps."""
+        self.last_entry = max(self.last_entry, run.last)
+        self.widest = max(self.widest, run.last - run.first)
+        if not run.is_dense:
+            self.straddle = max(self.straddle, run.last - run.first)
+        self.is_dirty = True
+
     def on_fence(self) -> None:
         """The ledger is fenced from now on; the record is yet to be written."""
         self.is_fenced = True
@@ -202,6 +211,7 @@ class LedgerState:
     def on_delete(self) -> None:
         """The ledger is gone from the metadata store, and the journal says so, durably."""
         self.is_deleted = True
+        self.is_purged = False
         self.is_fenced = self.is_fence_durable = True  # The same record is its fence.
         self.is_dirty = True
 

@@ -1,7 +1,8 @@
 """Putting a reply together out of runs.
 
 A read asks for the entries first, first + stride, ... up to last; what a ledger has of them lies in runs that
-are sorted by their first id, do not overlap as a rule, and may interleave after striping and resends.
+are sorted by their first id, and may interleave after striping and resends. While entries are being moved two
+runs may hold the same ones: the first to come is taken.
 ``RangeReader`` takes them one at a time, only as far as it needs them, and emits entries in the order of
 their ids:
 
@@ -198,6 +199,12 @@ class RangeReader:
     def _emit(self, limit: int) -> None:
         """Emit from the run with the lowest id, as far as no other run and no limit comes in between."""
         cursor = heapq.heappop(self._active)
+        if cursor.next_id <= self.through:
+            # Two runs have it: entries that are being moved are for a while in two places, alike in both.
+            cursor.at += cursor.count_below(self.through + 1)
+            if not cursor.is_done:
+                heapq.heappush(self._active, cursor)
+            return
         bound = limit + 1
         if self._runs:
             bound = min(bound, self._runs[0].first)

@@ -128,7 +128,7 @@ def decode_records(image: memoryview, start: int, stop: int, path: str) -> Itera
         at = body + length
 
 
-def decode_add(record: Record, *, segment: int, sequence: int, path: str) -> tuple[Run, Header]:
+def decode_add(record: Record, *, file: int, sequence: int, path: str) -> tuple[Run, Header]:
     """Where an ADD record's frame lies, and its header."""
     if len(record.body) < HEADER_BYTES:
         raise StorageCorrupt(path, record.offset, f"a frame of {len(record.body)} bytes")
@@ -138,7 +138,7 @@ def decode_add(record: Record, *, segment: int, sequence: int, path: str) -> tup
         first=header.first,
         last=header.last,
         entry_count=header.entry_count,
-        file=segment,
+        file=file,
         offset=record.offset,
         length=len(record.body),
         sequence=sequence,

@@ -140,6 +140,12 @@ def ledger_key(ledger_id: int) -> bytes:
     return _LEDGER_KEY.pack(b"L", ledger_id)
 
 
+def ledger_of_key(key: bytes) -> int:
+    """Whose state it is."""
+    ledger_id: int = _LEDGER_KEY.unpack(key)[1]
+    return ledger_id
+
+
 def encode_ledger(ledger_id: int, stored: StoredLedger) -> Row:
     return _row(
         ledger_key(ledger_id),
@@ -175,6 +181,12 @@ def decode_ledger(key: bytes, value: bytes, path: str) -> StoredLedger:
 
 def run_key(ledger_id: int, first: int) -> bytes:
     return _RUN_KEY.pack(b"R", ledger_id, first)
+
+
+def ledger_of_run_key(key: bytes) -> int:
+    """Whose run it is."""
+    ledger_id: int = _RUN_KEY.unpack(key)[1]
+    return ledger_id
 
 
 def encode_run(run: Run) -> Row:

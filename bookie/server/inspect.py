@@ -86,7 +86,7 @@ def _segment_figures(image: memoryview, scan: SegmentScan, path: str) -> dict[st
         for record in decode_records(image, start, start + block.header.content_bytes, path):
             is_closed = record.kind == CLOSE
             if record.kind == ADD:
-                run, _ = decode_add(record, segment=scan.number, sequence=block.header.sequence, path=path)
+                run, _ = decode_add(record, file=scan.number, sequence=block.header.sequence, path=path)
                 adds += 1
                 entries += run.entry_count
                 entry_bytes += run.length - run.head_length

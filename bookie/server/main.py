@@ -43,7 +43,7 @@ from bookie.server.nursery import open_nursery
 from bookie.server.options import read_config
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
-from bookie.storage.replay import rebuild_index
+from bookie.storage.rebuild import rebuild_index
 from ledgerlog.client.peers import open_peers
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri

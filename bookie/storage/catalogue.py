@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
+import trio
+
 from bookie.core import rows
 from bookie.core.boot import Mark
 from bookie.core.ledger import StoredLedger
@@ -13,12 +15,16 @@ from bookie.storage.index import Index
 from ledgerlog.errors import StorageCorrupt
 
 _SCAN_ROWS = 256
+_NO_LIMIT = 2**31
 _FILES_PER_SCAN = 1024
 
 
 class Catalogue:
     def __init__(self, index: Index) -> None:
         self.index = index
+        self.lock = trio.Lock()
+        """Held for each piece of what moves runs, indexes them or removes them: what it decides by must still
+        be so when it is written."""
 
     @property
     def path(self) -> str:
@@ -67,6 +73,12 @@ class Catalogue:
                 return
             start = key_of(abs(row.file) + 1)
 
+    async def file(self, file: int) -> FileRow | None:
+        """What is known of a file, None if nothing is."""
+        key = rows.file_key(file)
+        part = await self.index.scan(key, key + b"\0", floor=key, limit=1)
+        return rows.decode_file(*part[0], self.path) if part else None
+
     async def usage(self, file: int) -> dict[int, int]:
         """The ledgers that have runs in a file which count, and how many bytes."""
         key = rows.usage_key(file)
@@ -77,25 +89,23 @@ class Catalogue:
         """Runs of a ledger that may hold ids from ``first`` on, sorted, and the id up to which these are all
         that the index has (at most ``last``, at least ``first``)."""
         search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
-        while not search.is_done:
-            search.take(
-                await self.index.scan(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS)
-            )
+        search.take(await self.index.scan(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS))
+        if not search.is_done:
+            # It takes more than one look. In between, runs that it has yet to meet must not become part of
+            # one that begins where it was already.
+            search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
+            async with self.lock:
+                while not search.is_done:
+                    search.take(
+                        await self.index.scan(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS)
+                    )
         return search.runs, search.horizon
 
     def runs_now(self, ledger_id: int, *, first: int, last: int, straddle: int) -> list[Run]:
-        """All runs of a ledger that may hold ids from ``first`` to ``last``."""
-        found: list[Run] = []
-        horizon = first - 1
-        while horizon < last:
-            search = _RunSearch(self.path, ledger_id, first=horizon + 1, last=last, straddle=straddle)
-            while not search.is_done:
-                search.take(
-                    self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS)
-                )
-            found += [run for run in search.runs if not found or run.first > found[-1].first]
-            horizon = search.horizon
-        return found
+        """All runs of a ledger that may hold ids from ``first`` to ``last``, found with one look."""
+        search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
+        search.take(self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_NO_LIMIT))
+        return search.runs
 
     async def write(self, batch: Sequence[Change]) -> None:
         await self.index.write(batch)

@@ -1,13 +1,17 @@
 """Checkpoints: bringing what the journal holds into the index, so that replay need not.
 
-A segment that is full is its entries' home for good; what a checkpoint adds is the index's knowledge of where
-in it each run lies. The order of durability:
+A segment that is full may be its entries' home for good (``bookie.core.space`` decides); what a checkpoint
+adds then is the index's knowledge of where in it each run lies. The order of durability:
 
     1  the segment's last block             (the journal's own sync)
     2  rows of its runs                     each batch synced, in pieces
     3  rows of all ledgers that changed
     4  the segment's row and the mark       from here on replay begins at the next segment
     5  the segment's file is trimmed        what was allocated and never written is given back
+
+A segment whose entries do not stay is *flushed*: they are written sorted into an entry log, from memory
+(``bookie.storage.rewriting``), and the mark moves in the same batch that makes the log count. Then the
+segment's file goes. Where the disk has no room for the log, the entries stay after all.
 
 A crash in between repeats some of it: rows are the same again, and ledger states only grow. States may run
 ahead of the mark, and may speak of adds that were not durable yet: as bounds they are right all the same
@@ -19,32 +23,47 @@ It runs beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
 
 import trio
 
 from bookie.core import rows
 from bookie.core.boot import Mark
-from bookie.core.ledger import LedgerState
+from bookie.core.file_set import FileSet
 from bookie.core.records import Place
 from bookie.core.rows import FileRow
+from bookie.core.space import SpacePolicy
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
+from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import Segment, SegmentFiles
+from ledgerlog.errors import DiskFull
+
+logger = logging.getLogger(__name__)
 
 _PIECE_ROWS = 1024
 
 
 class Checkpointer:
     def __init__(
-        self, *, journal: Journal, files: SegmentFiles, ledgers: Ledgers, catalogue: Catalogue
+        self,
+        *,
+        journal: Journal,
+        files: SegmentFiles,
+        ledgers: Ledgers,
+        catalogue: Catalogue,
+        rewriter: Rewriter,
+        policy: SpacePolicy,
     ) -> None:
         self.checkpoints = 0
+        self.flushes = 0
         self._journal = journal
         self._files = files
         self._ledgers = ledgers
         self._catalogue = catalogue
+        self.rewriter = rewriter
+        self._policy = policy
         self._lock = trio.Lock()
 
     async def run(self) -> None:
@@ -56,7 +75,7 @@ class Checkpointer:
                     await self._checkpoint_oldest()
             elif self._ledgers.is_crowded:
                 async with self._lock:
-                    await save_ledgers(self._catalogue, self._ledgers.dirty())
+                    await self._ledgers.save()
                 await self._ledgers.shrink()
             else:
                 await journal.progress.park()
@@ -71,7 +90,7 @@ class Checkpointer:
             while journal.sealed:
                 await self._checkpoint_oldest()
             await self._index_runs(journal.active, sequence)
-            await save_ledgers(self._catalogue, self._ledgers.dirty())
+            await self._ledgers.save()
 
     async def close(self) -> None:
         """The clean stop: everything is made durable and indexed, and the index says where the journal ends.
@@ -91,11 +110,37 @@ class Checkpointer:
         segment = self._journal.sealed[0]
         assert segment.final_sequence is not None
         await self._journal.wait_durable(segment.final_sequence)
-        await self._pass(segment, is_optional=False)
+        if not await self._flush(segment):
+            await self._pass(segment, is_optional=False)
         self._journal.sealed.popleft()
         segment.is_indexed = True
         self.checkpoints += 1
         self._journal.progress.unpark_all()
+
+    async def _flush(self, segment: Segment) -> bool:
+        """Move what a full segment holds into an entry log, and the mark behind it; False: it stays."""
+        runs = segment.runs
+        if self._policy.stays(len(runs), sum(run.length for run in runs)):
+            return False
+        assert segment.final_sequence is not None
+        assert segment.final_sequence <= self._journal.commit.durable
+        end = Place(segment.number, segment.end, segment.final_sequence)
+        mark = Mark(segment.number + 1, end.sequence + 1, is_optional=False, end=end)
+        try:
+            await self.rewriter.flush(
+                runs=runs,
+                marked=segment.marked,
+                view=segment.image.view,
+                replaced=FileSet.of([segment.number]),
+                indexed=segment.indexed,
+                changes=lambda: [rows.encode_mark(mark)],
+            )
+        except DiskFull as full:
+            logger.warning("segment=%d stays as it is: %s", segment.number, full)
+            return False
+        self.flushes += 1
+        await self.rewriter.remove([segment.number])
+        return True
 
     async def _pass(self, segment: Segment, *, is_optional: bool) -> None:
         """Bring the rest of a segment that takes no more records into the index, and move the mark behind
@@ -103,14 +148,15 @@ class Checkpointer:
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable
         await self._index_runs(segment, segment.final_sequence)
-        await save_ledgers(self._catalogue, self._ledgers.dirty())
+        await self._ledgers.save()
         end = Place(segment.number, segment.end, segment.final_sequence)
-        usage = rows.usage_of(segment.runs)
-        row = FileRow.of(
-            segment.number, end=end.offset, last_sequence=end.sequence, runs=segment.runs, usage=usage
-        )
         mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
-        await self._catalogue.write([*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])
+        async with self._catalogue.lock:
+            usage = rows.usage_of(run for run in segment.runs if not self._is_deleted(run.ledger_id))
+            row = FileRow.of(
+                segment.number, end=end.offset, last_sequence=end.sequence, runs=segment.runs, usage=usage
+            )
+            await self._catalogue.write([*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])
         await self._files.trim(segment.number, segment.end)
 
     async def _index_runs(self, segment: Segment, sequence: int) -> None:
@@ -121,26 +167,11 @@ class Checkpointer:
             piece = [run for run in piece if run.sequence <= sequence]
             if not piece:
                 return
-            await self._catalogue.write([rows.encode_run(run) for run in piece])
+            async with self._catalogue.lock:
+                batch = [rows.encode_run(run) for run in piece if not self._is_deleted(run.ledger_id)]
+                await self._catalogue.write(batch)
             segment.indexed += len(piece)
 
-
-async def save_ledgers(catalogue: Catalogue, states: Sequence[LedgerState]) -> None:
-    """Write the states, which ``Ledgers.dirty`` gave, to the index."""
-    for start in range(0, len(states), _PIECE_ROWS):
-        piece = states[start : start + _PIECE_ROWS]
-        batch = []
-        for state in piece:
-            batch.append(rows.encode_ledger(state.ledger_id, state.to_store()))
-            # What changes it from here on makes it dirty again. A fence that is left out keeps it so.
-            state.is_dirty = state.is_fence_unwritten
-            state.pins += 1  # It must not be read back before it is written.
-        try:
-            await catalogue.write(batch)
-        except BaseException:
-            for state in piece:
-                state.is_dirty = True  # The index may have it or not.
-            raise
-        finally:
-            for state in piece:
-                state.pins -= 1
+    def _is_deleted(self, ledger_id: int) -> bool:
+        # A state with runs in memory is itself in memory.
+        return self._ledgers.loaded[ledger_id].is_deleted

@@ -3,8 +3,9 @@
 Memory: ``arenas * segment_bytes`` for what was received and for reads of recent entries (192 MiB by default);
 about 250 bytes for each run in them, of which there are at most ``arenas * segment_records_max``; about 400
 bytes for each ledger state in memory, of which there are ``ledgers_max`` and beyond that only those that
-cannot leave memory (in flight, not yet in the index, or with runs in an arena); LevelDB's own buffers, about
-20 MiB.
+cannot leave memory (in flight, not yet in the index, or with runs in an arena); ``read_cache_bytes`` for what
+was read from files; about 300 bytes for each run that is being written again, ``log_runs_max`` in compaction;
+LevelDB's own buffers, about 20 MiB.
 
 Disk: segments are allocated whole, one of them in advance, which is also the reserve for fences and recovery
 writes when the disk is full.
@@ -18,8 +19,9 @@ from bookie.core.block import PAGE_BYTES, content_capacity
 from bookie.core.journal import GROUP_BYTES_MAX
 from bookie.core.records import RECORD_HEAD_BYTES
 from bookie.core.segment import SEGMENT_HEADER_BYTES
+from bookie.core.space import SpacePolicy
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import FRAME_BYTES_MAX, MIB
+from ledgerlog.limits import FRAME_BYTES_MAX, KIB, MIB
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +44,31 @@ class StorageConfig:
     """Whether entries are synced in the journal before they are acknowledged. If not, a crash loses the last
     of them, and the bookie comes back through limbo (protocol A.3); fences and keys are synced all the
     same."""
+    read_cache_bytes: int = 32 * MIB
+    """What is kept of entries that were read from files; 0: nothing."""
+    read_ahead_bytes: int = 256 * KIB
+    """So much of a ledger is read at once where it lies together, however little is asked for."""
+    small_run_bytes: int = 8 * KIB
+    """A segment whose runs are smaller on average is written again, sorted and put together, when it is full.
+    0: all stay where they are."""
+    compact_soon_ratio: float = 0.2
+    """A file of which a smaller part counts is compacted at the next look."""
+    compact_eventual_ratio: float = 0.8
+    """A file of which a smaller part counts is compacted now and then."""
+    compact_interval_s: float = 60.0
+    """How often compaction looks for something to do."""
+    compact_eventual_interval_s: float = 6 * 3600.0
+    """How often it does what need not be done soon."""
+    compact_bytes_per_s: int = 32 * MIB
+    """How fast compaction writes at most."""
+    log_bytes_max: int = 256 * MIB
+    """About how large compaction makes an entry log."""
+    log_runs_max: int = 128 * 1024
+    """About how many runs compaction sorts in memory at once."""
+    merge_width: int = 8
+    """So many small files, or files of small runs, become one."""
+    collect_interval_s: float = 3600.0
+    """How often ledgers that the metadata store no longer has are looked for."""
     disk_full_retry_s: float = 1.0
     """How often a full disk is asked again whether it has room for a segment."""
 
@@ -61,3 +88,21 @@ class StorageConfig:
             raise InvalidArgument("at least 2 arenas are needed: one is written while another is prepared")
         if self.ledgers_max < 1 or self.segment_records_max < 1 or self.group_bytes_max < 1:
             raise InvalidArgument("ledgers_max, segment_records_max and group_bytes_max must be positive")
+        if min(self.compact_bytes_per_s, self.log_bytes_max, self.log_runs_max) < 1:
+            raise InvalidArgument("compact_bytes_per_s, log_bytes_max and log_runs_max must be positive")
+        if min(self.compact_interval_s, self.compact_eventual_interval_s, self.collect_interval_s) <= 0:
+            raise InvalidArgument("intervals must be positive")
+        self.space_policy(is_journal_apart=False)
+
+    def space_policy(self, *, is_journal_apart: bool) -> SpacePolicy:
+        """The part of it that decides about space; ``is_journal_apart``: the journal has its own device."""
+        return SpacePolicy(
+            small_run_bytes=self.small_run_bytes,
+            small_file_bytes=min(MIB, self.segment_bytes // 64),
+            merge_width=self.merge_width,
+            soon_ratio=self.compact_soon_ratio,
+            eventual_ratio=self.compact_eventual_ratio,
+            log_bytes_max=self.log_bytes_max,
+            log_runs_max=self.log_runs_max,
+            is_journal_apart=is_journal_apart,
+        )

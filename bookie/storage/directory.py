@@ -49,14 +49,26 @@ NOTHING_YET = Place(0, 0, 0)
 class StorageDirectory:
     """A directory that this process has locked."""
 
-    def __init__(self, path: str, disk: Disk, indexes: Indexes) -> None:
+    def __init__(
+        self, path: str, disk: Disk, indexes: Indexes, *, journal_directory: str | None = None
+    ) -> None:
         self.path = path
+        self._journal_directory = journal_directory
         self.disk = disk
         self.indexes = indexes
 
     @property
     def journal_path(self) -> str:
-        return f"{self.path}/journal"
+        return f"{self._journal_directory or self.path}/journal"
+
+    @property
+    def is_journal_apart(self) -> bool:
+        """Whether the journal has a directory of its own, elsewhere."""
+        return self._journal_directory is not None
+
+    @property
+    def entries_path(self) -> str:
+        return f"{self.path}/entries"
 
     @property
     def index_path(self) -> str:

@@ -112,6 +112,21 @@ class Disk(Protocol):
         after the other, in the order of the calls."""
         ...
 
+    async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
+        """As ``write_sync``, for what nobody waits for: it stands in no other write's way, may come to its
+        end before or after others, and only one of it is under way for a file."""
+        ...
+
+    def may_write_now(self, size: int) -> bool:
+        """Whether a ``write_sync`` of so many bytes may be made without letting other tasks run, which is for
+        disks that answer at once."""
+        ...
+
+    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+        """As ``write_sync``, without letting other tasks run. Only where ``may_write_now`` has just said so,
+        and never while a ``write_sync`` is under way."""
+        ...
+
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes at (offset, length) for each of ``ranges``, in one go; fewer where the file ends
         before."""

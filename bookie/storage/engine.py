@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -48,16 +49,23 @@ from bookie.storage.arenas import Arenas
 from bookie.storage.cancellation import holds_cancellation
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.collector import Collector, Witness
+from bookie.storage.compaction import Compactor
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.disk import FileMissing
+from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.leveldb import REMEDY
 from bookie.storage.marks import KeptMarks, read_marks
+from bookie.storage.read_cache import ReadCache
 from bookie.storage.reader import Reader
 from bookie.storage.replay import Replayed, replay
+from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import Segment, SegmentFiles
+from bookie.storage.settling import remove_replaced, take_over_logs
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.ids import NO_ENTRY
@@ -79,6 +87,9 @@ class Engine:
         ledgers: Ledgers,
         reader: Reader,
         checkpointer: Checkpointer,
+        compactor: Compactor,
+        collector: Collector | None,
+        pool: FilePool,
         arenas: Arenas,
         config: StorageConfig,
         marks: KeptMarks,
@@ -94,6 +105,10 @@ class Engine:
         self._loaded = ledgers.loaded
         self._reader = reader
         self._checkpointer = checkpointer
+        self.compactor = compactor
+        self.collector = collector
+        """None where nobody can say which ledgers are gone."""
+        self._pool = pool
         self._arenas = arenas
         self._frame_bytes_max = config.frame_bytes_max
         self._stopped: Status | None = None
@@ -123,7 +138,7 @@ class Engine:
         state = self._loaded.get(header.ledger_id)
         if state is None:
             try:
-                state = self._ledgers.get(header.ledger_id)
+                state = self._state(header.ledger_id)
             except StorageError as error:
                 return _status_of(error)
         is_recovery = header.flags & RECOVERY
@@ -225,8 +240,17 @@ class Engine:
                 if state.lac >= entry_id:
                     event.set()
 
+    def _state(self, ledger_id: int) -> LedgerState | None:
+        """The state of a ledger, read from the index where it is not in memory. StorageError as the index."""
+        state = self._ledgers.get(ledger_id)
+        self._look_at_crowd()
+        return state
+
     def _add_ledger(self, state: LedgerState) -> None:
         self._ledgers.add(state)
+        self._look_at_crowd()
+
+    def _look_at_crowd(self) -> None:
         if self._ledgers.is_crowded:
             self._journal.progress.unpark_all()
 
@@ -248,6 +272,16 @@ class Engine:
         """Undo ``on_durable``."""
         self._journal.remove_on_durable(callback)
 
+    def hold(self) -> None:
+        """Adds from here to ``release``, in one and the same step, are made durable by that."""
+        self._journal.hold()
+
+    def release(self, *, at_once: bool) -> None:
+        """Have the adds since ``hold`` made durable. ``at_once``: within this call, ``on_durable`` callbacks
+        included, where they are small and the disk is quick. It saves a pass of the event loop, and gives up
+        the company of adds that other tasks would bring in this pass: for who is alone. Raises nothing."""
+        self._journal.release(at_once=at_once)
+
     @property
     def pending_bytes(self) -> int:
         """Bytes received and not durable yet."""
@@ -264,7 +298,7 @@ class Engine:
         are refused."""
         journal = self._journal
         while not journal.has_room and not journal.is_disk_full and self._stopped is None:
-            await journal.progress.park()
+            await journal.room.park()
 
     # --- fences -----------------------------------------------------------------------------------
 
@@ -273,7 +307,7 @@ class Engine:
         was unknown. A wrong key changes nothing. DISK_FULL: there was no room for it, and the ledger is as it
         was, unless an add was refused meanwhile. Cancelled, it may have happened."""
         try:
-            state = self._ledgers.get(ledger_id)
+            state = self._state(ledger_id)
         except StorageError as error:
             return FenceResult(_status_of(error), NO_ENTRY, NO_ENTRY)
         if state is None:
@@ -308,6 +342,7 @@ class Engine:
             state.on_fence()
         while not state.fence_sequence:
             if self._journal.append(FENCE, encode_fence(state.ledger_id, state.key)) is not None:
+                self._journal.active.marked.add(state.ledger_id)
                 state.fence_sequence = self._commit.sequence
             elif self._journal.is_disk_full:
                 await trio.lowlevel.checkpoint()
@@ -325,7 +360,7 @@ class Engine:
         about ``bytes_max`` payload bytes; one entry always fits. Never raises for what is on the disk: see
         ``ReadResult``. Entries that are not durable yet do not exist yet."""
         try:
-            state = self._ledgers.get(ledger_id)
+            state = self._state(ledger_id)
         except StorageError as error:
             return ReadResult(_status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         self._reads += 1
@@ -356,7 +391,7 @@ class Engine:
     async def list_entries(self, ledger_id: int, *, first: int, pairs_max: int) -> ListResult:
         """Which entries of the ledger are stored, from ``first`` on, as up to ``pairs_max`` ranges."""
         try:
-            state = self._ledgers.get(ledger_id)
+            state = self._state(ledger_id)
         except StorageError as error:
             return ListResult(_status_of(error), [], first - 1)
         in_limbo = self.marks.now.denies_nothing(ledger_id)
@@ -373,13 +408,13 @@ class Engine:
     def lac(self, ledger_id: int) -> tuple[int, int]:
         """The greatest LAC and LAFR that were told here, -1 where none was. Raises StorageError if the index
         cannot say."""
-        state = self._ledgers.get(ledger_id)
+        state = self._state(ledger_id)
         return (NO_ENTRY, NO_ENTRY) if state is None else (state.lac, state.lafr)
 
     def last_durable(self, ledger_id: int) -> int:
         """The highest entry that is durable here, -1 where there is none. After a crash it may name one that
         was under way and was lost. Raises StorageError as ``lac``."""
-        state = self._ledgers.get(ledger_id)
+        state = self._state(ledger_id)
         return NO_ENTRY if state is None else state.last_durable(self._commit.durable)
 
     async def wait_lac(self, ledger_id: int, entry_id: int) -> None:
@@ -417,19 +452,31 @@ class Engine:
             "reads": self._reads,
             "runs_read_from_memory": self._reader.runs_from_memory,
             "runs_read_from_disk": self._reader.runs_from_disk,
+            "runs_read_from_cache": self._reader.cache.hits,
             "checkpoints": self._checkpointer.checkpoints,
+            "segments_flushed": self._checkpointer.flushes,
+            "log_bytes_written": self._checkpointer.rewriter.bytes_written,
+            "compactions": self.compactor.jobs,
+            "ledgers_deleted": self.collector.deleted if self.collector else 0,
             "ledgers_in_memory": len(self._loaded),
             "runs_in_memory": sum(len(segment.runs) for segment in journal.residents.values()),
             "cache_bytes": self._arenas.bytes_held,
+            "read_cache_bytes": self._reader.cache.bytes_held,
             "pending_bytes": self.pending_bytes,
             "segment": journal.active.number,
             "is_disk_full": int(journal.is_disk_full),
         }
 
+    async def _forget(self, segment: Segment) -> None:
+        """The segment's runs are in the index and leave memory. Its bytes may go when this returns."""
+        await self._ledgers.forget(segment)
+        # Whoever found them in memory may be about to read them there.
+        await self._pool.retire(())
+
     def stop(self, status: Status) -> None:
         """Refuse everything from now on, with this status."""
         self._stopped = status
-        self._journal.progress.unpark_all()
+        self._journal.wake_all()
 
     async def close(self) -> None:
         """The clean stop: all is durable and indexed, and only then is it said that nothing was lost."""
@@ -462,11 +509,13 @@ async def open_engine(
     *,
     new_nonce: Callable[[], bytes] = random_nonce,
     marks: KeptMarks | None = None,
+    witness: Witness | None = None,
 ) -> AsyncIterator[Engine]:
     """The storage in a formatted directory that this process has locked (``open_directory``).
 
     ``marks`` are those that phase one of the boot left (``bookie.server.identity``). Without them the
-    directory must be one that lost nothing, else it is refused with a StorageError.
+    directory must be one that lost nothing, else it is refused with a StorageError. ``witness`` is the
+    metadata store's word on which ledgers are gone; without it nothing is ever deleted.
 
     Replays what the last stop left in the journal; raises StorageCorrupt, naming file and offset, for damage
     or a file that is missing, and StorageError if the directory is not formatted. Leaving the body normally
@@ -475,9 +524,12 @@ async def open_engine(
     config = config or StorageConfig()
     disk = directory.disk
     instance = await directory.read_instance()
+    policy = config.space_policy(is_journal_apart=directory.is_journal_apart)
     if marks is None:
         marks = await _sound_marks(directory)
     files = SegmentFiles(disk, directory.journal_path, instance)
+    logs = EntryLogFiles(disk, directory.entries_path, instance, new_nonce)
+    pool = FilePool(disk, lambda file: files.path(file) if file > 0 else logs.path(-file))
     try:
         index = await directory.indexes.open(directory.index_path)
     except FileMissing as cause:
@@ -486,7 +538,8 @@ async def open_engine(
         catalogue = Catalogue(index)
         if catalogue.instance_now() != instance:
             raise StorageCorrupt(index.path, None, f"the index is not that of bookie instance {instance}")
-        replayed = await replay(directory, files, catalogue)
+        replaced = await take_over_logs(logs, catalogue)
+        replayed = await replay(directory, files, catalogue, replaced)
         arenas = Arenas(disk, count=config.arenas, size=config.segment_bytes)
         active = await _next_segment(files, arenas, replayed, new_nonce)
         try:
@@ -511,6 +564,7 @@ async def open_engine(
             await journal.write_block()
             mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
             await catalogue.write([encode_mark(mark)])
+            await remove_replaced(files, logs, catalogue, first_segment=active.number)
             # Replay's own segments, and any that the life before us moved its mark past and did not get to.
             for row in await catalogue.segments():
                 if row.file < active.number and await files.size(row.file) > row.end:
@@ -518,20 +572,50 @@ async def open_engine(
             # Durable before the first request, and so that a crash from here on is known for what it is.
             await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
             ledgers = Ledgers(catalogue, maximum=config.ledgers_max, durable=lambda: commit.durable)
+            rewriter = Rewriter(files=files, logs=logs, pool=pool, catalogue=catalogue, ledgers=ledgers)
             engine = Engine(
                 journal=journal,
                 ledgers=ledgers,
-                reader=Reader(journal=journal, files=files, catalogue=catalogue),
-                checkpointer=Checkpointer(journal=journal, files=files, ledgers=ledgers, catalogue=catalogue),
+                reader=Reader(
+                    journal=journal,
+                    pool=pool,
+                    catalogue=catalogue,
+                    cache=ReadCache(config.read_cache_bytes),
+                    read_ahead_bytes=config.read_ahead_bytes,
+                ),
+                checkpointer=Checkpointer(
+                    journal=journal,
+                    files=files,
+                    ledgers=ledgers,
+                    catalogue=catalogue,
+                    rewriter=rewriter,
+                    policy=policy,
+                ),
+                compactor=Compactor(
+                    files=files,
+                    logs=logs,
+                    pool=pool,
+                    catalogue=catalogue,
+                    rewriter=rewriter,
+                    policy=policy,
+                    is_busy=lambda file: file in journal.residents,
+                    bytes_per_s=config.compact_bytes_per_s,
+                ),
+                collector=None
+                if witness is None
+                else Collector(
+                    journal=journal, catalogue=catalogue, ledgers=ledgers, rewriter=rewriter, witness=witness
+                ),
+                pool=pool,
                 arenas=arenas,
                 config=config,
                 marks=marks,
             )
-            async with _running(engine, journal, ledgers):
+            async with _running(engine, journal, config):
                 yield engine
         finally:
             journal.close_files()
-            files.close()
+            pool.close()
     finally:
         with trio.CancelScope(shield=True):
             await index.aclose()
@@ -564,7 +648,7 @@ async def _next_segment(
 
 
 @asynccontextmanager
-async def _running(engine: Engine, journal: Journal, ledgers: Ledgers) -> AsyncIterator[None]:
+async def _running(engine: Engine, journal: Journal, config: StorageConfig) -> AsyncIterator[None]:
     """Runs the tasks of an engine around the body."""
     failure: StorageError | None = None
     body_error: BaseException | None = None
@@ -581,8 +665,18 @@ async def _running(engine: Engine, journal: Journal, ledgers: Ledgers) -> AsyncI
                 nursery.cancel_scope.cancel()
 
         nursery.start_soon(guard, journal.run_writer)
-        nursery.start_soon(guard, lambda: journal.run_supply(ledgers.forget))
+        nursery.start_soon(guard, lambda: journal.run_supply(engine._forget))
         nursery.start_soon(guard, engine._checkpointer.run)
+        nursery.start_soon(
+            guard,
+            lambda: engine.compactor.run(
+                interval_s=config.compact_interval_s,
+                eventual_interval_s=config.compact_eventual_interval_s,
+            ),
+        )
+        if engine.collector is not None:
+            collect = partial(engine.collector.run, interval_s=config.collect_interval_s)
+            nursery.start_soon(guard, collect)
         try:
             yield
             await engine.close()

@@ -40,7 +40,8 @@ class Index(Protocol):
 
     def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
         """Up to ``limit`` rows with ``start <= key < stop``, in order, and in front of them the row with the
-        greatest key below ``start``, where there is one that is not below ``floor``."""
+        greatest key below ``start``, where there is one that is not below ``floor``. They are as they were
+        at one moment: of a batch that is being written, all rows or none."""
         ...
 
     async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:

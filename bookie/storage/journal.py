@@ -5,6 +5,9 @@
 * ``run_writer`` takes whatever has gathered as one block, writes it with one sync, and tells everybody who
   waits (callbacks for the many, ``wait_durable`` for the few). It never waits for anything else, so
   the disk is idle only when there is nothing to write.
+  A group that is small may be written right where it was appended instead (``hold`` and ``release``): for a
+  lone append the way to the writer and back, one more pass of the event loop, costs as much as all that the
+  append needs.
 * ``run_supply`` keeps the next segment ready: a file, allocated and named durably, and an arena. An arena
   comes free when the oldest segment in memory is indexed; then its runs are forgotten by the ledgers,
   which find them in the index from there on, and its arena is the next segment's.
@@ -28,12 +31,12 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from bookie.core.block import PAGE_BYTES
-from bookie.core.journal import GroupCommit
+from bookie.core.journal import ClosedBlock, GroupCommit
 from bookie.storage.arenas import Arenas
 from bookie.storage.config import StorageConfig
 from bookie.storage.disk import Disk
 from bookie.storage.segments import Segment, SegmentFiles
-from ledgerlog.errors import DiskFull
+from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES
 
 Forget = Callable[[Segment], Awaitable[None]]
@@ -67,7 +70,10 @@ class Journal:
         self.syncs = 0
         self.bytes_written = 0
         self.progress = trio.lowlevel.ParkingLot()
-        """Woken whenever there may be more room, and when a segment is sealed or indexed."""
+        """Woken when a segment is sealed or indexed, or the next one is ready: for the few who look after
+        segments. Never for each block, which would wake all of them for nothing."""
+        self.room = trio.lowlevel.ParkingLot()
+        """Woken whenever ``has_room`` may have turned true."""
         self._disk = disk
         self._files = files
         self._arenas = arenas
@@ -76,6 +82,8 @@ class Journal:
         self._next: Segment | None = None
         self._wake = trio.Event()
         self._is_awake = True
+        self._is_held = False
+        self._failure: StorageError | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._waiters: list[tuple[int, trio.Event]] = []
 
@@ -93,16 +101,47 @@ class Journal:
         if offset is None:
             return None
         self.active.records += 1
-        if not self._is_awake:
-            self._is_awake = True
-            self._wake.set()
+        if not self._is_awake and not self._is_held:
+            self._rouse()
         return offset
+
+    def hold(self) -> None:
+        """Until ``release``, which the caller comes to in this same step, appending wakes nobody."""
+        self._is_held = True
+
+    def release(self, *, at_once: bool) -> None:
+        """Have what was appended meanwhile written: ``at_once`` by this very call, callbacks included, where
+        the disk is quick enough for that and nothing else is being written; else by ``run_writer``. Raises
+        nothing: a write that fails leaves ``run_writer``, like every other."""
+        self._is_held = False
+        commit = self.commit
+        if self._is_awake or commit.newest == commit.durable:
+            return
+        if at_once and self._disk.may_write_now(commit.pending_bytes + PAGE_BYTES):
+            self._write_now()
+            if commit.newest == commit.durable:
+                return
+        self._rouse()
+
+    def _write_now(self) -> None:
+        block = self.commit.take_block()
+        assert block is not None
+        try:
+            self._disk.write_now(self.residents[block.image.number].file, block.offset, block.view)
+        except StorageError as error:
+            # The block stays taken, so nothing is written any more until the writer has ended the engine.
+            self._failure = error
+        else:
+            self._on_written(block)
+
+    def _rouse(self) -> None:
+        self._is_awake = True
+        self._wake.set()
 
     def append_close(self) -> None:
         """Append the CLOSE record of a clean stop. Everything must be durable, and nothing may follow."""
         self.commit.append_close()
-        self._is_awake = True
-        self._wake.set()
+        self._rouse()
 
     def _roll(self) -> None:
         following, self._next = self._next, None
@@ -146,11 +185,18 @@ class Journal:
             if not event.is_set():
                 self._waiters.remove(waiter)
 
+    def wake_all(self) -> None:
+        """Have everybody look again."""
+        self.progress.unpark_all()
+        self.room.unpark_all()
+
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_writer(self) -> None:
         """Write what is appended, for ever. StorageError if the disk fails a write."""
         while True:
+            if self._failure is not None:
+                raise self._failure
             if not await self.write_block():
                 self._is_awake = False
                 self._wake = trio.Event()
@@ -163,7 +209,12 @@ class Journal:
             return False
         segment = self.residents[block.image.number]
         await self._disk.write_sync(segment.file, block.offset, block.view)
+        self._on_written(block)
+        return True
+
+    def _on_written(self, block: ClosedBlock) -> None:
         self.commit.on_written(block)
+        segment = self.residents[block.image.number]
         segment.end = block.offset + len(block.view)
         segment.last_sequence = block.sequence
         self.syncs += 1
@@ -172,9 +223,8 @@ class Journal:
             callback()
         if self._waiters:
             self._wake_waiters()
-        if self.progress:
-            self.progress.unpark_all()
-        return True
+        if self.room:
+            self.room.unpark_all()
 
     def _wake_waiters(self) -> None:
         durable = self.commit.durable
@@ -192,7 +242,7 @@ class Journal:
                 segment = await self._new_segment(self.active.number + 1, view)
                 self._next = segment
                 self.commit.offer_segment(segment.image)
-                self.progress.unpark_all()
+                self.wake_all()
             else:
                 await self.progress.park()
 
@@ -217,7 +267,7 @@ class Journal:
                 segment = await self._files.create(number, view, self._new_nonce())
             except DiskFull:
                 self.is_disk_full = True
-                self.progress.unpark_all()
+                self.wake_all()
                 await trio.sleep(self._config.disk_full_retry_s)
             else:
                 self.is_disk_full = False

@@ -14,16 +14,18 @@ looked at.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
-from bookie.core.ledger import LedgerState
+from bookie.core import rows
+from bookie.core.ledger import LedgerState, StoredLedger
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.segments import Segment
 
 _SWEEP = 16
 _STEP = 256
+_PIECE_ROWS = 1024
 
 
 class Ledgers:
@@ -37,6 +39,7 @@ class Ledgers:
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
+        self._saving = trio.Lock()
 
     @property
     def is_crowded(self) -> bool:
@@ -93,7 +96,39 @@ class Ledgers:
             left -= _STEP
             await trio.lowlevel.checkpoint()
 
-    def dirty(self) -> list[LedgerState]:
+    def stored(self, ledger_id: int) -> StoredLedger | None:
+        """What the index should say of a ledger, whose state stays where it is. StorageError as ``get``."""
+        state = self.loaded.get(ledger_id)
+        if state is None:
+            return self._catalogue.ledger_now(ledger_id)
+        state.settle_fence(self._durable())
+        return state.to_store()
+
+    async def save(self) -> None:
+        """Write all states that changed to the index, in pieces, one caller after the other."""
+        async with self._saving:
+            states = self._dirty()
+            for start in range(0, len(states), _PIECE_ROWS):
+                await self._save(states[start : start + _PIECE_ROWS])
+
+    async def _save(self, piece: Sequence[LedgerState]) -> None:
+        batch = []
+        for state in piece:
+            batch.append(rows.encode_ledger(state.ledger_id, state.to_store()))
+            # What changes it from here on makes it dirty again. A fence that is left out keeps it so.
+            state.is_dirty = state.is_fence_unwritten
+            state.pins += 1  # It must not be read back before it is written.
+        try:
+            await self._catalogue.write(batch)
+        except BaseException:
+            for state in piece:
+                state.is_dirty = True  # The index may have it or not.
+            raise
+        finally:
+            for state in piece:
+                state.pins -= 1
+
+    def _dirty(self) -> list[LedgerState]:
         """The states that the index does not have; they are taken to be saved now."""
         self.unsaved = 0
         durable = self._durable()

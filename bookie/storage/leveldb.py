@@ -64,17 +64,20 @@ class LevelDbIndex:
 
     def _scan(self, start: bytes, stop: bytes, floor: bytes, limit: int) -> list[Row]:
         rows: list[Row] = []
-        # Without a lower end: plyvel 1.5.1 misses rows when a reverse iterator has both.
-        with self._database.iterator(stop=start, reverse=True, verify_checksums=True) as below:
-            row = next(below, None)
-            if row is not None and row[0] >= floor:
-                rows.append(row)
-        with self._database.iterator(start=start, stop=stop, verify_checksums=True) as rest:
-            for row in rest:
-                if not limit:
-                    break
-                limit -= 1
-                rows.append(row)
+        # Both iterators must see the same rows: a batch in between could take what the first one found away
+        # and put it in front of where the second begins.
+        with self._database.snapshot() as snapshot:
+            # Without a lower end: plyvel 1.5.1 misses rows when a reverse iterator has both.
+            with snapshot.iterator(stop=start, reverse=True, verify_checksums=True) as below:
+                row = next(below, None)
+                if row is not None and row[0] >= floor:
+                    rows.append(row)
+            with snapshot.iterator(start=start, stop=stop, verify_checksums=True) as rest:
+                for row in rest:
+                    if not limit:
+                        break
+                    limit -= 1
+                    rows.append(row)
         return rows
 
     async def scan(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:

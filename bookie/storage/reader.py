@@ -1,10 +1,12 @@
-"""Reading entries: from arenas where they are recent, from segment files otherwise.
+"""Reading entries: from arenas where they are recent, from what was read before, from files otherwise.
 
 A ledger's runs are known in two places: those in segments that are in memory in its ``LedgerState``, all
-older ones in the index. A run's address (segment, offset, length) is good for ever, so a plan made of runs
-never goes stale; only finding them must not miss a run that moves from the one place to the other
-meanwhile. Hence the index is asked first, then memory, and both again if a segment left memory in
-between.
+older ones in the index. A run's address (file, offset, length) is good as long as its file is, and a file
+stays while a read that may have heard of it is under way (``FilePool.reading``), so a plan made of runs never
+goes stale; only finding them must not miss a run that moves from the one place to the other meanwhile. Hence
+the index is asked first, then memory, and both again if a segment left memory in between. While a segment is
+flushed the same entries may be found in both, in runs that are cut differently; ``RangeReader`` takes them
+once.
 
 Bytes from an arena were verified when they came and are copied out at once. Bytes from a file are verified
 here: the frame's checksum, which covers ids, lengths and digests, and each entry's digest. What fails is
@@ -24,8 +26,9 @@ from bookie.core.reading import RangeLister, RangeReader
 from bookie.core.records import Run
 from bookie.core.results import ListResult, ReadResult
 from bookie.storage.catalogue import Catalogue
+from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
-from bookie.storage.segments import SegmentFiles
+from bookie.storage.read_cache import ReadCache
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
@@ -33,14 +36,28 @@ from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untruste
 from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind, Status
 
 _RUNS_PER_FETCH = 64
+_GAP_BYTES = 4096
+"""Runs that lie no further apart are read together."""
 
 
 class Reader:
-    def __init__(self, *, journal: Journal, files: SegmentFiles, catalogue: Catalogue) -> None:
+    """``read_ahead_bytes`` are read at once where so much lies together, however little is asked for."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        pool: FilePool,
+        catalogue: Catalogue,
+        cache: ReadCache,
+        read_ahead_bytes: int,
+    ) -> None:
         self.runs_from_memory = 0
         self.runs_from_disk = 0
         self._journal = journal
-        self._files = files
+        self._pool = pool
+        self.cache = cache
+        self._read_ahead_bytes = read_ahead_bytes
         self._catalogue = catalogue
 
     # --- finding runs -----------------------------------------------------------------------------
@@ -70,10 +87,17 @@ class Reader:
     ) -> ReadResult:
         """See ``Engine.read``."""
         last = min(last, ENTRY_ID_MAX)
+        with self._pool.reading():
+            return await self._read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
+
+    async def _read(
+        self, state: LedgerState, *, first: int, last: int, stride: int, bytes_max: int
+    ) -> ReadResult:
         reader = RangeReader(
             ledger_id=state.ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max
         )
         fetched: dict[Run, bytes | Status] = {}
+        content: bytes | Entries | Status | None
         try:
             while True:
                 run = reader.wanted()
@@ -83,9 +107,14 @@ class Reader:
                     runs, horizon = await self._find(state, reader.horizon + 1, last)
                     reader.extend(runs, horizon)
                     continue
-                if run not in fetched:
+                content = fetched.pop(run) if run in fetched else self._cached(run)
+                if content is None:
+                    # What is left over from the last fetch was read ahead, for whoever reads on.
+                    self._keep(fetched)
                     fetched = await self._fetch(list(reader.upcoming), bytes_max)
-                self._give(reader, run, fetched.pop(run))
+                    content = fetched.pop(run)
+                self._give(reader, run, content)
+            self._keep(fetched)
         except StorageCorrupt:
             status = Status.CORRUPT
         except StorageError:
@@ -98,10 +127,12 @@ class Reader:
         """The frames of the first few runs: as many as lie together in memory, or together in one file, and
         as may be needed for ``bytes_max`` payload bytes."""
         number = runs[0].file
+        is_resident = number in self._journal.residents
+        most = bytes_max if is_resident else max(bytes_max, self._read_ahead_bytes)
         batch: list[Run] = []
         size = 0
         for run in takewhile(lambda run: run.file == number, runs[:_RUNS_PER_FETCH]):
-            if batch and size + run.length > bytes_max:
+            if batch and size + run.length > most:
                 break
             batch.append(run)
             size += run.length
@@ -112,30 +143,63 @@ class Reader:
             return {run: bytes(view[run.offset : run.offset + run.length]) for run in batch}
         self.runs_from_disk += len(batch)
         try:
-            frames = await self._files.read(number, [(run.offset, run.length) for run in batch])
+            frames = await self._read_together(number, batch)
         except StorageError:
             return dict.fromkeys(batch, Status.IO_ERROR)
         return dict(zip(batch, frames, strict=True))
 
-    def _give(self, reader: RangeReader, run: Run, frame: bytes | Status) -> None:
+    async def _read_together(self, file: int, batch: Sequence[Run]) -> list[bytes]:
+        """The frames of some runs of one file; those that lie together are read as one range."""
+        spans: list[list[Run]] = []
+        for run in batch:
+            before = spans[-1][-1] if spans else None
+            if before is not None and 0 <= run.offset - before.offset - before.length <= _GAP_BYTES:
+                spans[-1].append(run)
+            else:
+                spans.append([run])
+        ranges = [(span[0].offset, span[-1].offset + span[-1].length - span[0].offset) for span in spans]
+        frames: list[bytes] = []
+        for span, data in zip(spans, await self._pool.read(file, ranges), strict=True):
+            start = span[0].offset
+            frames += [data[run.offset - start : run.offset - start + run.length] for run in span]
+        return frames
+
+    def _cached(self, run: Run) -> bytes | Entries | None:
+        return None if run.file in self._journal.residents else self.cache.get(run)
+
+    def _keep(self, fetched: dict[Run, bytes | Status]) -> None:
+        for run, frame in fetched.items():
+            if isinstance(frame, bytes) and run.file not in self._journal.residents:
+                self.cache.put(run, frame)
+
+    def _give(self, reader: RangeReader, run: Run, content: bytes | Entries | Status) -> None:
         """Hand the run that the reader wants to it."""
-        if isinstance(frame, Status):
-            reader.on_unreadable(run, frame)
+        if isinstance(content, Entries):
+            reader.on_entries(run, content)
+            return
+        if isinstance(content, Status):
+            reader.on_unreadable(run, content)
             return
         try:
-            entries = decode_run(run, frame)
+            entries = decode_run(run, content)
         except WireError:
             reader.on_unreadable(run, Status.CORRUPT)
             return
         if run.file in self._journal.residents:
             reader.on_entries(run, entries)
-        else:
-            reader.on_entries(run, entries, damaged_entries(entries))
+            return
+        reader.on_entries(run, entries, damaged := damaged_entries(entries))
+        if not damaged:
+            self.cache.put(run, entries)
 
     # --- listing ----------------------------------------------------------------------------------
 
     async def list_entries(self, state: LedgerState, *, first: int, pairs_max: int) -> ListResult:
         """See ``Engine.list_entries``."""
+        with self._pool.reading():
+            return await self._list_entries(state, first=first, pairs_max=pairs_max)
+
+    async def _list_entries(self, state: LedgerState, *, first: int, pairs_max: int) -> ListResult:
         lister = RangeLister(first=first, pairs_max=pairs_max)
         horizon = first - 1
         try:
@@ -163,7 +227,7 @@ class Reader:
             head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
             await trio.lowlevel.checkpoint()
         else:
-            (head,) = await self._files.read(run.file, [(run.offset, run.head_length)])
+            (head,) = await self._pool.read(run.file, [(run.offset, run.head_length)])
         return self._decode_head(run, head)[0]
 
     # --- for adds ---------------------------------------------------------------------------------
@@ -186,14 +250,14 @@ class Reader:
             if segment is not None:
                 head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
             else:
-                head = self._files.read_now(run.file, run.offset, run.head_length)
+                head = self._pool.read_now(run.file, run.offset, run.head_length)
             ids, digests = self._decode_head(run, head)
             found.update((e, d) for e, d in zip(ids, digests, strict=True) if first <= e <= last)
         return found
 
     def _decode_head(self, run: Run, head: bytes) -> tuple[Sequence[int], Sequence[int]]:
         """Ids and digests of a run, from the first ``run.head_length`` bytes of its frame."""
-        count, path = run.entry_count, self._files.path(run.file)
+        count, path = run.entry_count, self._pool.path_of(run.file)
         if len(head) != run.head_length:
             raise StorageCorrupt(path, run.offset, "the file ends inside a frame")
         header = Header._make(HEADER.unpack_from(head))

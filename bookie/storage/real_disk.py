@@ -17,6 +17,10 @@ longer sends the next INLINE_PENALTY writes to the thread, so a disk that is slo
 the loop up for no more than one such write in so many. Large groups always go to the thread: there the
 loop has the next group to gather meanwhile.
 
+**Writes that nobody waits for** (``write_behind``: entry logs) are made the same way, a piece at a time in a
+thread of trio's, and so beside the journal's. Each piece is synced by itself: what is written behind never
+gathers in the page cache, where its flush would hold up the journal's next sync.
+
 **Reads** and everything else go through trio's threads, at most ``_READERS`` at a time, so that a slow read
 never stands before the journal.
 
@@ -138,10 +142,15 @@ class _Haste:
         self._penalty = 0
 
     def allows(self, size: int) -> bool:
+        """Asked once for each write that could as well go to the thread."""
         if self._penalty:
             self._penalty -= 1
             return False
         return size <= INLINE_BYTES_MAX
+
+    def would_allow(self, size: int) -> bool:
+        """As ``allows``, and it costs nothing to ask."""
+        return not self._penalty and size <= INLINE_BYTES_MAX
 
     def on_written(self, took_s: float) -> None:
         """A write in the event loop took so long."""
@@ -157,6 +166,7 @@ class RealDisk:
         self._haste = _Haste()
         self._methods: dict[str, _Method] = {}
         self._limiter = trio.CapacityLimiter(_READERS)
+        self._behind = trio.CapacityLimiter(1)
 
     async def aclose(self) -> None:
         if self._writer is not None:
@@ -253,17 +263,31 @@ class RealDisk:
         assert isinstance(file, RealFile)
         if self._haste.allows(len(view)):
             await trio.lowlevel.checkpoint_if_cancelled()
-            began = trio.current_time()
-            try:
-                _write_sync(file, offset, view)
-            except OSError as cause:
-                _raise("write", file.path, cause)
-            self._haste.on_written(trio.current_time() - began)
+            self.write_now(file, offset, view)
             return
         if self._writer is None:
             self._writer = _Writer()
         try:
             await self._writer.run(lambda: _write_sync(file, offset, view))
+        except OSError as cause:
+            _raise("write", file.path, cause)
+
+    def may_write_now(self, size: int) -> bool:
+        return self._haste.would_allow(size)
+
+    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+        assert isinstance(file, RealFile)
+        began = trio.current_time()
+        try:
+            _write_sync(file, offset, view)
+        except OSError as cause:
+            _raise("write", file.path, cause)
+        self._haste.on_written(trio.current_time() - began)
+
+    async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
+        assert isinstance(file, RealFile)
+        try:
+            await trio.to_thread.run_sync(lambda: _write_sync(file, offset, view), limiter=self._behind)
         except OSError as cause:
             _raise("write", file.path, cause)
 

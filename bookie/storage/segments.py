@@ -1,16 +1,13 @@
-"""Segments as files: their names, making one, and reading from those that are not in memory.
+"""Segments as files: their names, and making one. Entries are read from them through
+``bookie.storage.files``.
 
 A new segment is made under a name that no boot looks at, gets its size and its header, and only then,
 durably, its real name: a segment that exists has its full size and a valid header, whatever happened.
-
-Files that are read from stay open, the least recently used is closed when there are more than
-``_OPEN_FILES_MAX``; one that a read is using is never closed under it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import attrs
 
@@ -21,7 +18,6 @@ from bookie.storage.disk import Disk, File
 
 _NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
 _UNFINISHED = ".new"
-_OPEN_FILES_MAX = 64
 
 
 @attrs.define(eq=False)
@@ -32,6 +28,8 @@ class Segment:
     file: File
     runs: list[Run] = attrs.field(factory=list)
     """In the order in which they were appended."""
+    marked: set[int] = attrs.field(factory=set)
+    """Ledgers that have other records than adds in it."""
     records: int = 0
     indexed: int = 0
     """How many of ``runs`` the index has."""
@@ -49,12 +47,6 @@ class Segment:
         return self.image.number
 
 
-@attrs.define(eq=False)
-class _OpenFile:
-    file: File
-    users: int = 0
-
-
 class SegmentFiles:
     """The journal directory."""
 
@@ -62,7 +54,6 @@ class SegmentFiles:
         self.disk = disk
         self.directory = directory
         self.instance = instance
-        self._open: dict[int, _OpenFile] = {}  # the most recently used last
 
     def path(self, number: int) -> str:
         return f"{self.directory}/{number:016x}.journal"
@@ -128,58 +119,12 @@ class SegmentFiles:
             self.disk.close(file)
         return SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
 
-    async def read_image(self, number: int) -> bytes:
-        """The whole file."""
+    async def read_image(self, number: int, bytes_max: int | None = None) -> bytes:
+        """The whole file, or its first ``bytes_max`` bytes."""
         file = await self.disk.open(self.path(number))
         try:
-            size = await self.disk.size(file)
+            size = await self.disk.size(file) if bytes_max is None else bytes_max
             (image,) = await self.disk.read(file, [(0, size)])
             return image
         finally:
             self.disk.close(file)
-
-    # --- reading runs -----------------------------------------------------------------------------
-
-    async def read(self, number: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes at each (offset, length); fewer where the file is too short. StorageError, also where
-        there is no such segment."""
-        opened = self._open.pop(number, None)
-        if opened is None:
-            file = await self.disk.open(self.path(number))
-            other = self._open.pop(number, None)
-            if other is None:
-                opened = _OpenFile(file)
-            else:
-                self.disk.close(file)  # Another read opened it at the same time.
-                opened = other
-        self._open[number] = opened
-        opened.users += 1
-        try:
-            return await self.disk.read(opened.file, ranges)
-        finally:
-            opened.users -= 1
-            self._close_idle()
-
-    def read_now(self, number: int, offset: int, length: int) -> bytes:
-        """As ``read``, of one range, without letting other tasks run."""
-        opened = self._open.get(number)
-        if opened is not None:
-            return self.disk.read_now(opened.file, offset, length)
-        file = self.disk.open_now(self.path(number))
-        try:
-            return self.disk.read_now(file, offset, length)
-        finally:
-            self.disk.close(file)
-
-    def _close_idle(self) -> None:
-        surplus = len(self._open) - _OPEN_FILES_MAX
-        for number in [number for number, opened in self._open.items() if not opened.users][
-            : max(0, surplus)
-        ]:
-            self.disk.close(self._open.pop(number).file)
-
-    def close(self) -> None:
-        """Close what is open for reading. No read may be going on."""
-        for opened in self._open.values():
-            self.disk.close(opened.file)
-        self._open.clear()

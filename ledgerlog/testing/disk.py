@@ -364,10 +364,10 @@ class _Door:
         self.platter = platter
         self.incarnation = incarnation
 
-    async def take_time(self, *, is_queued: bool = False) -> None:
+    async def take_time(self, *, is_queued: bool = False, is_write: bool = False) -> None:
         """The time of one operation. Cancelling does not end it early, the death of the process does."""
         incarnation = self.incarnation
-        incarnation.enter_door()
+        incarnation.enter_door(is_write=is_write)
         await trio.lowlevel.checkpoint()
         end = self.platter.end_of_operation(is_queued=is_queued)
         with trio.CancelScope(shield=True):
@@ -461,11 +461,20 @@ class SimDisk(_Door):
         platter, data = self.platter, bytes(view)
         self.incarnation.check()
         write = platter.begin_write(file.inode, offset, data)
-        await self.take_time(is_queued=True)
+        await self.take_time(is_queued=True, is_write=True)
         assert bytes(view) == data, "the bytes of a write changed while it was under way"
         platter.simulation.event("sync", platter.machine, offset, len(data))
         platter.end_write(file.inode, write)
         self.done()
+
+    def may_write_now(self, size: int) -> bool:
+        return False  # Every write takes simulated time.
+
+    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+        raise AssertionError("may_write_now says no")
+
+    async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
+        await self.write_sync(file, offset, view)
 
     async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         await self.take_time()

@@ -222,8 +222,8 @@ ADDS = (
         "A.1, storage",
         _JOURNAL,
         "        await self._disk.write_sync(segment.file, block.offset, block.view)\n"
-        "        self.commit.on_written(block)\n",
-        "        self.commit.on_written(block)\n"
+        "        self._on_written(block)\n",
+        "        self._on_written(block)\n"
         "        await self._disk.write_sync(segment.file, block.offset, block.view)\n",
         f"{_TEST_ENGINE}::test_an_add_is_durable_only_once_its_write_returned",
     ),
@@ -326,7 +326,7 @@ ANSWERS = (
         "damaged_entry_is_given_out",
         "rule 8",
         _READER,
-        "            reader.on_entries(run, entries, damaged_entries(entries))\n",
+        "        reader.on_entries(run, entries, damaged := damaged_entries(entries))\n",
         "            reader.on_entries(run, entries)\n",
         f"{_TEST_FAILURES}::test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given",
     ),
@@ -431,7 +431,7 @@ BOOT = (
         "storage",
         _CHECKPOINT,
         "        await self._index_runs(segment, segment.final_sequence)\n"
-        "        await save_ledgers(self._catalogue, self._ledgers.dirty())\n"
+        "        await self._ledgers.save()\n"
         "        end = ",
         "        end = ",
         f"{_TEST_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged",
@@ -443,7 +443,7 @@ BOOT = (
                 "        await self._catalogue.write("
                 "[*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])\n"
                 "        await self._index_runs(segment, segment.final_sequence)\n"
-                "        await save_ledgers(self._catalogue, self._ledgers.dirty())\n",
+                "        await self._ledgers.save()\n",
             ),
         ),
     ),

@@ -28,7 +28,7 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.engine import Engine, open_engine
-from bookie.storage.replay import rebuild_index
+from bookie.storage.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
 
 PATH = "b"

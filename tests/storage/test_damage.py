@@ -24,13 +24,14 @@ from storing import (
     read,
     running,
 )
+from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import open_directory
 from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.replay import rebuild_index
+from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
 
@@ -100,6 +101,7 @@ async def memory_image(*, is_clean: bool) -> tuple[MemoryDisk, MemoryIndexes]:
     try:
         async with running("b", TINY, disk=disk, indexes=indexes) as engine:
             await fill(engine)
+            await wait_all_tasks_blocked()  # The mark is behind the segment that is full.
             if not is_clean:
                 raise Crash
     except Crash:
@@ -132,7 +134,11 @@ async def test_no_changed_byte_of_the_journal_or_the_cookie_leads_to_a_wrong_ans
 @pytest.mark.parametrize("is_clean", [False, True])
 async def test_no_missing_file_leads_to_a_wrong_answer(is_clean: bool) -> None:
     disk, indexes = await memory_image(is_clean=is_clean)
-    written = [path for path in disk.files if path.endswith(".journal") and any(disk.files[path][4096:])]
+    written = [
+        path
+        for path in disk.files
+        if path.endswith((".journal", ".entries")) and any(disk.files[path][4096:])
+    ]
     assert len(written) >= 2
     for path in written:
         damaged, rows = memory_copy(disk, indexes)
@@ -235,7 +241,7 @@ async def test_the_index_can_be_made_again_when_leveldb_lost_it(tmp_path: Path) 
     (tmp_path / "b" / "index" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
     assert await boots(str(tmp_path / "b")) is None
     async with opened(str(tmp_path / "b")) as directory:
-        assert await rebuild_index(directory) == 4
+        assert await rebuild_index(directory) == 3, "two of four runs of one ledger were put together"
         async with open_engine(directory, TINY) as engine:
             assert await check(engine) == sum(map(len, ACKED.values()))
     assert await boots(str(tmp_path / "b")) == sum(map(len, ACKED.values()))

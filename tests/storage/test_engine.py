@@ -31,7 +31,7 @@ from bookie.storage.disk import File
 from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.replay import rebuild_index
+from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from storing import KEY, add, add_durably, add_frame, payloads, read, read_all, running
+from attrs import evolve
+from storing import (
+    KEY,
+    SMALL,
+    add,
+    add_durably,
+    add_frame,
+    payload_of,
+    payloads,
+    read,
+    read_all,
+    running,
+)
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.rows import Row
@@ -166,11 +178,17 @@ async def test_rule_8_an_entry_that_cannot_be_read_is_an_error_and_never_an_abse
         assert await read_all(engine, 1) == payloads(1, range(5))
 
 
-async def test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given(disk: FailingDisk) -> None:
-    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+IN_PLACE = evolve(SMALL, small_run_bytes=0)
+
+
+@pytest.mark.parametrize("config", [SMALL, IN_PLACE], ids=["rewritten", "in place"])
+async def test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given(
+    disk: FailingDisk, config: StorageConfig
+) -> None:
+    async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
         await add_durably(engine, 1, range(5), payloads=[b"%d" % i * 300 for i in range(5)])
         await roll(engine, 4)
-        content = disk.files["b/journal/0000000000000001.journal"]
+        (content,) = [content for content in disk.files.values() if b"3" * 300 in content]
         content[content.find(b"3" * 300) + 7] ^= 1
         result = await read(engine, 1)
         assert list(result.entries.ids) == [0, 1, 2]
@@ -199,11 +217,15 @@ async def test_rule_8_trouble_of_the_index_is_an_error_and_never_an_unknown_ledg
         assert await read_all(engine, 1) == payloads(1, range(5))
 
 
-async def test_a_segment_that_vanished_is_an_error_to_its_readers(disk: FailingDisk) -> None:
-    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+@pytest.mark.parametrize("config", [SMALL, IN_PLACE], ids=["rewritten", "in place"])
+async def test_a_file_that_vanished_is_an_error_to_its_readers(
+    disk: FailingDisk, config: StorageConfig
+) -> None:
+    async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
         await add_durably(engine, 1, range(5))
         await roll(engine, 4)
-        del disk.files["b/journal/0000000000000001.journal"]
+        for path in [path for path, content in disk.files.items() if payload_of(1, 4) in content]:
+            del disk.files[path]
         assert (await read(engine, 1)).status is Status.IO_ERROR
 
 

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from bookie.storage.engine import open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.replay import rebuild_index
+from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.frame import Status
 

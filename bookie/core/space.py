@@ -1,0 +1,138 @@
+"""Where entries stay, and which files are written again: every decision about space is made here.
+
+Entries come to the disk once, in a segment of the journal. There they may *stay*: the segment is kept as it
+is, and the index says where in it each run lies. Nothing is written twice then. That is good while runs
+are large, because reading a ledger costs by the run and hardly by the distance between runs; a segment
+of small ones costs a row of the index for each, and mostly room for headers and padding. So a segment whose
+runs are smaller than ``small_run_bytes`` on average is written again at once, sorted, with its runs put
+together (``bookie.core.merging``), and is free. So is each segment where the journal has a device of its own.
+
+Later, a file is written again, with others or alone, when
+
+    dead        no ledger that has runs in it exists any more: only fences are carried over
+    foreign     it is a segment, and the journal has a device of its own
+    sparse      less than ``soon_ratio`` of its bytes belong to ledgers that exist
+    small       its runs are small, or it is, and there are ``merge_width`` such files of its level: then they
+                become one file of the next level. Each level has runs ``merge_width`` times as large, so an
+                entry is written a few times at most however many ledgers are interleaved
+    wasteful    less than ``eventual_ratio`` of it counts. Asked now and then only
+
+A job takes as many such files at once as give one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
+runs, because they are sorted in memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from bookie.core.rows import FileRow
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import KIB, MIB
+
+
+@attrs.frozen(kw_only=True)
+class SpacePolicy:
+    small_run_bytes: int = 8 * KIB
+    small_file_bytes: int = MIB
+    merge_width: int = 8
+    soon_ratio: float = 0.2
+    eventual_ratio: float = 0.8
+    log_bytes_max: int = 256 * MIB
+    log_runs_max: int = 128 * 1024
+    is_journal_apart: bool = False
+    """The journal has a device of its own, where nothing is to stay."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.merge_width < 2 or not 0 <= self.soon_ratio <= self.eventual_ratio <= 1:
+            raise InvalidArgument(
+                f"merge_width {self.merge_width} must be at least 2, and soon_ratio {self.soon_ratio} and "
+                f"eventual_ratio {self.eventual_ratio} must grow from 0 to 1"
+            )
+
+    def stays(self, runs: int, run_bytes: int) -> bool:
+        """Whether what a full segment holds stays in it. One without runs stays: there is nothing to
+        sort."""
+        return not self.is_journal_apart and run_bytes >= runs * self.small_run_bytes
+
+    def _is_small(self, row: FileRow) -> bool:
+        return (
+            row.live_bytes < row.runs * self.small_run_bytes and row.runs > 0
+        ) or row.run_bytes < self.small_file_bytes
+
+    def reason(self, row: FileRow, *, is_eventual: bool = True) -> str | None:
+        """Why a file is to be written again, or would be if there were enough like it; None: it is not."""
+        if row.runs and not row.live_bytes:
+            return "dead"
+        if row.file > 0 and self.is_journal_apart:
+            return "foreign"
+        if row.live_bytes < self.soon_ratio * row.run_bytes:
+            return "sparse"
+        if self._is_small(row):
+            return "small"
+        if is_eventual and row.live_bytes < self.eventual_ratio * row.run_bytes:
+            return "wasteful"
+        return None
+
+
+@attrs.frozen
+class Job:
+    """Files to be replaced by one entry log."""
+
+    reason: str
+    sources: tuple[FileRow, ...]
+
+    @property
+    def level(self) -> int:
+        """That of the log which takes their place."""
+        return max(row.level for row in self.sources) + (self.reason == "small")
+
+
+_REASONS = ("dead", "foreign", "sparse", "small", "wasteful")
+
+
+def next_job(rows: Iterable[FileRow], policy: SpacePolicy, *, is_eventual: bool) -> Job | None:
+    """What is to be written again next; None: nothing. ``rows`` are all files that may be touched."""
+    found: dict[str, list[FileRow]] = defaultdict(list)
+    for row in rows:
+        reason = policy.reason(row, is_eventual=is_eventual)
+        if reason is not None:
+            found[reason].append(row)
+    for reason in _REASONS:
+        candidates = found[reason]
+        if reason == "small":
+            chosen = _small_ones(candidates, policy)
+        else:
+            candidates.sort(key=lambda row: (row.live_bytes / max(1, row.run_bytes), abs(row.file)))
+            chosen = _fitting(candidates, policy)
+        if chosen:
+            return Job(reason, tuple(chosen))
+    return None
+
+
+def _small_ones(candidates: Sequence[FileRow], policy: SpacePolicy) -> list[FileRow]:
+    levels: dict[int, list[FileRow]] = defaultdict(list)
+    for row in candidates:
+        levels[row.level].append(row)
+    for _, rows in sorted(levels.items()):
+        if len(rows) >= policy.merge_width:
+            rows.sort(key=lambda row: abs(row.file))
+            chosen = _fitting(rows[: policy.merge_width], policy)
+            if len(chosen) > 1:
+                return chosen
+    return []
+
+
+def _fitting(rows: Sequence[FileRow], policy: SpacePolicy) -> list[FileRow]:
+    """The first few that fit one log; at least one, where there is one."""
+    chosen: list[FileRow] = []
+    size = runs = 0
+    for row in rows[: 4 * policy.merge_width]:
+        size += row.live_bytes
+        runs += row.runs
+        if chosen and (size > policy.log_bytes_max or runs > policy.log_runs_max):
+            break
+        chosen.append(row)
+    return chosen

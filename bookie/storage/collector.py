@@ -1,0 +1,158 @@
+"""Garbage collection: what the metadata store no longer has is given up here too.
+
+A bookie does not hear of deletions; it looks. A *pass* goes through the ledgers of the index, a page at a
+time, and asks a ``Witness`` which of them are surely gone. Only that word deletes anything (rule 25): a
+store that cannot be asked, a listing that is cut short, a record that does not parse, an id that was never
+given out are no such word, and then nothing happens until the next pass.
+
+A ledger that is gone is deleted in steps, each of which may be repeated after a crash:
+
+    1  a DELETE record in the journal, durable. It is the ledger's fence for good: no add of it is taken any
+       more, whatever flag it has, and no file may forget that (rule 4)
+    2  the state says so, in memory and in the index: nothing is read any more
+    3  the files in which it had runs are charged for fewer live bytes; compaction does the rest
+    4  its runs leave the index
+    5  the state says that this is all done. A later pass does 3 to 5 for states that do not say so
+
+What stays is the state itself, some sixty bytes in the index. In memory are one page of ledgers and one
+file's list of them, however many there are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import trio
+from attrs import evolve
+
+from bookie.core import rows
+from bookie.core.records import DELETE, encode_delete
+from bookie.core.rows import Change
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.journal import Journal
+from bookie.storage.ledgers import Ledgers
+from bookie.storage.rewriting import Rewriter
+from ledgerlog.errors import MetadataUnavailable
+
+logger = logging.getLogger(__name__)
+
+_PAGE_LEDGERS = 1024
+_PIECE_ROWS = 1024
+
+
+class Witness(Protocol):
+    """The metadata store's word on ledgers; handed in by whoever has the store."""
+
+    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
+        """Those of some ledgers (growing ids) that were given out as ids, and of which the store itself says
+        now, as of after the call, that there is none. MetadataUnavailable if it does not say."""
+        ...
+
+
+class Collector:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        catalogue: Catalogue,
+        ledgers: Ledgers,
+        rewriter: Rewriter,
+        witness: Witness,
+    ) -> None:
+        self.deleted = 0
+        self.passes = 0
+        self._journal = journal
+        self._catalogue = catalogue
+        self._ledgers = ledgers
+        self._rewriter = rewriter
+        self._witness = witness
+
+    async def run(self, *, interval_s: float) -> None:
+        """A pass now and then, for ever. StorageError if the journal or the index fails."""
+        while True:
+            await trio.sleep(interval_s)
+            try:
+                await self.collect()
+            except MetadataUnavailable as trouble:
+                logger.warning("nothing is collected, the metadata store cannot be asked: %s", trouble)
+
+    async def collect(self) -> int:
+        """One pass; how many ledgers were deleted. MetadataUnavailable: it was not finished."""
+        deleted = 0
+        start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
+        while True:
+            part = await self._catalogue.index.scan(start, stop, floor=start, limit=_PAGE_LEDGERS)
+            asked: list[int] = []
+            unfinished: list[int] = []
+            for key, value in part:
+                stored = rows.decode_ledger(key, value, self._catalogue.path)
+                if not stored.is_purged:
+                    (unfinished if stored.is_deleted else asked).append(rows.ledger_of_key(key))
+            if asked:
+                gone = sorted(set(await self._witness.surely_gone(asked)) & set(asked))
+                if gone:
+                    await self._delete(gone)
+                    deleted += len(gone)
+                    self.deleted += len(gone)
+                    unfinished += gone
+            if unfinished:
+                await self._purge(unfinished)
+            if len(part) < _PAGE_LEDGERS:
+                self.passes += 1
+                return deleted
+            start = part[-1][0] + b"\0"
+
+    async def _delete(self, ledger_ids: Sequence[int]) -> None:
+        """Steps 1 and 2."""
+        journal = self._journal
+        while journal.append(DELETE, encode_delete(ledger_ids)) is None:
+            await journal.progress.park()
+        segment, sequence = journal.active, journal.commit.sequence
+        segment.marked.update(ledger_ids)
+        await journal.wait_durable(sequence)
+        async with self._catalogue.lock:
+            for ledger_id in ledger_ids:
+                state = self._ledgers.get(ledger_id)
+                assert state is not None, "it is in the index"
+                state.on_delete()
+            self._rewriter.on_deleted(ledger_ids)
+        await self._ledgers.save()
+        logger.info("deleted ledgers=%d first=%d last=%d", len(ledger_ids), ledger_ids[0], ledger_ids[-1])
+
+    async def _purge(self, ledger_ids: Sequence[int]) -> None:
+        """Steps 3 to 5."""
+        gone = frozenset(ledger_ids)
+        for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
+            await self._discharge(row.file, gone)
+        for ledger_id in ledger_ids:
+            await self._remove_runs(ledger_id)
+        for ledger_id in ledger_ids:
+            state = self._ledgers.get(ledger_id)
+            assert state is not None
+            state.is_purged = state.is_dirty = True
+        await self._ledgers.save()
+
+    async def _discharge(self, file: int, gone: Collection[int]) -> None:
+        async with self._catalogue.lock:
+            row = await self._catalogue.file(file)
+            if row is None:
+                return  # Compaction was faster.
+            usage = await self._catalogue.usage(file)
+            if usage.keys().isdisjoint(gone):
+                return
+            usage = {ledger_id: size for ledger_id, size in usage.items() if ledger_id not in gone}
+            row = evolve(row, live_bytes=sum(usage.values()))
+            await self._catalogue.write(rows.encode_file_and_usage(row, usage))
+
+    async def _remove_runs(self, ledger_id: int) -> None:
+        start, stop = rows.run_key(ledger_id, 0), rows.run_key(ledger_id, 2**64 - 1)
+        while True:
+            async with self._catalogue.lock:
+                part = await self._catalogue.index.scan(start, stop, floor=start, limit=_PIECE_ROWS)
+                removals: list[Change] = [(key, None) for key, _ in part]
+                if removals:
+                    await self._catalogue.write(removals)
+            if len(part) < _PIECE_ROWS:
+                return

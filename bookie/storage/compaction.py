@@ -1,0 +1,227 @@
+"""Compaction: files of which little counts, or whose runs are small, are written again.
+
+What is to be done is decided by ``bookie.core.space``; here it is done, one job at a time:
+
+    1  find the runs of each source: of a segment by scanning it, of an entry log by walking it. Only those of
+       ledgers that exist are taken
+    2  write them into a new log, from the files they are in, at ``bytes_per_s`` at most
+    (``Rewriter.replace``) 3  remove the sources
+
+Reading is done by ranges in threads, writing in pieces behind the journal's, and both are waited for: at no
+time is more in memory than the list of a job's runs (bounded by the policy) and one piece. Every frame is
+verified before it is written again: a source that fails is left alone from then on, and said to be damaged in
+the log; whoever reads the damaged entry is told so by the reader, and repairs it from another bookie.
+
+A full disk ends a job, and the next look tries again. Files that are in memory, or that the journal still
+needs, are not touched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+import trio
+
+from bookie.core.block import BLOCK_HEADER_BYTES
+from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
+from bookie.core.file_set import FileSet
+from bookie.core.records import (
+    ADD,
+    DELETE,
+    FENCE,
+    Record,
+    Run,
+    decode_add,
+    decode_delete,
+    decode_fence,
+    decode_records,
+)
+from bookie.core.rows import FileRow
+from bookie.core.segment import scan_segment
+from bookie.core.space import Job, SpacePolicy, next_job
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.files import FilePool
+from bookie.storage.reader import damaged_entries, decode_run
+from bookie.storage.rewriting import Rewriter
+from bookie.storage.segments import SegmentFiles
+from ledgerlog.errors import DiskFull, StorageError, WireError
+
+logger = logging.getLogger(__name__)
+
+
+class Compactor:
+    """``is_busy`` tells of a file whether it may not be touched."""
+
+    def __init__(
+        self,
+        *,
+        files: SegmentFiles,
+        logs: EntryLogFiles,
+        pool: FilePool,
+        catalogue: Catalogue,
+        rewriter: Rewriter,
+        policy: SpacePolicy,
+        is_busy: Callable[[int], bool],
+        bytes_per_s: int,
+    ) -> None:
+        self.jobs = 0
+        self.bytes_freed = 0
+        self.damaged: dict[int, str] = {}
+        """Files that cannot be written again, and why."""
+        self._files = files
+        self._logs = logs
+        self._pool = pool
+        self._catalogue = catalogue
+        self._rewriter = rewriter
+        self._policy = policy
+        self._is_busy = is_busy
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
+        """Do what is to be done, for ever. StorageError if the disk or the index fails a write."""
+        eventual_at = trio.current_time() + eventual_interval_s
+        while True:
+            await trio.sleep(interval_s)
+            is_eventual = trio.current_time() >= eventual_at
+            if is_eventual:
+                eventual_at = trio.current_time() + eventual_interval_s
+            await self.compact(is_eventual=is_eventual)
+
+    async def compact(self, *, is_eventual: bool) -> int:
+        """Do every job that there is now; how many were done."""
+        done = 0
+        while (job := next_job(await self._candidates(), self._policy, is_eventual=is_eventual)) is not None:
+            try:
+                await self._do(job)
+            except DiskFull as full:
+                logger.warning("compaction waits: %s", full)
+                break
+            except _Damaged as damage:
+                self.damaged[damage.file] = str(damage)
+                logger.error("not compacted, kept as it is: %s", damage)
+                continue
+            done += 1
+        self.jobs += done
+        return done
+
+    async def _candidates(self) -> list[FileRow]:
+        found = (*await self._catalogue.segments(), *await self._catalogue.logs())
+        return [row for row in found if row.file not in self.damaged and not self._is_busy(row.file)]
+
+    async def _do(self, job: Job) -> None:
+        runs: list[Run] = []
+        marked: set[int] = set()
+        replaced = FileSet.of(row.file for row in job.sources)
+        for row in job.sources:
+            try:
+                if row.file > 0:
+                    await self._scan_segment(row, runs, marked)
+                else:
+                    replaced |= await self._walk_log(row, runs, marked)
+            except StorageError as damage:
+                raise _Damaged(row.file, str(damage)) from damage
+        written = await self._rewriter.replace(
+            job.sources,
+            runs=runs,
+            marked=marked,
+            level=job.level,
+            replaced=replaced,
+            fetch=self._fetch,
+            pace=self._pace,
+        )
+        freed = sum(row.end for row in job.sources) - written.size
+        self.bytes_freed += freed
+        logger.info(
+            "compacted files=%s reason=%s into log=%d runs=%d bytes=%d freed=%d",
+            ",".join(str(row.file) for row in job.sources),
+            job.reason,
+            written.number,
+            len(written.runs),
+            written.size,
+            freed,
+        )
+
+    # --- what a file holds ------------------------------------------------------------------------
+
+    async def _scan_segment(self, row: FileRow, runs: list[Run], marked: set[int]) -> None:
+        number, path = row.file, self._files.path(row.file)
+        header = await self._files.read_header(number)
+        image = memoryview(await self._files.read_image(number))
+        scan = scan_segment(image, header, path=path, sequence=None, stop=row.end)
+        for block in scan.blocks:
+            sequence, start = block.header.sequence, block.offset + BLOCK_HEADER_BYTES
+            for record in decode_records(image, start, start + block.header.content_bytes, path):
+                if record.kind == ADD:
+                    run, _ = decode_add(record, file=number, sequence=sequence, path=path)
+                    runs.append(run)
+                elif record.kind == FENCE:
+                    marked.add(decode_fence(record, path).ledger_id)
+                elif record.kind == DELETE:
+                    marked.update(decode_delete(record, path))
+            await trio.lowlevel.checkpoint()
+
+    async def _walk_log(self, row: FileRow, runs: list[Run], marked: set[int]) -> FileSet:
+        number, path = -row.file, self._logs.path(-row.file)
+        replaced = FileSet()
+        async with aclosing(self._logs.records(number)) as records:
+            async for record in records:
+                if record.kind == ADD:
+                    add = Record(ADD, record.offset, memoryview(record.body))
+                    runs.append(decode_add(add, file=row.file, sequence=0, path=path)[0])
+                elif record.kind == LEDGER:
+                    marked.add(decode_ledger(record.body, path, record.offset).ledger_id)
+                elif record.kind == REPLACES:
+                    replaced = decode_replaces(record.body, path, record.offset)
+        return replaced
+
+    # --- copying ----------------------------------------------------------------------------------
+
+    async def _fetch(self, wanted: Sequence[Run]) -> list[bytes]:
+        by_file: dict[int, list[int]] = {}
+        for index, run in enumerate(wanted):
+            by_file.setdefault(run.file, []).append(index)
+        frames: list[bytes] = [b""] * len(wanted)
+        for file, indices in by_file.items():
+            ranges = [(wanted[index].offset, wanted[index].length) for index in indices]
+            try:
+                found = await self._pool.read(file, ranges)
+            except StorageError as damage:
+                raise _Damaged(file, str(damage)) from damage
+            for count, (index, frame) in enumerate(zip(indices, found, strict=True)):
+                self._verify(wanted[index], frame)
+                frames[index] = frame
+                if count % 64 == 63:
+                    await trio.lowlevel.checkpoint()
+        return frames
+
+    def _verify(self, run: Run, frame: bytes) -> None:
+        try:
+            entries = decode_run(run, frame)
+        except WireError as damage:
+            raise _Damaged(
+                run.file, f"{self._pool.path_of(run.file)}: byte {run.offset}: {damage}"
+            ) from damage
+        if damaged := damaged_entries(entries):
+            raise _Damaged(
+                run.file,
+                f"{self._pool.path_of(run.file)}: byte {run.offset}: entry {damaged[0]} of ledger "
+                f"{run.ledger_id} does not match its digest",
+            )
+
+    async def _pace(self, size: int) -> None:
+        """Wait until so much may be written."""
+        now = trio.current_time()
+        self._free_at = max(self._free_at, now - 1.0) + size / self._bytes_per_s
+        await trio.sleep(max(0.0, self._free_at - now))
+
+
+class _Damaged(StorageError):
+    """A file that is read for compaction cannot be."""
+
+    def __init__(self, file: int, text: str) -> None:
+        super().__init__(text)
+        self.file = file

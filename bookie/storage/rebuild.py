@@ -1,0 +1,159 @@
+"""Making the index anew, from the files that hold the entries.
+
+Everything that the index says can be found again: where runs lie, and the key, fence, LAC and LAFR of each
+ledger, which each entry log keeps of all ledgers that had a record in the files it replaced. Only the
+*limits* of the loss can differ: LACs and LAFRs that were told without an entry after the last one are
+forgotten, which is safe (they are lower bounds).
+
+    1  entry logs: each says which files it took the place of; those do not count, nor do their numbers miss
+    2  every other number, of segments and of logs, must be there: one that is not has been lost, and the
+       bookie would deny what it acknowledged
+    3  the segments that count, in order, as replay takes them. Between two of them whose neighbours went to
+       entry logs the chain of blocks cannot be followed; within each stretch it is
+    4  the new index takes the place of the old one
+
+START records tell where torn blocks were cut, as far as the segments that begin with them are still there.
+That the newest segments or logs are lost cannot be seen without an index, but for the loss of all segments:
+then nothing is made. A crash in between leaves the old index, or none; then it is called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bookie.core import rows
+from bookie.core.block import PAGE_BYTES
+from bookie.core.boot import Mark, start_of
+from bookie.core.file_set import FileSet
+from bookie.core.records import Place
+from bookie.core.segment import SEGMENT_HEADER_BYTES, first_block
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.directory import NOTHING_YET, StorageDirectory
+from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.replay import Replay
+from bookie.storage.segments import SegmentFiles
+from bookie.storage.settling import take_over_log
+from ledgerlog.errors import StorageCorrupt
+
+
+async def rebuild_index(directory: StorageDirectory) -> int:
+    """Make the index again, and put it in the place of the one that is damaged or lost. How many runs it has.
+
+    The files must be complete and undamaged: StorageCorrupt names what is not. See the module's text."""
+    instance = await directory.read_instance()
+    files = SegmentFiles(directory.disk, directory.journal_path, instance)
+    logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
+    await files.remove_unfinished()
+    numbers, log_numbers = await files.numbers(), await logs.prepare()
+    if not numbers:
+        raise StorageCorrupt(
+            files.directory,
+            None,
+            "there is no segment to make an index from: put the journal back (is it mounted?); if it is "
+            "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
+        )
+    replaced = FileSet()
+    for number in log_numbers:
+        replaced |= await logs.read_replaced(number)
+    for number in _missing(numbers, replaced, sign=1):
+        raise StorageCorrupt(files.path(number), None, "the segment is missing, and no entry log replaced it")
+    for number in _missing(log_numbers, replaced, sign=-1):
+        raise StorageCorrupt(logs.path(number), None, "the entry log is missing, and no other replaced it")
+    fresh_path = f"{directory.index_path}.new"
+    await directory.indexes.remove(fresh_path)
+    index = await directory.indexes.create(fresh_path)
+    runs = 0
+    try:
+        catalogue = Catalogue(index)
+        for number in log_numbers:
+            if -number not in replaced:
+                runs += await take_over_log(logs, catalogue, number, replaced)
+        counting = [number for number in numbers if number not in replaced]
+        found, mark = await _follow(directory, files, catalogue, counting)
+        runs += found
+        await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
+    finally:
+        await index.aclose()
+    await directory.indexes.replace(fresh_path, directory.index_path)
+    return runs
+
+
+def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterable[int]:
+    present = set(numbers)
+    return (
+        number
+        for number in range(1, max(numbers, default=0) + 1)
+        if number not in present and sign * number not in replaced
+    )
+
+
+async def _follow(
+    directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, numbers: Sequence[int]
+) -> tuple[int, Mark]:
+    """Bring the segments' records into the index: how many runs, and where the journal goes on."""
+    seals = await _seals(files, numbers)
+    runs = 0
+    end = NOTHING_YET
+    steps: Replay | None = None
+    for stretch in _stretches(numbers):
+        mark = await _beginning(files, stretch[0], end)
+        if mark.end.sequence < end.sequence:
+            raise StorageCorrupt(
+                files.path(stretch[0]),
+                SEGMENT_HEADER_BYTES,
+                f"block {mark.sequence}, though block {end.sequence} is in segment {end.segment}",
+            )
+        steps = Replay(disk=directory.disk, files=files, catalogue=catalogue, mark=mark, may_be_trimmed=True)
+        for number in stretch:
+            await steps.take_segment(number, seals.get(number))
+        runs += steps.runs
+        end = steps.walk.end
+    if steps is None:
+        raise StorageCorrupt(
+            files.directory, None, "the segment that the journal was to go on in is missing: put it back"
+        )
+    walk = steps.walk
+    if not steps.is_closed:
+        # A segment is trimmed before the next is begun only by a clean stop, whose mark would end it.
+        raise StorageCorrupt(files.path(walk.end.segment), walk.end.offset, "the end of the file is missing")
+    return runs, Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
+
+
+def _stretches(numbers: Sequence[int]) -> list[list[int]]:
+    """The numbers in parts without gaps."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+async def _beginning(files: SegmentFiles, number: int, end: Place) -> Mark:
+    """Where to begin with a segment whose neighbour before it is gone; ``end`` is where the journal that is
+    still there ended before."""
+    header = await files.read_header(number)
+    image = memoryview(await files.read_image(number))
+    block = first_block(image, header)
+    if number == 1:
+        return Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
+    before = end.sequence if block is None else block.header.sequence - 1
+    return Mark(number, before + 1, is_optional=True, end=Place(number - 1, SEGMENT_HEADER_BYTES, before))
+
+
+async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, int]:
+    """Where the last valid blocks of segments end, as far as START records say."""
+    seals: dict[int, int] = {}
+    for number in numbers:
+        header = await files.read_header(number)
+        # A START record is alone in its block, which then has one page.
+        image = memoryview(await files.read_image(number, SEGMENT_HEADER_BYTES + PAGE_BYTES))
+        block = first_block(image, header)
+        if block is None or (end := start_of(image, block, files.path(number))) is None:
+            continue
+        if end.segment:
+            seals[end.segment] = end.offset
+        for between in range(end.segment + 1, number):
+            seals[between] = SEGMENT_HEADER_BYTES
+    return seals

@@ -1,0 +1,155 @@
+"""What a crash left of entries that were moving, put in order before anything else at a start.
+
+A log under its own name is complete, so it counts, whether the index knows it or not. One that the index does
+not know is taken over: its runs get their rows, and the files that it replaced lose theirs, which is what was
+under way when the crash came (``bookie.storage.rewriting``). Then files are left that some log replaced and
+the index does not know; these are removed, the segments among them once replay has moved the mark past
+them. A file that is neither known nor replaced by any log is not ours to judge: it stays, and is told of.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+
+from bookie.core import rows
+from bookie.core.entry_log import FOOTER, LEDGER, REPLACES, decode_ledger
+from bookie.core.file_set import FileSet
+from bookie.core.ledger import LedgerState
+from bookie.core.records import ADD, Record, Run, decode_add
+from bookie.core.rows import Change, FileRow
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.entry_logs import EntryLogFiles, LogRecord
+from bookie.storage.ledgers import Ledgers
+from bookie.storage.segments import SegmentFiles
+from ledgerlog.errors import StorageCorrupt
+
+logger = logging.getLogger(__name__)
+
+_PIECE_ROWS = 1024
+_SCAN_ROWS = 256
+
+
+async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
+    """Bring entry logs that the index does not know into it: the files that these replaced.
+
+    StorageCorrupt if one that the index knows is missing, or one that it does not know is damaged."""
+    numbers = await logs.prepare()
+    known = {-row.file: row for row in await catalogue.logs()}
+    for number, row in known.items():
+        if number not in numbers:
+            raise StorageCorrupt(
+                logs.path(number), None, f"the entry log is missing; the index has {row.runs} runs in it"
+            )
+    replaced = FileSet()
+    for number in numbers:
+        if number not in known:
+            own = await logs.read_replaced(number)
+            await take_over_log(logs, catalogue, number, own)
+            replaced |= own
+    return replaced
+
+
+async def take_over_log(logs: EntryLogFiles, catalogue: Catalogue, number: int, replaced: FileSet) -> int:
+    """Bring an entry log into an index that does not know it, in the place of the files that are
+    ``replaced``; how many runs it has."""
+    path = logs.path(number)
+    header = await logs.read_header(number)
+    ledgers = Ledgers(catalogue, maximum=2**63, durable=lambda: 0)
+    runs: list[Run] = []
+    async with aclosing(logs.records(number)) as records:
+        async for record in records:
+            run = apply_record(ledgers, record, file=-number, path=path)
+            if run is not None and not ledgers.loaded[run.ledger_id].is_deleted:
+                runs.append(run)
+    await ledgers.save()
+    for start in range(0, len(runs), _PIECE_ROWS):
+        batch: list[Change] = []
+        for run in runs[start : start + _PIECE_ROWS]:
+            batch += await _superseded(catalogue, run, replaced)
+            batch.append(rows.encode_run(run))
+        await catalogue.write(batch)
+    usage = rows.usage_of(runs)
+    row = FileRow.of(-number, end=header.size, runs=runs, usage=usage, level=header.level)
+    changes: list[Change] = [*rows.encode_file_and_usage(row, usage)]
+    for old in (*await catalogue.segments(), *await catalogue.logs()):
+        if old.file in replaced:
+            changes += [(rows.file_key(old.file), None), (rows.usage_key(old.file), None)]
+    await catalogue.write(changes)
+    return len(runs)
+
+
+async def _superseded(catalogue: Catalogue, run: Run, replaced: FileSet) -> list[Change]:
+    """The rows of runs that this one was put together from."""
+    found: list[Change] = []
+    start, stop = rows.run_key(run.ledger_id, run.first + 1), rows.run_key(run.ledger_id, run.last + 1)
+    while start < stop:
+        part = await catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
+        for key, value in part:
+            if rows.decode_run(key, value, catalogue.path).file in replaced:
+                found.append((key, None))
+        if len(part) < _SCAN_ROWS:
+            break
+        start = part[-1][0] + b"\0"
+    return found
+
+
+def apply_record(ledgers: Ledgers, record: LogRecord, *, file: int, path: str) -> Run | None:
+    """Bring the states of ledgers up to what a record of an entry log says; the run that it holds."""
+    if record.kind == LEDGER:
+        said = decode_ledger(record.body, path, record.offset)
+        state = ledgers.get(said.ledger_id)
+        if state is None:
+            state = LedgerState(said.ledger_id, said.key)
+            ledgers.add(state)
+        state.tell(said.lac, said.lafr)
+        if said.is_deleted and not state.is_deleted:
+            state.on_delete()
+        elif said.is_fenced and not state.is_fenced:
+            state.on_fence()
+            state.is_fence_durable = True
+        return None
+    if record.kind != ADD:
+        if record.kind in (REPLACES, FOOTER):
+            return None
+        raise StorageCorrupt(path, record.offset, f"a record of unknown kind {record.kind}")
+    add = Record(ADD, record.offset, memoryview(record.body))
+    run, _ = decode_add(add, file=file, sequence=0, path=path)
+    known = ledgers.loaded.get(run.ledger_id)
+    if known is None:
+        raise StorageCorrupt(path, record.offset, f"entries of ledger {run.ledger_id} before its record")
+    known.on_found(run)
+    return run
+
+
+async def remove_replaced(
+    files: SegmentFiles, logs: EntryLogFiles, catalogue: Catalogue, *, first_segment: int
+) -> None:
+    """Remove files that the index does not know and some log replaced. Segments from ``first_segment`` on are
+    still the journal's."""
+    known = {row.file for row in (*await catalogue.segments(), *await catalogue.logs())}
+    present = [number for number in await files.numbers() if number < first_segment]
+    strange = [
+        file for file in (*present, *(-number for number in await logs.numbers())) if file not in known
+    ]
+    if not strange:
+        return
+    replaced = FileSet()
+    for row in await catalogue.logs():
+        replaced |= await logs.read_replaced(-row.file)
+    for file in strange:
+        if file in replaced:
+            await remove_file(files, logs, file)
+        else:
+            path = files.path(file) if file > 0 else logs.path(-file)
+            logger.warning(
+                "%s: the index does not know this file, and no entry log replaced it; it is kept", path
+            )
+
+
+async def remove_file(files: SegmentFiles, logs: EntryLogFiles, file: int) -> None:
+    """Remove a file that the index does not name, durably."""
+    if file > 0:
+        await files.remove(file)
+    else:
+        await logs.remove(-file)
