@@ -6,6 +6,7 @@
 #   make check              format, lint, types and the layering test: seconds, for while you edit
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, an hour or so
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
+#   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)
 #
@@ -20,7 +21,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint model mutants bench clean
+.PHONY: help demo test check lint model mutants fuzz bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -47,7 +48,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,10s/^#  //p' Makefile
+	@sed -n '4,11s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -63,6 +64,10 @@ model: $(TEST_STAMP)
 
 mutants: $(TEST_STAMP)
 	@exec $(BIN)/python -m tests.mutants $(ARGS)
+
+fuzz: $(TEST_STAMP)
+	@$(PIP) install -e '.[fuzz]'
+	@exec $(BIN)/python -m tests.fuzz $(ARGS)
 
 check: lint
 	@exec $(BIN)/pytest -q tests/unit/test_layering.py

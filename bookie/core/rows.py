@@ -130,6 +130,8 @@ def encode_mark(mark: Mark) -> Row:
 
 def decode_mark(value: bytes, path: str) -> Mark:
     segment, sequence, is_optional, *end = _unpack(_MARK, MARK_KEY, value, path)
+    if sequence != end[-1] + 1:
+        raise StorageCorrupt(path, None, f"the index's mark names block {sequence} behind block {end[-1]}")
     return Mark(segment, sequence, is_optional=bool(is_optional), end=Place(*end))
 
 

@@ -1,0 +1,56 @@
+"""Every decoder, given its corpus and random changes of it, raises what it says or gives what is whole."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.fuzz.corpus import CORPUS, INPUT_BYTES_MAX, all_targets, inputs_of, mutations
+from tests.fuzz.targets import Target
+
+INPUTS = int(os.environ.get("LEDGERLOG_FUZZ_INPUTS", "1500"))
+
+TARGETS = pytest.mark.parametrize("target", all_targets(), ids=lambda target: target.name)
+
+
+@TARGETS
+def test_what_was_kept_is_taken_or_refused(target: Target) -> None:
+    for data in inputs_of(target):
+        target.run(data)
+
+
+@TARGETS
+def test_random_changes_of_it_are_taken_or_refused(target: Target) -> None:
+    for data in mutations(target, INPUTS, seed=1):
+        try:
+            target.run(data)
+        except Exception as cause:
+            raise AssertionError(
+                f"{target.name} of {len(data)} bytes {data[:256].hex()}: {cause!r}"
+            ) from cause
+
+
+@TARGETS
+def test_the_seeds_of_a_target_are_accepted_by_it(target: Target) -> None:
+    """What its own decoder refuses would leave everything behind the first check unvisited."""
+    for data in target.seeds():
+        assert len(data) <= INPUT_BYTES_MAX
+        assert target.run(data), data[:256].hex()
+
+
+def test_a_bug_in_a_decoder_is_reached_by_random_changes() -> None:
+    def run(data: bytes) -> bool:
+        if data[:1] == b"\x80":
+            raise KeyError("a bug")
+        return True
+
+    broken = Target("broken", run, lambda: [b"\x00"])
+    with pytest.raises(KeyError):
+        any(not broken.run(data) for data in mutations(broken, 5000, seed=1))
+
+
+def test_every_folder_of_the_corpus_belongs_to_a_target() -> None:
+    names = {target.name for target in all_targets()}
+    assert {folder.name for folder in CORPUS.iterdir()} <= names if CORPUS.is_dir() else True
+    assert len(names) == len(all_targets())
