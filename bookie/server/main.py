@@ -65,7 +65,7 @@ def main() -> None:
     "--metadata",
     required=True,
     envvar="LEDGERLOG_URI",
-    help="The cluster's metadata store, as sqlite:PATH.",
+    help="The cluster's metadata store, as sqlite:PATH or zk://HOST:PORT,.../CHROOT.",
 )
 @click.option(
     "--listen", default="127.0.0.1:0", show_default=True, help="Where to serve; port 0: any free one."
@@ -114,7 +114,7 @@ def run(
         uri = parse_uri(metadata)
         if isinstance(uri, FileUri | MemoryUri):
             raise InvalidArgument(
-                f"{metadata!r} names a cluster inside one process; a bookie needs sqlite:PATH"
+                f"{metadata!r} names a cluster inside one process; a bookie needs sqlite:PATH or zk://HOSTS"
             )
         for address in (listen, advertise):
             if address is not None:
@@ -148,6 +148,7 @@ def run(
                 random_bytes=os.urandom,
                 config=storage,
                 labels=placement,
+                find_place=partial(_find_place, path),
                 fix_cookie=fix_cookie,
                 peers=partial(open_peers, store, TcpNetwork()),
             ) as node,
@@ -183,6 +184,14 @@ async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> No
         await listening.wait()
         await serve(stop)
         nursery.cancel_scope.cancel()
+
+
+def _find_place(path: str) -> str:
+    """What tells the locked directory ``path`` from every other that is in use now, copies included."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot_id = file.read().strip()
+    lock = os.stat(os.path.join(path, "lock"))
+    return f"{boot_id}/{lock.st_dev:x}/{lock.st_ino:x}"
 
 
 def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
@@ -223,7 +232,7 @@ def cookie_show(path: str, as_json: bool) -> None:
     "--metadata",
     required=True,
     envvar="LEDGERLOG_URI",
-    help="The cluster's metadata store, as sqlite:PATH.",
+    help="The cluster's metadata store, as sqlite:PATH or zk://HOST:PORT,.../CHROOT.",
 )
 @click.option("--id", "bookie_id", help="The bookie's id; by default the directory's own.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -34,7 +34,7 @@ Assertions guard what is acknowledged, so a bookie refuses to start where they a
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -113,6 +113,7 @@ async def open_bookie(
     config: StorageConfig | None = None,
     labels: Mapping[str, str] | None = None,
     advertise: str | None = None,
+    find_place: Callable[[], str] | None = None,
     disk: Disk | None = None,
     indexes: Indexes | None = None,
     fix_cookie: bool = False,
@@ -120,12 +121,13 @@ async def open_bookie(
 ) -> AsyncIterator[Node]:
     """A bookie that serves the directory ``path`` for the body of the ``async with``.
 
-    ``bookie_id`` None is whoever the directory belongs to, or a generated id for a new one. ``listen`` is an
-    address of ``network``, and ``advertise`` what is registered in its place where clients see another.
-    ``random_bytes`` makes ids and secrets (``os.urandom``). The ``store`` stays the caller's and must outlive
-    the body. Without ``disk`` and ``indexes`` the directory is a real one. ``fix_cookie`` takes a directory
-    that was emptied or exchanged into service (``identity``), and ``peers`` is what copies to it what is
-    missing.
+    ``bookie_id`` None is whoever the directory belongs to, or a generated id for a new one. ``listen`` is
+    an address of ``network``, and ``advertise`` what is registered in its place where clients see another.
+    ``find_place`` is asked once the directory is locked (``BookieInfo.place``); without it, what a killed
+    process has left in the store is waited out. ``random_bytes`` makes ids and secrets (``os.urandom``).
+    The ``store`` stays the caller's and must outlive the body. Without ``disk`` and ``indexes`` the
+    directory is a real one. ``fix_cookie`` takes a directory that was emptied or exchanged into service
+    (``identity``), and ``peers`` is what copies to it what is missing.
 
     The directory is made where there is none. Raises StorageLocked if another process serves it,
     CookieMismatch if it is not that bookie's, or if another process that lives is registered under its id,
@@ -150,6 +152,8 @@ async def open_bookie(
                 instance=cookie.instance,
                 labels=dict(labels or {}),
                 journal_write_data=engine_config.journal_write_data,
+                # Only now: what is locked has a place that is nobody else's.
+                place=find_place() if find_place is not None else "",
             )
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers)

@@ -9,13 +9,16 @@ have changed: the session, the two nodes (they are watched), or the wanted state
 each, so a lost session, a node that an operator deleted, and a write whose answer was lost are one case
 and not three.
 
-**A node that is not ours** names another life of this bookie id, and it is never replaced. That may be the
-process before us, which was killed and whose session is not over yet: then the node goes with that session,
-at once where the store sees processes die, else when it has timed out, and ``register`` waits for that. Or it
-is another living process that serves a *copy* of the directory. The copy has the same cookie and a lock of
-its own, so neither can tell, and two bookies under one identity would answer "no such entry" for what only
-the other one has. Whose session has not ended in the time in which dead ones do is taken to live, and
-``register`` refuses. Hence it comes before the first client is served.
+**A node that is not ours** names another life of this bookie id. It may be the process before us, which was
+killed and whose session is not over yet. Where it says so itself it is replaced at once, in one transaction
+at the version that was read: it carries our *place*, the lock file that we hold and on this boot of this
+machine, so whoever held that lock before us is dead. (The old session, when it ends, takes only its own
+nodes along.) Without that proof a node is never replaced: the process before us ran before a reboot, or on
+another machine, and ``register`` waits until the store has given its session up. Or it is another living
+process that serves a *copy* of the directory. The copy has the same cookie and a lock of its own, so
+neither can tell, and two bookies under one identity would answer "no such entry" for what only the other
+one has. Whose session has not ended in the time in which dead ones do is taken to live, and ``register``
+refuses. Hence it comes before the first client is served.
 
 The same can be met later, where our session was lost for long enough for another process to come in. ``run``
 then says so once, and looks again every few seconds; it does not take the place back, because two that
@@ -61,8 +64,9 @@ logger = logging.getLogger(__name__)
 _RACES_MAX = 8
 """Attempts in a row that may meet a change between the look and the write."""
 
-_FORMER_LIFE_S = limits.SESSION_TIMEOUT_S + 2.0
-"""By then the session of a process that is gone has ended, and its node with it."""
+_FORMER_LIFE_S = limits.SESSION_TIMEOUT_S + 5.0
+"""By then the session of a process that is gone has ended, and its node with it: ZooKeeper counts in ticks,
+of two seconds by default, and a new leader gives each session some of its time again."""
 
 _BACK_OFF_S = 5.0
 """Between two looks at a place that somebody else has taken."""
@@ -143,12 +147,23 @@ class Registration:
             return f"an address that cannot be read ({damage})"
 
     def _is_stranger(self, path: str, node: Versioned, session: Session) -> bool:
-        """Whether a node that stands at one of our paths is surely not ours, of this session or another."""
+        """Whether a node at one of our paths is not ours, of this session or another, nor of a life before
+        this one that is surely over."""
+        if self._is_former_life(node):
+            return False
         if node.value != self._value:
             return True
         if session is self._session:
             return (path, node.version) != self._node and not self._is_in_doubt
         return self._session is None and not self._is_in_doubt
+
+    def _is_former_life(self, node: Versioned) -> bool:
+        """Whether it was written from the place that this process holds the lock of: by nobody who lives."""
+        try:
+            info = BookieInfo.decode_untrusted(node.value, self._info.bookie_id)
+        except MetadataCorrupt:
+            return False
+        return info.place != "" and info.place == self._info.place
 
     async def _keep(self) -> Versioned | None:
         """Make the node what it should be, once; or the node of somebody else, and then nothing was changed.

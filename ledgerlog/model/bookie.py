@@ -30,6 +30,10 @@ class BookieInfo:
     """Placement labels such as host, rack or zone."""
     journal_write_data: bool = True
     """Whether it syncs entries before it acknowledges them; without, it may come back through limbo (A.3)."""
+    place: str = ""
+    """The lock file that the bookie holds, and the boot of the machine that it holds it on: no two
+    processes that live at one time have it in common, and a copy of a directory is another place. ""
+    where it is not known."""
 
     def encode(self) -> bytes:
         return encode_record(
@@ -40,6 +44,7 @@ class BookieInfo:
                 "instance": self.instance,
                 "labels": self.labels,
                 "journal_write_data": self.journal_write_data,
+                "place": self.place,
             }
         )
 
@@ -53,6 +58,7 @@ class BookieInfo:
             instance=fields.get("instance", str),
             labels=fields.strings("labels"),
             journal_write_data=fields.optional("journal_write_data", bool) is not False,
+            place=fields.optional("place", str) or "",
         )
 
 

@@ -91,6 +91,39 @@ async def test_the_registration_of_an_earlier_process_is_waited_out_until_its_se
     assert await Observer(tree).lists() == (["b1"], [])
 
 
+@pytest.mark.parametrize("address", [INFO.address, "host:2"])
+@pytest.mark.parametrize("path", [WRITABLE, READ_ONLY])
+async def test_a_node_of_an_earlier_process_in_the_same_place_is_replaced_at_once(
+    tree: MemoryTree, store: MemoryStore, path: str, address: str
+) -> None:
+    earlier = tree.open_store()
+    former = attrs.evolve(INFO, address=address, place="boot/1/2")
+    await earlier.create(path, former.encode(), ephemeral=True)
+    info = attrs.evolve(INFO, place="boot/1/2")
+    registration = Registration(store, info)
+    with trio.fail_after(1):
+        await registration.register()
+    # The old session ends only now, and takes nothing of the new life along.
+    earlier.expire_session()
+    observer = Observer(tree)
+    assert await observer.lists() == (["b1"], [])
+    node = await observer.store.get(WRITABLE)
+    assert node is not None
+    assert BookieInfo.decode_untrusted(node.value, "b1") == info
+
+
+@pytest.mark.parametrize("place", ["", "boot/1/3"])
+async def test_a_node_from_another_place_is_never_replaced(
+    tree: MemoryTree, store: MemoryStore, place: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    other = attrs.evolve(INFO, place=place)
+    await tree.open_store().create(WRITABLE, other.encode(), ephemeral=True)
+    before = await store.get(WRITABLE)
+    with pytest.raises(CookieMismatch):
+        await Registration(store, attrs.evolve(INFO, place="boot/1/2" if place else "")).register()
+    assert await store.get(WRITABLE) == before
+
+
 @pytest.mark.parametrize("path", [WRITABLE, READ_ONLY])
 async def test_a_bookie_whose_id_another_living_process_is_registered_under_is_refused(
     tree: MemoryTree, store: MemoryStore, path: str, autojump_clock: trio.testing.MockClock
