@@ -1,9 +1,11 @@
 """``ledgerlog simulate``: the whole system under seeded faults, seed after seed.
 
-Each seed is a cluster of its own in simulated time (``ledgerlog.testing.workload``): leaders that contend for
-a log while processes die, links break and disks fail, then the healing, then the judgement. A line per seed,
-a summary at the end. A seed that fails prints what was violated and the last events; it fails again with
-``--seeds N``, and has the same trace hash everywhere.
+Each seed is a cluster of its own in simulated time (``ledgerlog.testing.workload``): logs, ledgers and
+services at work while processes die, links break and disks fail, then the healing, then the judgement. A line
+per seed, a summary at the end. A seed that fails prints what was violated, the faults that came to pass and
+the last events; it fails again with ``--seeds N``, and has the same trace hash everywhere. ``--shrink`` tries
+it with fewer and fewer faults and prints the smallest run that still fails so; ``--only`` runs that one
+again.
 
 A batch of at least ``VACUITY_RUNS`` seeds in which too little happened (nothing acknowledged, nobody deposed,
 nothing torn) proves nothing and fails as well.
@@ -11,11 +13,11 @@ nothing torn) proves nothing and fails as well.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from ledgerlog.cli.options import json_option, parsed
@@ -23,6 +25,7 @@ from ledgerlog.cli.output import print_json, print_line, progress_bar
 from ledgerlog.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import Report
 
 __all__ = ["parse_seeds", "simulate"]
@@ -44,6 +47,14 @@ def parse_seeds(text: str) -> range:
     return seeds
 
 
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """``3,17`` is the faults 3 and 17. InvalidArgument."""
+    numbers = text.split(",") if text else []
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise InvalidArgument(f"{text!r} is not a list of faults: numbers with commas between them")
+    return tuple(map(int, numbers))
+
+
 @click.command("simulate")
 @click.option(
     "--seeds",
@@ -51,28 +62,50 @@ def parse_seeds(text: str) -> range:
     callback=parsed(parse_seeds),
     help="A:B, from A up to and without B, or one seed.",
 )
+@click.option("--small", is_flag=True, help="Histories of a few seconds and a few dozen records each.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first seed that fails.")
+@click.option("--shrink", "shrinks", is_flag=True, help="Reduce the faults of seeds that fail.")
+@click.option(
+    "--only",
+    default=None,
+    callback=parsed(parse_numbers),
+    help="Of the faults of a seed only those with these numbers: 3,17.",
+)
 @json_option
-def simulate(seeds: range, fail_fast: bool, as_json: bool) -> None:
+def simulate(
+    seeds: range,
+    small: bool,
+    fail_fast: bool,
+    shrinks: bool,
+    only: tuple[int, ...] | None,
+    as_json: bool,
+) -> None:
     """Run the whole system under seeded faults, and check what it promised."""
     # Here, because every other command would wait for it to be loaded.
+    from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import run_seed
 
-    reports: list[Report] = []
+    if only is not None and len(seeds) != 1:
+        raise click.UsageError("--only is about the faults of one seed")
+    size = Size.SMALL if small else Size.FULL
+    total = Total()
+    began = time.monotonic()
     with progress_bar("simulating", len(seeds)) as bar:
         for seed in seeds:
-            report = run_seed(seed)
-            reports.append(attrs.evolve(report, trace=[]))
+            report = run_seed(seed, size=size, only=only)
+            total.add(report)
             if as_json:
                 print_json(line_of(report))
             elif not report.is_ok or not bar.is_shown:
                 print_line(text_of(report))
             if not report.is_ok:
-                _explain(report)
-            bar.move_to(len(reports))
+                _explain(report, small=small, only=only)
+                if shrinks:
+                    _shrink(report, size)
+            bar.move_to(total.seeds)
             if fail_fast and not report.is_ok:
                 break
-    summary = summary_of(reports)
+    summary = total.summary(time.monotonic() - began, is_whole=only is None)
     if as_json:
         print_json(summary)
     else:
@@ -81,7 +114,7 @@ def simulate(seeds: range, fail_fast: bool, as_json: bool) -> None:
     failed = summary["failed"]
     if failed:
         again = " ".join(map(str, failed[:10]))
-        raise click.ClickException(f"{len(failed)} of {len(reports)} seeds failed: {again}")
+        raise click.ClickException(f"{len(failed)} of {total.seeds} seeds failed: {again}")
     if summary["lacking"]:
         raise click.ClickException(f"the batch proves too little: {'; '.join(summary['lacking'])}")
 
@@ -114,44 +147,91 @@ def text_of(report: Report) -> str:
     )
 
 
-def _explain(report: Report) -> None:
+def _command_of(report: Report, *, small: bool, only: tuple[int, ...] | None) -> str:
+    command = f"ledgerlog simulate --seeds {report.seed}"
+    if small:
+        command += " --small"
+    if only is not None:
+        command += f" --only {','.join(map(str, only)) or repr('')}"
+    return command
+
+
+def _explain(report: Report, *, small: bool, only: tuple[int, ...] | None) -> None:
     """What failed, on standard error."""
     failure = report.failure
     assert failure is not None
-    lines = [f"seed {report.seed} failed; run it again with: ledgerlog simulate --seeds {report.seed}"]
+    lines = [f"seed {report.seed} failed; run it again with: {_command_of(report, small=small, only=only)}"]
     lines += [f"  {report.swarm}"]
     lines += [line.rstrip() for line in traceback.format_exception_only(failure)[:1]]
     if not isinstance(failure, AssertionError):
         lines += [line.rstrip() for line in traceback.format_exception(failure)][-12:]
+    lines += ["faults:", *(f"  {line}" for line in report.told)]
     lines += ["last events:", *(f"  {line}" for line in report.trace[-TRACE_LINES:])]
     click.echo("\n".join(lines), err=True)
 
 
-def summary_of(reports: list[Report]) -> dict[str, Any]:
-    """All seeds together."""
-    from ledgerlog.testing.workload import vacuity
+def _shrink(report: Report, size: Size) -> None:
+    """Which faults it takes, on standard error."""
+    from ledgerlog.testing.shrink import shrink
+    from ledgerlog.testing.swarm import Size
 
-    faults: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    checks: Counter[str] = Counter()
-    for report in reports:
-        faults.update(report.faults)
-        counts.update(report.counts)
-        checks.update(report.checks)
-    slowest = max((report.counts.get("ms until writable", 0) for report in reports), default=0)
-    del counts["ms until writable"]
-    return {
-        "seeds": len(reports),
-        "failed": [report.seed for report in reports if not report.is_ok],
-        "lacking": vacuity(reports) if len(reports) >= VACUITY_RUNS else [],
-        "events": sum(report.events for report in reports),
-        "simulated_s": round(sum(report.simulated_s for report in reports), 1),
-        "cpu_s": round(sum(report.cpu_s for report in reports), 1),
-        "worst_ms_until_writable": slowest,
-        "faults": dict(sorted(faults.items())),
-        "counts": dict(sorted(counts.items())),
-        "checks": dict(sorted(checks.items())),
-    }
+    def tell(attempts: int, left: int) -> None:
+        click.echo(f"  {left} of {len(report.plan)} faults are left after {attempts} runs", err=True)
+
+    click.echo(f"shrinking seed {report.seed}:", err=True)
+    shrunk = shrink(report, size=size, on_attempt=tell)
+    how = "each of them is needed" if shrunk.is_minimal else "more might be left out"
+    click.echo(f"it takes {len(shrunk.numbers)} faults; {how}", err=True)
+    _explain(shrunk.report, small=size is Size.SMALL, only=shrunk.numbers)
+
+
+class Total:
+    """All seeds together. Keeps no more of a run than its numbers, so that a long soak stays small."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.failed: list[int] = []
+        self._events = 0
+        self._simulated_s = 0.0
+        self._cpu_s = 0.0
+        self._slowest_ms = 0
+        self._counts: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._checks: Counter[str] = Counter()
+
+    def add(self, report: Report) -> None:
+        """One run more."""
+        self.seeds += 1
+        if not report.is_ok:
+            self.failed.append(report.seed)
+        self._events += report.events
+        self._simulated_s += report.simulated_s
+        self._cpu_s += report.cpu_s
+        counts = dict(report.counts)
+        self._slowest_ms = max(self._slowest_ms, counts.pop("worst ms to converge", 0))
+        self._counts.update(counts)
+        self._faults.update(report.faults)
+        self._checks.update(report.checks)
+
+    def summary(self, wall_s: float, *, is_whole: bool) -> dict[str, Any]:
+        """The numbers. ``is_whole``: it may be asked whether they prove anything."""
+        from ledgerlog.testing.workload import lacking
+
+        numbers = self._counts + self._faults + self._checks
+        return {
+            "seeds": self.seeds,
+            "failed": self.failed,
+            "lacking": lacking(numbers, self.seeds) if is_whole and self.seeds >= VACUITY_RUNS else [],
+            "events": self._events,
+            "simulated_s": round(self._simulated_s, 1),
+            "cpu_s": round(self._cpu_s, 1),
+            "wall_s": round(wall_s, 1),
+            "simulated_hours_per_wall_hour": round(self._simulated_s / wall_s, 1) if wall_s else None,
+            "worst_ms_to_converge": self._slowest_ms,
+            "faults": dict(sorted(self._faults.items())),
+            "counts": dict(sorted(self._counts.items())),
+            "checks": dict(sorted(self._checks.items())),
+        }
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
@@ -162,8 +242,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 
     return [
         f"{summary['seeds']} seeds, {len(summary['failed'])} failed; {summary['events']:,} events; "
-        f"{summary['simulated_s']:,.0f} simulated seconds in {summary['cpu_s']:,.0f} s of CPU time; "
-        f"writable after at most {summary['worst_ms_until_writable']:,} ms",
+        f"{summary['simulated_s']:,.0f} simulated seconds in {summary['cpu_s']:,.0f} s of CPU time and "
+        f"{summary['wall_s']:,.0f} s; whole again after at most {summary['worst_ms_to_converge']:,} ms",
         f"faults: {spelled(summary['faults'])}",
         f"counts: {spelled(summary['counts'])}",
         f"checks: {spelled(summary['checks'])}",

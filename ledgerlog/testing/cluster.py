@@ -56,6 +56,7 @@ from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.metadata import METADATA, SimStore, SimTree
 from ledgerlog.testing.network import EVERYBODY, SimNetwork
 from ledgerlog.testing.process import Incarnation, NodeCrashed
+from ledgerlog.testing.wiretap import Observer
 
 __all__ = ["SMALL_STORAGE", "SimulatedCluster", "simulate", "simulated_cluster"]
 
@@ -106,6 +107,10 @@ class Process:
         self.failure: LedgerLogError | None = None
         """What the last life ended of, where it was a fault and not a kill."""
         self.stopping = trio.Event()
+        self.settled = trio.Event()
+        """The start is over, one way or another: it serves, or has ended."""
+        self.is_starting = False
+        """Somebody starts it, and it has not begun to live."""
         self._cluster = cluster
         self.lives = 0
         """How many there have been."""
@@ -122,6 +127,7 @@ class Process:
         if self.incarnation is not None:
             raise InvalidArgument(f"{self.name} runs already")
         self.lives += 1
+        self.is_starting = False
         incarnation = Incarnation(cluster.simulation, self.name, self.lives, self._crash)
         self.incarnation, self.failure = incarnation, None
         self._ended, self.stopping = trio.Event(), trio.Event()
@@ -155,6 +161,7 @@ class Process:
     async def supervise(self) -> None:
         """Run ``main`` until it ends, one way or another."""
         assert self.main is not None
+        settled = self.settled
         try:
             await self.main()
         except NodeCrashed:
@@ -163,6 +170,8 @@ class Process:
             self.failure = error
             self._cluster.simulation.event("failed", self.name, type(error).__name__)
             self._cluster.faults["process failed"] += 1
+        finally:
+            settled.set()
 
     def _crash(self, power_cut: bool) -> None:
         self.crash(power_cut=power_cut)
@@ -203,9 +212,10 @@ class SimulatedCluster:
         replication: Replication,
         on_durable: OnDurable | None,
         on_metadata: OnMetadata | None,
+        observer: Observer | None,
     ) -> None:
         self.simulation = simulation
-        self.network = SimNetwork(simulation, quality=quality)
+        self.network = SimNetwork(simulation, quality=quality, observer=observer)
         self.network.add_host(METADATA)
         self.tree = SimTree(on_metadata)
         self.replication = replication
@@ -276,6 +286,7 @@ class SimulatedCluster:
                 indexes=SimIndexes(process.platter, incarnation),
             ) as process.node,
         ):
+            process.settled.set()
             await process.stopping.wait()
 
     @asynccontextmanager
@@ -341,12 +352,12 @@ class SimulatedCluster:
             self.kill(name)
         if process.lives:
             await process.wait_ended()
-        lives = process.lives
-        self._nursery.start_soon(process.supervise, name=name)
+        if not process.is_starting:
+            process.is_starting, process.settled = True, trio.Event()
+            self._nursery.start_soon(process.supervise, name=name)
+        settled = process.settled
         if process.platter is not None:
-            # Simulated time is free, and a start that fails has no event of its own.
-            while process.node is None and (process.lives == lives or process.is_running):  # noqa: ASYNC110
-                await trio.sleep(0.001)
+            await settled.wait()
             if process.failure is not None:
                 raise process.failure
 
@@ -431,12 +442,14 @@ async def simulated_cluster(
     quality: LinkQuality | None = None,
     on_durable: OnDurable | None = None,
     on_metadata: OnMetadata | None = None,
+    observer: Observer | None = None,
 ) -> AsyncIterator[SimulatedCluster]:
     """A cluster of running bookies, for the body, inside a run of ``simulate`` or ``Simulation``, whose seed
     is the cluster's. ``replication`` is the clients' default.
 
     ``on_durable(bookie, path, offset, data)`` is called for everything that becomes durable, and
-    ``on_metadata(path, before, after)`` for each metadata write."""
+    ``on_metadata(path, before, after)`` for each metadata write. ``observer`` is told of every frame that
+    processes exchange (``wiretap.Observer``)."""
     simulation = current_simulation()
     copies = min(3, bookies)
     error: BaseException | None = None
@@ -449,6 +462,7 @@ async def simulated_cluster(
             replication=replication or Replication(copies, copies, copies // 2 + 1),
             on_durable=on_durable,
             on_metadata=on_metadata,
+            observer=observer,
         )
         try:
             for _ in range(bookies):

@@ -396,14 +396,15 @@ def _deterministic_trio(seed: int | str) -> Iterator[None]:
 @contextlib.contextmanager
 def _gc_resting() -> Iterator[None]:
     was_enabled = gc.isenabled()
+    # What the run before this one has made. It is in the youngest two generations, because while the
+    # collector rests nothing grows old; collected at once it would be in use still, and grow old by that.
+    gc.collect(1)
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
             gc.enable()
-        # While it rests nothing grows old, so the youngest two generations are all that the run has made.
-        gc.collect(1)
 
 
 # --- the forbidden --------------------------------------------------------------------------------

@@ -3,10 +3,14 @@
 ``History`` is filled while a workload runs; ``judge`` compares it with the whole log, read when everything
 is healed. It needs no knowledge of how logs are made, and takes time linear in the number of records:
 
-* two complete reads are equal, and everything a reader saw earlier is the beginning of that;
-* offsets are dense from 0; no record is there twice; none is there that nobody sent;
-* every acknowledged record is there, at the offset of its Ack; a record whose append failed definitely is
-  not; one whose outcome is unknown may be either;
+* two complete reads are equal, and everything a reader saw earlier is a part of that, without holes;
+* offsets are dense, from where the log was truncated; no record is there twice; none is there that nobody
+  sent;
+* every acknowledged record that was not truncated away is there, at the offset of its Ack; a record whose
+  append failed definitely is not; one whose outcome is unknown may be either;
+* the log begins where somebody truncated it: no earlier than the last that succeeded says, and no later than
+  anybody asked for;
+* nothing that was sent after the log was sealed is acknowledged;
 * of the records of one call a prefix is there, in their order;
 * epochs and timestamps never decrease along the log;
 * real time: a record that was acknowledged before another one was sent stands in front of it. Since the
@@ -51,7 +55,13 @@ class History:
     """What each reader saw, from the beginning of the log."""
     begun: dict[int, int] = attrs.Factory(dict)
     """Epoch -> the offset at which that leadership began."""
-    unknown: int = 0
+    truncated_to: int = 0
+    """The log was truncated here for certain."""
+    truncation_asked: int = 0
+    """It may have been truncated up to here."""
+    seal_asked: bool = False
+    sealed_at: int | None = None
+    """The place in the order of all events at which the log was sealed for certain."""
     _clock: int = 0
 
     def _tick(self) -> int:
@@ -76,6 +86,8 @@ class History:
         call.acks = list(acks)
         if len(acks) != len(call.names):
             raise Violation(f"{len(acks)} acknowledgements for {len(call.names)} records")
+        if self.sealed_at is not None and call.sent_at > self.sealed_at:
+            raise Violation(f"{call.names} was sent after the log was sealed, and is acknowledged as {acks}")
         for ack in acks:
             for epoch, offset in self.begun.items():
                 if epoch > ack.epoch and offset <= ack.offset:
@@ -88,18 +100,44 @@ class History:
         """It failed definitely."""
         call.is_refused = True
 
+    def on_truncated(self, before_offset: int) -> None:
+        """A truncation succeeded; ``truncation_asked`` was set before it began."""
+        self.truncated_to = max(self.truncated_to, before_offset)
+
+    def on_sealed(self) -> None:
+        """Sealing succeeded."""
+        if self.sealed_at is None:
+            self.sealed_at = self._tick()
+
     @property
     def acked(self) -> int:
+        """How many records were acknowledged."""
         return sum(len(call.acks) for call in self.calls)
+
+    @property
+    def confirmed_end(self) -> int:
+        """The offset behind the last record that was acknowledged."""
+        return max((ack.offset + 1 for call in self.calls for ack in call.acks), default=0)
+
+    @property
+    def open_ends(self) -> int:
+        """How many records were sent of which nobody was told what became of them."""
+        return sum(len(call.names) for call in self.calls if not call.acks and not call.is_refused)
 
 
 def judge(history: History, final: list[Record], again: list[Record]) -> None:
     """Violation if the log that was read in the end does not explain the history."""
     if final != again:
         raise Violation("two complete reads of a log that nobody writes differ")
+    base = final[0].offset if final else history.truncated_to
+    if not history.truncated_to <= base <= history.truncation_asked:
+        raise Violation(
+            f"the log begins at offset {base}; it was truncated at {history.truncated_to}, and nobody asked "
+            f"for more than {history.truncation_asked}"
+        )
     for index, record in enumerate(final):
-        if record.offset != index:
-            raise Violation(f"the record at place {index} has offset {record.offset}")
+        if record.offset != base + index:
+            raise Violation(f"the record at place {base + index} has offset {record.offset}")
     _never_decreasing("epoch", [record.epoch for record in final])
     _never_decreasing("timestamp", [record.timestamp for record in final])
     at: dict[bytes, int] = {}
@@ -112,11 +150,11 @@ def judge(history: History, final: list[Record], again: list[Record]) -> None:
             raise Violation(f"{name!r} is in the log, and nobody sent it")
     sent_at, answered_at = [0] * len(final), [0] * len(final)
     for call in history.calls:
-        _judge_call(call, at, final)
+        _judge_call(call, at, final, base)
         for name in call.names:
             if name in at:
-                sent_at[at[name]] = call.sent_at
-                answered_at[at[name]] = call.answered_at or 0
+                sent_at[at[name] - base] = call.sent_at
+                answered_at[at[name] - base] = call.answered_at or 0
     latest = 0
     for record, sent_then, answered in zip(final, sent_at, answered_at, strict=True):
         latest = max(latest, sent_then)
@@ -126,16 +164,26 @@ def judge(history: History, final: list[Record], again: list[Record]) -> None:
                 "stands in front of it"
             )
     for seen in history.reads:
-        if seen != final[: len(seen)]:
-            place = next(i for i, record in enumerate(seen) if i >= len(final) or record != final[i])
-            raise Violation(f"a reader saw {seen[place]} at {place}, which is not what the log has there")
+        _judge_read(seen, final, base)
 
 
-def _judge_call(call: Call, at: dict[bytes, int], final: list[Record]) -> None:
+def _judge_read(seen: list[Record], final: list[Record], base: int) -> None:
+    for before, record in itertools.pairwise(seen):
+        if record.offset != before.offset + 1:
+            raise Violation(f"a reader saw {record} right after {before}")
+    for record in seen:
+        place = record.offset - base
+        if place >= 0 and (place >= len(final) or record != final[place]):
+            raise Violation(f"a reader saw {record} at {record.offset}, which is not what the log has there")
+
+
+def _judge_call(call: Call, at: dict[bytes, int], final: list[Record], base: int) -> None:
     for name, ack in zip(call.names, call.acks, strict=False):
+        if ack.offset < base:
+            continue  # Truncated away.
         if name not in at:
             raise Violation(f"{name!r} was acknowledged at offset {ack.offset} and is lost")
-        record = final[at[name]]
+        record = final[at[name] - base]
         if (record.offset, record.position, record.epoch) != (ack.offset, ack.position, ack.epoch):
             raise Violation(f"{name!r} was acknowledged as {ack}, and the log has it as {record}")
     if call.is_refused:
@@ -143,6 +191,8 @@ def _judge_call(call: Call, at: dict[bytes, int], final: list[Record]) -> None:
             if name in at:
                 raise Violation(f"the append of {name!r} failed definitely, and it is at offset {at[name]}")
     places = [at.get(name) for name in call.names]
+    if base and base in places:
+        places = places[places.index(base) :]  # What is missing in front of it may have been truncated away.
     there = [place for place in places if place is not None]
     if places[: len(there)] != there or there != sorted(there):
         raise Violation(f"of the records of one call, {call.names}, these places are in the log: {places}")
@@ -151,4 +201,4 @@ def _judge_call(call: Call, at: dict[bytes, int], final: list[Record]) -> None:
 def _never_decreasing(what: str, values: Sequence[Any]) -> None:
     for index, (before, after) in enumerate(itertools.pairwise(values)):
         if after < before:
-            raise Violation(f"the {what} decreases at offset {index + 1}: {before} and then {after}")
+            raise Violation(f"the {what} decreases at place {index + 1}: {before} and then {after}")

@@ -2,7 +2,8 @@
 
 ``GodView`` is told of every block that becomes durable on a bookie's disk, of every write of the metadata
 store and of every acknowledgement, and raises ``Violation`` at the step that breaks a rule. It reads what the
-bookies wrote from the bytes on their disks, so it does not share their idea of it.
+bookies wrote from the bytes on their disks, so it does not share their idea of it. What processes tell each
+other is judged by ``wire_rules``, which stands on this view.
 
 On disks:
     ContentAgree        an entry has the same digest wherever it is stored
@@ -11,35 +12,46 @@ On disks:
 On the metadata of ledgers:
     ConfigOK            what is stored decodes, which checks the rules within one version
     MetaTransitions     only the legal edges; FragmentsMonotone, FragmentsFrozenInRecovery, ClosedImmutable
+    OneOwner            an open ledger is changed, and closed, by its creator only
     NoTruncation        no ledger ends below an acknowledged entry, nor is an entry acknowledged behind an end
     ClosedAtAckQuorum   every entry of a closed ledger is durable on its ack quorum (guaranteed mode:
                         GwqClosed, on all of its write quorum)
+    GwqTail             (guaranteed mode) so is every entry of a fragment that another one follows
+    PinRespected        no change of an ensemble takes an acknowledged entry below its ack quorum
 
 On the records of logs:
     ListCas             a write appends at most one ledger and removes only from the front; epochs never
-    decrease OnlyLastTwoOpen     every ledger before the last two of a list is closed
+                        decrease
+    OnlyLastTwoOpen     every ledger before the last two of a list is closed
+    TakeoverPrefixStable  when the epoch is raised every ledger listed before is closed. ClosedImmutable and
+                        ContentAgree see to it that nothing of them changes afterwards
 
 At each acknowledgement:
     AckedAtAckQuorum    the entry is durable on an ack quorum of the write set that the metadata names
-    LogAckedInList      its ledger is in the log's list
-    AckOrder            (ledgers) a ledger's acknowledgements have no gap: all entries below are as durable
+    AckOrder            all entries below it are as durable
+    LogAckedInList      its ledger is in the log's list: nobody serves before the list is written
+    LogOrder            no acknowledgement in a ledger comes later than one in a ledger listed behind it
 
-These hold as long as no disk loses what it synced. Runs with bit rot must leave the durability checks out.
+"Durable" is what was once synced. A copy that rots afterwards is the nemesis's doing, which keeps to a budget
+(``nemesis``); that it is told as damaged and read from elsewhere is judged by the readers.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 from bookie.core.block import BLOCK_HEADER_BYTES
-from bookie.core.records import ADD, FENCE, decode_add, decode_fence, decode_records
-from ledgerlog.model.layout import LEDGERS, ledger_id_of, ledger_path, log_record_path
-from ledgerlog.model.ledger import LedgerMetadata, LedgerState
+from bookie.core.records import ADD, FENCE, decode_fence, decode_records
+from ledgerlog.model.layout import LEDGERS, ledger_id_of, log_record_path
+from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.testing.metadata import SimTree
+from ledgerlog.testing.process import Incarnation
 from ledgerlog.wire.entries import decode_entries_untrusted
-from ledgerlog.wire.frame import RECOVERY, Frame
+from ledgerlog.wire.frame import HEADER, RECOVERY, Frame, Header
 
 __all__ = ["GodView", "Violation"]
 
@@ -62,24 +74,48 @@ class Violation(AssertionError):
 
 
 class GodView:
-    """Pass ``on_durable`` and ``on_metadata`` to ``simulated_cluster``, and call ``on_ack``."""
+    """Pass ``on_durable`` and ``on_metadata`` to ``simulated_cluster``; call ``look_at`` and ``on_ack``."""
 
     def __init__(self) -> None:
         self.checks: Counter[str] = Counter()
         """How often each rule was looked at."""
         self.edges: Counter[str] = Counter()
         """How often each edge of a ledger's life was taken."""
-        self._value: Callable[[str], bytes | None] = lambda path: None
+        self.violation: Violation | None = None
+        """The first that was found: whatever else a run ends of is its consequence."""
+        self.ledgers: dict[int, LedgerMetadata] = {}
+        """The metadata of every ledger that is not deleted, as the store has it."""
+        self.frozen: dict[int, Fragment] = {}
+        """Of each ledger that was ever in recovery, the last fragment when that began."""
+        self.creators: dict[int, Incarnation | None] = {}
+        self.acked: dict[int, int] = {}
+        """The highest acknowledged entry of each ledger."""
+        self.acked_by_quorum: dict[int, int] = {}
+        """The highest that was acknowledged before its ledger was closed."""
+        self.last_verdict: dict[int, int] = {}
+        """The lowest entry of a ledger of which it is proven that it was never acknowledged, nor ever will
+        be; kept by ``wire_rules``."""
+        self.prove_close: Callable[[LedgerMetadata, Incarnation | None], None] = lambda closed, who: None
+        """Asked whether a recoverer may close a ledger so; ``wire_rules`` can tell."""
+        self._tree = SimTree()
         self._holders: dict[tuple[int, int], dict[str, None]] = {}
         self._digests: dict[tuple[int, int], int] = {}
         self._fenced: dict[tuple[str, int], None] = {}
         self._blocks: dict[tuple[str, int, int], bytes] = {}
-        self._acked: dict[int, int] = {}
+        self._logs: dict[int, LogMetadata] = {}
         self._incarnations: dict[str, int] = {}
+        self._log_acks: dict[int, tuple[int, float]] = {}
 
-    def look_at(self, value: Callable[[str], bytes | None]) -> None:
-        """Where the metadata store's values are read (``SimTree.value``)."""
-        self._value = value
+    def look_at(self, tree: SimTree) -> None:
+        """Where the metadata lies; tells who writes it."""
+        self._tree = tree
+
+    def violate(self, rule: str, what: str) -> NoReturn:
+        """A rule is broken."""
+        violation = Violation(f"{rule}: {what}")
+        if self.violation is None:
+            self.violation = violation
+        raise violation
 
     # --- disks --------------------------------------------------------------------------------
 
@@ -97,12 +133,13 @@ class GodView:
             if record.kind == FENCE:
                 self._fenced[bookie, decode_fence(record, path).ledger_id] = None
             elif record.kind == ADD:
-                _, header = decode_add(record, segment=segment, sequence=sequence, path=path)
+                header = Header._make(HEADER.unpack_from(record.body))
                 self.checks["FenceDurable"] += 1
                 if (bookie, header.ledger_id) in self._fenced and not header.flags & RECOVERY:
-                    raise Violation(
-                        f"FenceDurable: {bookie} stored entries {header.first}..{header.last} of ledger "
-                        f"{header.ledger_id} behind its fence"
+                    self.violate(
+                        "FenceDurable",
+                        f"{bookie} stored entries {header.first}..{header.last} of ledger "
+                        f"{header.ledger_id} behind its fence",
                     )
                 entries = decode_entries_untrusted(Frame(header, record.body))
                 for entry_id, digest in zip(entries.ids, entries.digests, strict=True):
@@ -112,30 +149,59 @@ class GodView:
         key = (ledger_id, entry_id)
         self.checks["ContentAgree"] += 1
         if self._digests.setdefault(key, digest) != digest:
-            raise Violation(f"ContentAgree: {bookie} stored another entry {entry_id} of ledger {ledger_id}")
+            self.violate("ContentAgree", f"{bookie} stored another entry {entry_id} of ledger {ledger_id}")
         self._holders.setdefault(key, {})[bookie] = None
+
+    def is_fenced(self, bookie: str, ledger_id: int) -> bool:
+        """Whether a fence is durable."""
+        return (bookie, ledger_id) in self._fenced
+
+    def is_held(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry is durable on a bookie."""
+        return bookie in self._holders.get((ledger_id, entry_id), {})
+
+    def digest_of(self, ledger_id: int, entry_id: int) -> int | None:
+        """The digest of an entry that is durable somewhere."""
+        return self._digests.get((ledger_id, entry_id))
 
     def holders(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
         """The bookies of the entry's write set on which it is durable."""
         held = self._holders.get((metadata.ledger_id, entry_id), {})
         return [bookie for bookie in metadata.bookies_of(entry_id) if bookie in held]
 
+    def require_copies(
+        self, rule: str, metadata: LedgerMetadata, entries: Iterable[int], copies: int, what: str
+    ) -> None:
+        """Violation unless each entry is durable on so many bookies of its write set."""
+        for entry_id in entries:
+            self.checks[rule] += 1
+            holders = self.holders(metadata, entry_id)
+            if len(holders) < copies:
+                self.violate(
+                    rule,
+                    f"ledger {metadata.ledger_id} ({metadata.replication}) {what}, and entry {entry_id} is "
+                    f"durable on {holders} of {metadata.bookies_of(entry_id)}",
+                )
+
     # --- metadata -----------------------------------------------------------------------------
 
     def on_metadata(self, path: str, before: bytes | None, after: bytes | None) -> None:
         """A node of the metadata store was written."""
         room, *components = path.split("/")
-        if room == LEDGERS and after is not None:
+        if room == LEDGERS:
             ledger_id = ledger_id_of(*components)
-            new = LedgerMetadata.decode_untrusted(after, ledger_id)
-            old = None if before is None else LedgerMetadata.decode_untrusted(before, ledger_id)
-            self._on_ledger(old, new)
-        elif room == _LOG_RECORDS and after is not None:
+            old = self.ledgers.pop(ledger_id, None)
+            if after is not None:
+                new = self.ledgers[ledger_id] = LedgerMetadata.decode_untrusted(after, ledger_id)
+                self._on_ledger(old, new)
+        elif room == _LOG_RECORDS:
             incarnation = int(components[0], 16)
-            record = LogMetadata.decode_untrusted(after, incarnation)
-            self._incarnations[record.name] = incarnation
-            if before is not None:
-                self._on_log(LogMetadata.decode_untrusted(before, incarnation), record)
+            known = self._logs.pop(incarnation, None)
+            if after is not None:
+                record = self._logs[incarnation] = LogMetadata.decode_untrusted(after, incarnation)
+                self._incarnations[record.name] = incarnation
+                if known is not None:
+                    self._on_log(known, record)
 
     def _on_ledger(self, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
         ledger_id = new.ledger_id
@@ -143,38 +209,84 @@ class GodView:
 
         def require(holds: bool, rule: str) -> None:
             if not holds:
-                raise Violation(f"{rule}: ledger {ledger_id} went from {old} to {new}")
+                self.violate(rule, f"ledger {ledger_id} went from {old} to {new}")
 
         if old is None:
             self.edges["none > OPEN"] += 1
+            self.creators[ledger_id] = self._tree.writer
             require(new.state is LedgerState.OPEN, "MetaTransitions")
             return
         self.edges[f"{old.state.value} > {new.state.value}"] += 1
-        require((old.state, new.state) in _EDGES, "MetaTransitions")
+        if old.state is LedgerState.CLOSED:
+            # Repair may replace bookies in the fragments of a closed ledger, and nothing else.
+            require(new.state is LedgerState.CLOSED and new.last_entry == old.last_entry, "ClosedImmutable")
+            require(
+                [fragment.first_entry for fragment in old.fragments]
+                == [fragment.first_entry for fragment in new.fragments],
+                "ClosedImmutable",
+            )
+        else:
+            require((old.state, new.state) in _EDGES, "MetaTransitions")
+            self._on_fragments(old, new)
         require(old.replication == new.replication and old.key == new.key, "MetaTransitions")
         if new.state is LedgerState.IN_RECOVERY:
-            require(old.fragments == new.fragments, "FragmentsFrozenInRecovery")
+            require(old.last_fragment == new.last_fragment, "FragmentsFrozenInRecovery")
+            self.frozen.setdefault(ledger_id, new.last_fragment)
+        elif old.state is LedgerState.OPEN:
+            self.checks["OneOwner"] += 1
+            is_repair = new.state is LedgerState.OPEN and old.last_fragment == new.last_fragment
+            require(is_repair or self._tree.writer is self.creators.get(ledger_id), "OneOwner")
+        if new.last_entry is not None and old.last_entry is None:
+            self._on_close(old.state, new)
+
+    def _on_fragments(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
         kept = len(old.fragments) - 1
-        require(old.fragments[:kept] == new.fragments[:kept], "FragmentsMonotone")
-        last = old.fragments[-1]
-        require(
-            new.fragments[kept].first_entry == last.first_entry or len(new.fragments) > kept + 1,
-            "FragmentsMonotone",
+        last, first_changed = old.last_fragment, new.fragments[kept].first_entry
+        starts = [fragment.first_entry for fragment in new.fragments[: kept + 1]]
+        if (
+            starts[:kept] != [fragment.first_entry for fragment in old.fragments[:kept]]
+            or first_changed < last.first_entry
+            or (first_changed > last.first_entry and len(new.fragments) == kept + 1)
+        ):
+            self.violate("FragmentsMonotone", f"ledger {new.ledger_id} went from {old} to {new}")
+        replication = new.replication
+        if old.fragments != new.fragments:
+            known = self.acked.get(new.ledger_id, -1)
+            self.require_copies(
+                "PinRespected",
+                new,
+                range(last.first_entry, known + 1),
+                replication.ack_quorum,
+                "got another ensemble",
+            )
+        if replication.guaranteed and len(new.fragments) > len(old.fragments):
+            self.require_copies(
+                "GwqTail",
+                new,
+                range(last.first_entry, new.last_fragment.first_entry),
+                replication.write_quorum,
+                f"got a fragment from {new.last_fragment.first_entry} on",
+            )
+
+    def _on_close(self, old_state: LedgerState, new: LedgerMetadata) -> None:
+        assert new.last_entry is not None
+        known = self.acked.get(new.ledger_id, -1)
+        self.checks["NoTruncation"] += 1
+        if new.last_entry < known:
+            self.violate(
+                "NoTruncation",
+                f"ledger {new.ledger_id} was closed at {new.last_entry}, and {known} is acknowledged",
+            )
+        replication = new.replication
+        self.require_copies(
+            "GwqClosed" if replication.guaranteed else "ClosedAtAckQuorum",
+            new,
+            range(new.last_entry + 1),
+            replication.write_quorum if replication.guaranteed else replication.ack_quorum,
+            f"was closed at {new.last_entry}",
         )
-        require(new.fragments[kept].first_entry >= last.first_entry, "FragmentsMonotone")
-        if new.last_entry is not None:
-            require(new.last_entry >= self._acked.get(ledger_id, -1), "NoTruncation")
-            replication = new.replication
-            copies = replication.write_quorum if replication.guaranteed else replication.ack_quorum
-            rule = "GwqClosed" if replication.guaranteed else "ClosedAtAckQuorum"
-            for entry_id in range(new.last_entry + 1):
-                self.checks[rule] += 1
-                holders = self.holders(new, entry_id)
-                if len(holders) < copies:
-                    raise Violation(
-                        f"{rule}: ledger {ledger_id} was closed at {new.last_entry}, and entry {entry_id} is "
-                        f"durable on {holders} of {new.bookies_of(entry_id)}"
-                    )
+        if old_state is LedgerState.IN_RECOVERY:
+            self.prove_close(new, self._tree.writer)
 
     def _on_log(self, old: LogMetadata, new: LogMetadata) -> None:
         self.checks["ListCas"] += 1
@@ -183,45 +295,79 @@ class GodView:
         kept = [ledger_id for ledger_id in before if ledger_id in after]
         added = after[len(kept) :]
         if after[: len(kept)] != kept or before[len(before) - len(kept) :] != kept or len(added) > 1:
-            raise Violation(f"ListCas: the list of log {new.name} went from {before} to {after}")
+            self.violate("ListCas", f"the list of log {new.name} went from {before} to {after}")
         if new.epoch < old.epoch or new.epoch > old.epoch + 1:
-            raise Violation(f"ListCas: the epoch of log {new.name} went from {old.epoch} to {new.epoch}")
+            self.violate("ListCas", f"the epoch of log {new.name} went from {old.epoch} to {new.epoch}")
         if added and added[0] in before:
-            raise Violation(f"ListCas: log {new.name} lists ledger {added[0]} twice")
-        for ledger_id in after[:-2]:
-            self.checks["OnlyLastTwoOpen"] += 1
-            value = self._value(ledger_path(ledger_id))
-            if value is not None and not LedgerMetadata.decode_untrusted(value, ledger_id).is_closed:
-                raise Violation(f"OnlyLastTwoOpen: log {new.name} lists {after}; {ledger_id} is open")
+            self.violate("ListCas", f"log {new.name} lists ledger {added[0]} twice")
+        rule, settled = "OnlyLastTwoOpen", after[:-2]
+        if new.epoch > old.epoch:
+            rule, settled = "TakeoverPrefixStable", kept
+        for ledger_id in settled:
+            self.checks[rule] += 1
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is not None and not ledger.is_closed:
+                self.violate(
+                    rule, f"log {new.name} lists {after} in epoch {new.epoch}; {ledger_id} is not closed"
+                )
 
     # --- acknowledgements ---------------------------------------------------------------------
 
-    def on_ack(self, ledger_id: int, entry_id: int, log: str | None = None) -> None:
-        """Somebody was told that the entry is durable."""
-        value = self._value(ledger_path(ledger_id))
-        if value is None:
-            raise Violation(f"entry {entry_id} was acknowledged; there is no ledger {ledger_id}")
-        metadata = LedgerMetadata.decode_untrusted(value, ledger_id)
-        if metadata.last_entry is not None and entry_id > metadata.last_entry:
-            raise Violation(
-                f"NoTruncation: entry {entry_id} of ledger {ledger_id} was acknowledged, and the ledger is "
-                f"closed at {metadata.last_entry}"
-            )
-        known = self._acked.get(ledger_id, -1)
-        for each in range(min(known + 1, entry_id), entry_id + 1):
-            self.checks["AckedAtAckQuorum"] += 1
-            holders = self.holders(metadata, each)
-            if len(holders) < metadata.replication.ack_quorum:
-                raise Violation(
-                    f"AckedAtAckQuorum: entry {entry_id} of ledger {ledger_id} was acknowledged, and "
-                    f"{each} is durable on {holders} of {metadata.bookies_of(each)}"
+    def on_ack(self, ledger_id: int, entry_id: int, log: str | None = None, *, now: float = 0.0) -> None:
+        """Somebody is told that the entry is durable."""
+        known = self.acked.get(ledger_id, -1)
+        verdict = self.last_verdict.get(ledger_id)
+        metadata = self.ledgers.get(ledger_id)
+        # Of an entry that another recoverer kept, its owner may learn that it is there.
+        is_adopted = metadata is not None and metadata.is_closed
+        if not is_adopted:
+            self.acked_by_quorum[ledger_id] = max(self.acked_by_quorum.get(ledger_id, -1), entry_id)
+            if verdict is not None and entry_id >= verdict:
+                self.violate(
+                    "NegativeReadFinal",
+                    f"entry {entry_id} of ledger {ledger_id} is acknowledged, and bookies proved to a "
+                    f"recoverer that {verdict} never is",
                 )
-        self._acked[ledger_id] = max(known, entry_id)
+        if metadata is None:
+            # Deleted: its writer notices at its next metadata write.
+            if ledger_id not in self.creators:
+                self.violate("AckedAtAckQuorum", f"entry {entry_id} is acknowledged in no ledger {ledger_id}")
+        else:
+            if metadata.last_entry is not None and entry_id > metadata.last_entry:
+                self.violate(
+                    "NoTruncation",
+                    f"entry {entry_id} of ledger {ledger_id} is acknowledged, and the ledger is closed at "
+                    f"{metadata.last_entry}",
+                )
+            self.require_copies(
+                "AckedAtAckQuorum",
+                metadata,
+                range(min(known + 1, entry_id), entry_id + 1),
+                metadata.replication.ack_quorum,
+                f"acknowledged entry {entry_id}",
+            )
+        self.acked[ledger_id] = max(known, entry_id)
         if log is not None:
-            self.checks["LogAckedInList"] += 1
-            incarnation = self._incarnations[log]
-            record = self._value(log_record_path(incarnation))
-            assert record is not None
-            listed = LogMetadata.decode_untrusted(record, incarnation)
-            if listed.index_of(ledger_id) is None:
-                raise Violation(f"LogAckedInList: a record was acknowledged in {ledger_id}, not listed")
+            self._on_log_ack(log, ledger_id, now)
+
+    def _on_log_ack(self, log: str, ledger_id: int, now: float) -> None:
+        self.checks["LogAckedInList"] += 1
+        incarnation = self._incarnations[log]
+        record = self._logs.get(incarnation)
+        index = None if record is None else record.index_of(ledger_id)
+        if record is None or index is None:
+            if ledger_id in self.ledgers:
+                self.violate("LogAckedInList", f"a record is acknowledged in ledger {ledger_id}, not listed")
+            return  # Truncated away, or deleted, since.
+        latest, then = self._log_acks.get(incarnation, (ledger_id, now))
+        latest_index = record.index_of(latest)
+        # Who is told at one moment is told in any order.
+        self.checks["LogOrder"] += 1
+        if latest_index is not None and index < latest_index and now > then:
+            self.violate(
+                "LogOrder",
+                f"a record of log {log} is acknowledged in ledger {ledger_id} at {now:.6f}, and one in "
+                f"{latest}, which is listed behind it, was at {then:.6f}",
+            )
+        if latest_index is None or index > latest_index:
+            self._log_acks[incarnation] = (ledger_id, now)

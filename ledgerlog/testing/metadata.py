@@ -49,16 +49,25 @@ class SimTree(MemoryTree):
 
     def __init__(self, on_write: OnWrite | None = None) -> None:
         super().__init__()
+        self.writer: Incarnation | None = None
+        """Who makes the write that is being told of."""
         self._on_write = on_write
+        self._owners: dict[MemorySession, Incarnation] = {}
+
+    def on_behalf_of(self, session: MemorySession, incarnation: Incarnation) -> None:
+        """What is written in this session is written by this process."""
+        self._owners[session] = incarnation
 
     def _apply(self, operations: Sequence[Operation], session: MemorySession) -> list[int]:
         before = {operation.path: self.value(operation.path) for operation in operations}
         versions = super()._apply(operations, session)
         if self._on_write is not None:
+            self.writer = self._owners.get(session)
             for path, old in before.items():
                 new = self.value(path)
                 if new != old:
                     self._on_write(path, old, new)
+            self.writer = None
         return versions
 
     def value(self, path: str) -> bytes | None:
@@ -76,6 +85,7 @@ class SimStore:
 
     def __init__(self, tree: SimTree, network: SimNetwork, incarnation: Incarnation) -> None:
         self.inner = MemoryStore(tree)
+        self._tree = tree
         self.lost_share = 0.0
         """So many of the writes lose their answer, or, as often, never arrive."""
         self.lost_writes = 0
@@ -145,6 +155,7 @@ class SimStore:
             failure: LedgerLogError | None = None
             try:
                 # An effect and the knowledge of it are one step: the inner store acts without waiting after.
+                self._tree.on_behalf_of(self.inner.session, incarnation)
                 with trio.CancelScope(shield=True):
                     result = await call()
                 if is_write:

@@ -42,6 +42,7 @@ from ledgerlog.net.turns import Turns, send_all_of
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.links import Link, LinkQuality
 from ledgerlog.testing.process import Incarnation
+from ledgerlog.testing.wiretap import Conversation, Observer, Tap
 
 __all__ = ["EVERYBODY", "SimNetwork"]
 
@@ -66,8 +67,11 @@ class SimNetwork:
         *,
         quality: LinkQuality | None = None,
         buffer_bytes: int = 256 * KIB,
+        observer: Observer | None = None,
     ) -> None:
         self.simulation = simulation
+        self.observer = observer
+        """Is told of every frame on every connection."""
         self.quality = quality or LinkQuality()
         self.buffer_bytes = buffer_bytes
         self.random = simulation.random("network")
@@ -223,6 +227,10 @@ class SimNetwork:
             raise ConnectionLost(f"cannot connect to {address}: {refusal}")
         number, self._next_connection = self._next_connection, self._next_connection + 1
         there, back = _Channel(self, host, target), _Channel(self, target, host)
+        if self.observer is not None:
+            conversation = Conversation(incarnation, listener.incarnation, number)
+            there.tap = Tap(self.observer, conversation, is_reply=False)
+            back.tap = Tap(self.observer, conversation, is_reply=True)
         mine = _End(incarnation, target, address, number, incoming=back, outgoing=there)
         theirs = _End(listener.incarnation, host, f"{host}#{number}", number, incoming=there, outgoing=back)
         mine.other, theirs.other = theirs, mine
@@ -287,6 +295,7 @@ class _Channel:
         "receiver",
         "sender",
         "stalled",
+        "tap",
         "unread",
         "writers",
     )
@@ -305,6 +314,7 @@ class _Channel:
         self.offset = 0  # of the first unread byte in the first chunk
         self.unread = 0
         self.is_finished = False
+        self.tap: Tap | None = None
         self.readers = ParkingLot()
         self.writers = ParkingLot()
 
@@ -333,6 +343,8 @@ class _Channel:
             self._send(data[at:])
         else:
             self._send(data)
+        if self.tap is not None:
+            self.tap.sent(data)
         return before - room
 
     def put_control(self, piece: Piece) -> None:
@@ -413,6 +425,8 @@ class _Channel:
                 self.offset = 0
         self.unread -= filled
         self.writers.unpark_all()
+        if self.tap is not None:
+            self.tap.received(filled)
         return filled
 
     def lose(self) -> None:

@@ -54,16 +54,17 @@ class Incarnation:
         self._dies_before = False
         self._dies_after = False
         self._dies_by_power_cut = False
+        self._counts_writes_only = False
 
     def check(self) -> None:
         """Every door begins with this."""
         if self.is_dead:
             raise NodeCrashed(f"{self.process} is dead")
 
-    def enter_door(self) -> None:
-        """As ``check``, in front of an effect at which a crash may be planned."""
+    def enter_door(self, *, is_write: bool = False) -> None:
+        """As ``check``, in front of an effect at which a crash may be planned. ``is_write``: on a disk."""
         self.check()
-        if self._doors_left:
+        if self._doors_left and (is_write or not self._counts_writes_only):
             self._doors_left -= 1
             if not self._doors_left:
                 if self._dies_before:
@@ -78,10 +79,14 @@ class Incarnation:
             self._on_crash(self._dies_by_power_cut)
         self.check()
 
-    def crash_at_door(self, count: int, *, before: bool, power_cut: bool = False) -> None:
+    def crash_at_door(
+        self, count: int, *, before: bool, power_cut: bool = False, writes_only: bool = False
+    ) -> None:
         """Die at the ``count``-th effect from now on, before it or right after it; with ``power_cut`` the
-        machine as well. A write to the disk is in the page cache before its door."""
+        machine as well; with ``writes_only`` only writes to the disk count. A write to the disk is in the
+        page cache before its door."""
         assert count > 0
+        self._counts_writes_only = writes_only
         self._dies_by_power_cut = power_cut
         self._doors_left = count
         self._dies_before = before

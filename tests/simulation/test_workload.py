@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 
 import attrs
@@ -20,61 +22,110 @@ from ledgerlog.core.pending import PendingAdds
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record, moment
+from ledgerlog.testing import invariants, wire_rules
 from ledgerlog.testing.disk import SimDisk
 from ledgerlog.testing.history import History, judge
 from ledgerlog.testing.invariants import Violation
-from ledgerlog.testing.workload import Report, run_seed, vacuity
+from ledgerlog.testing.shrink import shrink, way_of
+from ledgerlog.testing.swarm import FAULTS, Size
+from ledgerlog.testing.workload import WORKLOADS, Report, run_seed, vacuity
 from ledgerlog.wire.frame import Status
 
-SEEDS = range(7)
-FOUND: tuple[int, ...] = ()
+SMALL = range(60)
+FULL = range(4)
+FOUND: tuple[tuple[int, Size], ...] = ((2001, Size.SMALL), (2080, Size.SMALL))
 """Seeds that once failed, for ever."""
 
 
 @pytest.fixture(scope="module")
 def reports() -> list[Report]:
-    return [run_seed(seed) for seed in (*SEEDS, *FOUND)]
+    return [
+        *(run_seed(seed, size=Size.SMALL) for seed in SMALL),
+        *(run_seed(seed) for seed in FULL),
+        *(run_seed(seed, size=size) for seed, size in FOUND),
+    ]
 
 
-def test_contending_leaders_under_faults_make_one_history(reports: list[Report]) -> None:
+def test_the_system_keeps_its_promises_under_faults(reports: list[Report]) -> None:
     for report in reports:
         if report.failure is not None:
             raise report.failure
 
 
 def test_the_batch_is_not_vacuous(reports: list[Report]) -> None:
-    lacking = vacuity(reports)
-    assert not [line for line in lacking if line.split(":")[0] in ("acked", "takeovers", "followed")], lacking
-    assert sum(sum(report.faults.values()) for report in reports) > 30
-    assert all(report.checks["AckedAtAckQuorum"] for report in reports)
+    assert not vacuity(reports)
+    faults = Counter(kind for report in reports for kind in report.faults)
+    assert sum(faults.values()) > len(reports)
+    assert faults.keys() >= set(FAULTS) - {"depose", "reset at a fence", "cut off"}  # They count as others.
+    workloads = {name for report in reports for name in report.swarm.workloads}
+    assert workloads == set(WORKLOADS)
+
+
+def test_every_rule_is_looked_at(reports: list[Report]) -> None:
+    looked = Counter[str]()
+    for report in reports:
+        looked.update(report.checks)
+    pages = f"{invariants.__doc__}{wire_rules.__doc__}"
+    rules = re.findall(r"^    ([A-Z][A-Za-z]+)  +\w", pages, flags=re.MULTILINE)
+    assert len(rules) >= 30
+    # What decoding checks, and what is said of another rule's check.
+    told_by_others = {"ConfigOK", "AckOrder", "AckedReadable"}
+    assert not [rule for rule in rules if not looked[rule] and rule not in told_by_others]
 
 
 def test_the_same_seed_is_the_same_run_and_looking_closer_does_not_change_it(reports: list[Report]) -> None:
-    for report in reports[:1]:
-        again = run_seed(report.seed)
+    for report in reports[:3]:
+        again = run_seed(report.seed, size=Size.SMALL)
         assert (again.trace_hash, again.events, again.counts) == (
             report.trace_hash,
             report.events,
             report.counts,
         )
-        strict = run_seed(report.seed, is_strict=True)
+        strict = run_seed(report.seed, size=Size.SMALL, is_strict=True)
         assert (strict.events, strict.counts) == (report.events, report.counts)
 
 
-@pytest.mark.processes
-def test_the_runs_are_the_same_in_another_process_with_another_hash_seed(reports: list[Report]) -> None:
+def test_leaving_faults_out_changes_nothing_of_what_the_others_draw() -> None:
+    whole = run_seed(7)
+    assert len(whole.plan) > 3
+    kept = whole.plan[0].number
+    part = run_seed(7, only=[kept])
+    assert [fault.number for fault in part.plan] == [kept]
+    assert part.told == whole.told[: len(part.told)]
+    assert not run_seed(7, only=[]).told
+
+
+# --- determinism ------------------------------------------------------------------------------------
+
+
+def hashes_in_another_process(hash_seed: str, seeds: range) -> list[str]:
+    """The trace hashes of small runs, as a process of its own finds them."""
     program = (
+        "from ledgerlog.testing.swarm import Size\n"
         "from ledgerlog.testing.workload import run_seed\n"
-        "print(*(run_seed(seed).trace_hash for seed in range(3)))"
+        f"for seed in {seeds!r}: print(run_seed(seed, size=Size.SMALL).trace_hash)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": "4711"},
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [report.trace_hash for report in reports[:3]]
+    return done.stdout.split()
+
+
+@pytest.mark.processes
+def test_the_runs_are_the_same_in_another_process_with_another_hash_seed(reports: list[Report]) -> None:
+    assert hashes_in_another_process("4711", SMALL[:12]) == [report.trace_hash for report in reports[:12]]
+
+
+@pytest.mark.soak
+def test_a_hundred_runs_are_the_same_in_two_processes_with_other_hash_seeds() -> None:
+    seeds = range(100)
+    first, second = (hashes_in_another_process(hash_seed, seeds) for hash_seed in ("1", "2"))
+    assert len(set(first)) == len(seeds)
+    assert first == second
 
 
 @pytest.mark.soak
@@ -85,13 +136,21 @@ def test_many_more_seeds(start: int) -> None:
     assert not vacuity(batch)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("start", range(10_000, 12_000, 200))
+def test_many_more_small_seeds(start: int) -> None:
+    batch = [run_seed(seed, size=Size.SMALL) for seed in range(start, start + 200)]
+    assert not [(report.seed, report.failure) for report in batch if not report.is_ok]
+    assert not vacuity(batch)
+
+
 # --- planted bugs: what finds nothing must be shown to find something -------------------------------
 
 
 def seeds_until_found(most: int = 30) -> int:
     """How many seeds it takes until one fails by a Violation."""
     for seed in range(most):
-        failure = run_seed(seed).failure
+        failure = run_seed(seed, size=Size.SMALL).failure
         if isinstance(failure, Violation):
             return seed + 1
         assert failure is None or isinstance(failure, Exception), failure
@@ -118,6 +177,25 @@ def test_a_disk_that_lies_about_its_syncs_is_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(SimDisk, "write_sync", lying)
     assert seeds_until_found() == 1
+
+
+def test_a_failing_run_is_shrunk_to_the_faults_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_seed(7)
+    needed = {whole.plan[1].number, whole.plan[-1].number}
+
+    def run(numbers: tuple[int, ...]) -> Report:
+        failure = Violation("Rule: broken") if needed <= set(numbers) else Violation("Other: broken")
+        return attrs.evolve(whole, failure=failure if numbers else None)
+
+    failed = attrs.evolve(whole, failure=Violation("Rule: broken, in words that differ"))
+    shrunk = shrink(failed, run=run)
+    assert set(shrunk.numbers) == needed
+    assert shrunk.is_minimal
+    assert way_of(shrunk.report) == "Rule"
+    assert shrunk.attempts < 100
+    few = shrink(failed, run=run, attempts_max=2)
+    assert needed <= set(few.numbers)
+    assert not few.is_minimal
 
 
 def test_a_writer_that_asks_for_one_copy_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +236,22 @@ def read_something_else(history: History, final: list[Record]) -> None:
     history.reads.append([record(0, b"a"), record(1, b"c")])
 
 
+def truncate_too_much(history: History, final: list[Record]) -> None:
+    history.truncation_asked = 0
+    del final[0]
+
+
+def truncate_too_little(history: History, final: list[Record]) -> None:
+    history.truncation_asked = 1
+    history.on_truncated(1)
+
+
+def seal_and_go_on(history: History, final: list[Record]) -> None:
+    history.on_sealed()
+    found = record(2, b"c")
+    history.on_acks(history.on_send([b"c"]), [ack(found)])
+
+
 def swap(history: History, final: list[Record]) -> None:
     final[:] = [record(0, b"b"), record(1, b"a")]
     for call, found in zip(history.calls, reversed(final), strict=True):
@@ -171,19 +265,26 @@ def swap(history: History, final: list[Record]) -> None:
         (lambda history, final: final.append(record(2, b"a")), "twice"),
         (lambda history, final: final.append(record(2, b"z")), "nobody sent"),
         (lambda history, final: final.append(record(3, b"z")), "has offset"),
-        (lambda history, final: final.insert(0, final.pop()), "has offset"),
+        (lambda history, final: final.insert(0, final.pop()), "begins at offset 1"),
         (lambda history, final: final.__setitem__(0, record(0, b"a", 7)), "epoch decreases"),
         (refuse_one, "failed definitely"),
         (read_something_else, "a reader saw"),
         (swap, "stands in front"),
+        (truncate_too_much, "begins at offset 1"),
+        (truncate_too_little, "begins at offset 0"),
+        (seal_and_go_on, "after the log was sealed"),
     ],
 )
 def test_the_judge_finds(break_it: Callable[[History, list[Record]], object], words: str) -> None:
     history, final = two_records()
     judge(history, final, list(final))
-    break_it(history, final)
-    with pytest.raises(Violation, match=words):
+
+    def break_and_judge() -> None:
+        break_it(history, final)
         judge(history, final, list(final))
+
+    with pytest.raises(Violation, match=words):
+        break_and_judge()
 
 
 def test_the_judge_knows_deposed_leaders_unknown_outcomes_and_prefixes() -> None:
@@ -205,7 +306,7 @@ def test_the_judge_knows_deposed_leaders_unknown_outcomes_and_prefixes() -> None
 
 
 def test_the_command_prints_a_line_for_each_seed_and_a_summary(reports: list[Report]) -> None:
-    done = CliRunner().invoke(cli, ["simulate", "--seeds", "0:2", "--json"])
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "0:2", "--small", "--json"])
     assert done.exit_code == 0, done.output
     first, second, summary = map(json.loads, done.stdout.splitlines())
     assert [first["seed"], second["seed"]] == [0, 1]
@@ -216,15 +317,24 @@ def test_the_command_prints_a_line_for_each_seed_and_a_summary(reports: list[Rep
     assert (summary["seeds"], summary["failed"]) == (2, [])
 
 
-def test_the_command_tells_of_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_tells_of_a_failing_seed_and_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LedgerState, "add_refusal", lambda *args: Status.IO_ERROR)
-    monkeypatch.setattr("ledgerlog.testing.workload.WRITABLE_S", 5.0)
-    done = CliRunner().invoke(cli, ["simulate", "--seeds", "3"])
+    monkeypatch.setattr("ledgerlog.testing.world.CONVERGE_S", 5.0)
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "3", "--small", "--shrink"])
     assert done.exit_code == 1
     assert "seed 3: FAILED" in done.stdout
-    assert "ledgerlog simulate --seeds 3" in done.stderr
-    assert "the log takes no record" in done.stderr
+    assert "ledgerlog simulate --seeds 3 --small" in done.stderr
+    assert "Convergence" in done.stderr
     assert "last events:" in done.stderr
+    assert "it takes 0 faults; each of them is needed" in done.stderr
+    assert "ledgerlog simulate --seeds 3 --small --only ''" in done.stderr
+
+
+def test_one_seed_can_be_run_with_a_part_of_its_faults() -> None:
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "3", "--small", "--only", "1,2", "--json"])
+    assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(cli, ["simulate", "--seeds", "3:5", "--only", "1"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["simulate", "--seeds", "3", "--only", "x"]).exit_code == 2
 
 
 @pytest.mark.parametrize("text", ["", "a", "1:", ":2", "5:5", "6:5", "-1", "1:2:3"])

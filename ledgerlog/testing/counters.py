@@ -1,0 +1,225 @@
+"""A workload: a service as a user would write one, a state machine whose commands lie in a log.
+
+Several processes offer counters. The one that leads replays the log, and then answers commands: each adds a
+number to a named counter and is answered with the sum. Commands carry an id and are retried by their users
+until they are answered, by whichever process, so the state machine applies each id once. It takes a snapshot
+now and then (a record of its own), behind which the log is truncated.
+
+What must be so in the end: the log, replayed by somebody else, gives every answered command the answer that
+its user had, once; answers are in the order of real time; nothing is applied that nobody asked for. That is
+what a service promises its users, seen from where they stand.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+import trio
+
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.log.log import Log
+from ledgerlog.log.writer import LogWriter
+from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.world import World, retry
+
+__all__ = ["CounterState", "Counters"]
+
+LOG = "counters"
+NAMES = ("red", "green", "blue")
+
+
+@attrs.define(eq=False)
+class CounterState:
+    """The state machine: counters, and the answer to every command that was applied."""
+
+    counters: dict[str, int] = attrs.Factory(dict)
+    answers: dict[int, int] = attrs.Factory(dict)
+    next_offset: int = 0
+
+    def apply(self, offset: int, data: bytes) -> None:
+        """The next record of the log."""
+        assert offset >= self.next_offset, "records come in order"
+        self.next_offset = offset + 1
+        entry: dict[str, Any] = json.loads(data)
+        if "snapshot" in entry:
+            counters, answers = entry["snapshot"]
+            self.counters = dict(counters)
+            self.answers = {int(number): answer for number, answer in answers.items()}
+        elif entry["id"] not in self.answers:
+            name = entry["name"]
+            self.counters[name] = self.counters.get(name, 0) + entry["add"]
+            self.answers[entry["id"]] = self.counters[name]
+
+    def snapshot(self) -> bytes:
+        """A record that stands for all before it."""
+        return json.dumps({"snapshot": [self.counters, self.answers]}).encode()
+
+
+@attrs.define(eq=False)
+class _Command:
+    number: int
+    name: str
+    add: int
+    sent_at: int
+    answer: int | None = None
+    answered_at: int | None = None
+    done: trio.Event = attrs.Factory(trio.Event)
+
+    def encode(self) -> bytes:
+        return json.dumps({"id": self.number, "name": self.name, "add": self.add}).encode()
+
+
+class Counters:
+    """See ``world.Workload``."""
+
+    def __init__(self, world: World) -> None:
+        self.commands: list[_Command] = []
+        self._world = world
+        self._swarm = world.swarm
+        self._cluster = world.cluster
+        self._dice = world.simulation.random("counters")
+        self._services = [f"service-{number}" for number in range(1, self._swarm.clients + 1)]
+        self._pace_s = self._swarm.pace_s
+        self._clock = 0
+        self._is_over = False
+        self._wanted = trio.Event()
+        self._waiting: list[_Command] = []
+
+    @property
+    def clients(self) -> list[str]:
+        return self._services
+
+    async def prepare(self) -> None:
+        async with self._cluster.client("counter-maker") as client:
+            await client.create_log(LOG, roll=self._swarm.roll)
+        for name in self._services:
+            self._cluster.start(name, self._serve)
+        # Users are outside: they are never hurt, and go on asking until the trouble is over.
+        for user in range(1 + self._swarm.tasks):
+            self._world.nursery.start_soon(self._use, name=f"user {user}")
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    # --- users --------------------------------------------------------------------------------
+
+    async def _use(self) -> None:
+        dice = self._dice
+        while not self._is_over and len(self.commands) < self._swarm.records_max:
+            await trio.sleep(dice.expovariate(20))
+            number = len(self.commands)
+            command = _Command(number, dice.choice(NAMES), dice.randrange(1, 10), self._tick())
+            self.commands.append(command)
+            while command.answer is None and not self._is_over:
+                self._waiting.append(command)
+                self._wanted.set()
+                self._wanted = trio.Event()
+                with trio.move_on_after(dice.choice((0.05, 0.5, 2.0))):
+                    await command.done.wait()
+
+    def _answer(self, command: _Command, answer: int) -> None:
+        if command.answer is None:
+            command.answer, command.answered_at = answer, self._tick()
+            command.done.set()
+            self._world.counts["acked"] += 1
+        elif command.answer != answer:
+            raise Violation(f"command {command.number} was answered {command.answer} and then {answer}")
+
+    # --- the service --------------------------------------------------------------------------
+
+    async def _serve(self, client: Cluster) -> None:
+        world, dice = self._world, self._dice
+        while True:
+            try:
+                log = await client.open_log(LOG)
+                async with log.writer() as writer:
+                    world.counts["takeovers"] += 1
+                    world.event("serves", writer.epoch, writer.next_offset)
+                    with trio.move_on_after(dice.expovariate(1 / self._pace_s)):
+                        await self._lead(log, writer)
+            except LedgerLogError as error:
+                world.event("service failed", type(error).__name__)
+            await world.rest(dice.expovariate(4 / self._pace_s))
+
+    async def _lead(self, log: Log, writer: LogWriter) -> None:
+        state = await self._replay(log, writer)
+        self._world.counts["followed"] += state.next_offset
+        while True:
+            while not self._waiting:
+                await self._wanted.wait()
+            batch, self._waiting = self._waiting, []
+            wanted = list(dict.fromkeys(batch))
+            fresh = [command for command in wanted if command.number not in state.answers]
+            for command in wanted:
+                if command.number in state.answers:
+                    self._answer(command, state.answers[command.number])
+            records = [command.encode() for command in fresh]
+            snapshots = bool(records) and self._swarm.truncates and self._dice.random() < 0.1
+            for ack, data in zip(await writer.append_many(records), records, strict=True):
+                self._world.on_ack(ack, LOG)
+                state.apply(ack.offset, data)
+            for command in fresh:
+                self._answer(command, state.answers[command.number])
+            if snapshots:
+                ack = await writer.append(state.snapshot())
+                state.next_offset = ack.offset + 1
+                self._world.counts["snapshots"] += 1
+                await log.truncate(ack.offset)
+
+    async def _replay(self, log: Log, writer: LogWriter) -> CounterState:
+        """The state that the whole log makes, as far as it goes when a leadership begins."""
+        state, end = CounterState(), writer.next_offset
+        async with log.read(until=end) as records:
+            async for record in records:
+                state.apply(record.offset, record.data)
+        if state.next_offset != end:
+            raise Violation(
+                f"ReplayComplete: the leader of epoch {writer.epoch} begins at {end}, and the log can be "
+                f"replayed up to {state.next_offset}"
+            )
+        return state
+
+    # --- after it -----------------------------------------------------------------------------
+
+    async def judge(self, client: Cluster) -> None:
+        self._is_over = True
+        log = await client.open_log(LOG)
+        states: list[CounterState] = []
+
+        async def lead() -> None:
+            async with log.writer() as writer:
+                states.append(await self._replay(log, writer))
+
+        await retry(self._world, "leading the counters' log", lead)
+        self._check(states[0])
+
+    def _check(self, state: CounterState) -> None:
+        per_name: dict[str, list[_Command]] = {}
+        for number, answer in state.answers.items():
+            if number >= len(self.commands):
+                raise Violation(f"command {number} is in the log, and nobody gave it")
+            command = self.commands[number]
+            if command.answer not in (None, answer):
+                raise Violation(
+                    f"command {number} was answered {command.answer}, and the log says {answer}: it "
+                    "is lost, or another one was put in front of it"
+                )
+            per_name.setdefault(command.name, []).append(command)
+        for command in self.commands:
+            if command.answer is not None and command.number not in state.answers:
+                raise Violation(f"command {command.number} was answered {command.answer}, and is lost")
+        for name, commands in per_name.items():
+            if sum(command.add for command in commands) != state.counters[name]:
+                raise Violation(f"the counter {name} is {state.counters[name]}: a command counts twice")
+            latest = 0
+            for command in sorted(commands, key=lambda command: state.answers[command.number]):
+                latest = max(latest, command.sent_at)
+                if command.answered_at is not None and command.answered_at < latest:
+                    raise Violation(
+                        f"command {command.number} was answered before one that it counts was given"
+                    )
+        self._world.counts["commands judged"] += len(state.answers)

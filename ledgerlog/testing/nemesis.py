@@ -1,0 +1,310 @@
+"""The world doing its worst: which faults come when, and what each does.
+
+A run's faults are a *plan*, drawn before the run from the seed alone: numbered faults, each with a time and a
+kind. What a fault does exactly (to whom, for how long) it draws when it comes, from a generator of its own
+that is named by its number. So leaving some faults out changes nothing about what the others draw, and a
+failing run can be tried again with a part of its plan (``shrink``).
+
+Directed faults aim at what is known to break replicated logs; random ones rarely meet the moment:
+
+    depose               a leader stands still, is replaced and wakes up
+    late adds            what a client sends to some bookies is held back, and its rivals are woken: recovery
+                         decides while adds are on their way, and they arrive afterwards
+    reset at a fence     when a bookie has confirmed a fence the connections to another one break, so that its
+                         fence is lost and it is read unfenced
+    power cut after a fence   the bookie that has just confirmed a fence loses power, and comes back
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+import trio
+
+from ledgerlog.errors import LedgerLogError, StorageCorrupt, StorageError
+from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.metadata import METADATA
+from ledgerlog.testing.network import EVERYBODY
+from ledgerlog.testing.swarm import Swarm
+from ledgerlog.testing.world import World
+
+__all__ = ["Fault", "Nemesis", "draw_plan"]
+
+RESTART_S = 20.0
+"""A process that has not started by then is left alone until the next try."""
+
+
+SETTLE_S = 0.1
+
+
+@attrs.frozen
+class Fault:
+    """One fault of a plan."""
+
+    number: int
+    at_s: float
+    kind: str
+
+    def __str__(self) -> str:
+        return f"#{self.number} at {self.at_s:.3f} s: {self.kind}"
+
+
+def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
+    """The faults of a run, in the order of their times."""
+    faults: list[Fault] = []
+    at = random.expovariate(1 / swarm.gap_s)
+    while at < swarm.trouble_s and swarm.faults:
+        faults.append(Fault(len(faults), at, random.choice(swarm.faults)))
+        at += random.expovariate(1 / swarm.gap_s)
+    return tuple(faults)
+
+
+class Nemesis:
+    """Carries a plan out."""
+
+    def __init__(self, world: World, clients: list[str]) -> None:
+        self.told: list[str] = []
+        """What was done, for a person."""
+        self._world = world
+        self._cluster = world.cluster
+        self._clients = clients
+
+    async def make_trouble(self, plan: tuple[Fault, ...]) -> None:
+        """Until the time for trouble is over. What is broken then stays so, until it is healed."""
+        began = self._world.simulation.now
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._bring_back)
+            with trio.move_on_after(self._world.swarm.trouble_s):
+                for fault in plan:
+                    await trio.sleep(began + fault.at_s - self._world.simulation.now)
+                    nursery.start_soon(self._inject, fault)
+                await trio.sleep_forever()
+            nursery.cancel_scope.cancel()
+
+    def _tell(self, fault: Fault, *what: object) -> None:
+        self.told.append(f"{fault} {' '.join(map(str, what))}".rstrip())
+        self._world.event("fault", fault.number, fault.kind, *map(str, what))
+
+    # --- coming back --------------------------------------------------------------------------
+
+    async def _bring_back(self) -> None:
+        """Whatever is down is started again sooner or later."""
+        cluster, random = self._cluster, self._world.simulation.random("bring back")
+        while True:
+            await trio.sleep(random.expovariate(1 / min(2.0, self._world.swarm.trouble_s / 8)))
+            down = [name for name in (*cluster.bookies, *self._clients) if not cluster.is_running(name)]
+            if down:
+                await self._try_restart(random.choice(down))
+
+    async def _try_restart(self, name: str) -> None:
+        try:
+            with trio.move_on_after(RESTART_S):
+                await self._cluster.restart(name)
+                self._world.counts["restarts"] += 1
+        except StorageCorrupt as error:
+            self.require_rot(name, error)
+        except StorageError as error:
+            self._world.event("not restarted", name, type(error).__name__)
+        except LedgerLogError:
+            self._world.event("not restarted", name)
+
+    def require_rot(self, bookie: str, error: StorageCorrupt) -> None:
+        """A bookie that finds damage refuses to start, which is right where there is damage."""
+        if bookie not in self._world.rotten:
+            raise Violation(f"{bookie} finds damage on a disk that has none: {error}") from error
+        self._world.counts["refused to start on a rotten disk"] += 1
+
+    async def heal(self) -> None:
+        """Everything is good again, and every bookie runs that can."""
+        cluster = self._cluster
+        self._world.wire.forget_calls()
+        cluster.heal()
+        for name in self._clients:
+            cluster.process(name).crash()
+        for bookie in cluster.bookies:
+            incarnation = cluster.process(bookie).incarnation
+            if incarnation is not None:
+                incarnation.cancel_planned_crash()
+        await trio.sleep(SETTLE_S)  # Who met a fault just before is about to end of it.
+        for bookie in cluster.bookies:
+            process = cluster.process(bookie)
+            if process.is_running and process.stopping.is_set():
+                await process.wait_ended()
+            if not process.is_running:
+                try:
+                    await cluster.restart(bookie)
+                except StorageCorrupt as error:
+                    self.require_rot(bookie, error)
+
+    # --- faults -------------------------------------------------------------------------------
+
+    async def _inject(self, fault: Fault) -> None:
+        world, cluster = self._world, self._cluster
+        random = world.simulation.random(f"fault {fault.number}")
+        kind, swarm = fault.kind, world.swarm
+        may_fall = sum(not cluster.is_running(bookie) for bookie in cluster.bookies) < swarm.down_max
+        bookie, client = random.choice(cluster.bookies), random.choice(self._clients)
+        anybody = random.choice((bookie, bookie, client))
+        lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * min(swarm.trouble_s, 40.0)
+        if anybody == bookie and not may_fall:
+            anybody = client
+        if kind == "clean stop" or kind.startswith("power cut") or kind == "failed sync":
+            if not may_fall:
+                return
+            anybody = bookie
+        if not cluster.is_running(anybody):
+            return
+        link_s = f"for {lasting_s:.3f} s"
+        match kind:
+            case "kill":
+                self._tell(fault, anybody)
+                cluster.kill(anybody)
+            case "power cut":
+                self._tell(fault, bookie)
+                cluster.kill(bookie, power_cut=True)
+            case "clean stop":
+                self._tell(fault, bookie)
+                cluster.faults[kind] += 1
+                with trio.move_on_after(lasting_s):
+                    await cluster.stop(bookie)
+            case "crash at a door" | "power cut at a door":
+                # A power cut mostly while a write is under way, because that tears it.
+                is_cut = kind != "crash at a door"
+                writes = is_cut and random.random() < 0.8
+                doors, before = random.randrange(1, 6 if writes else 25), random.random() < 0.7
+                name = "write" if writes else "effect"
+                self._tell(fault, anybody, "before" if before else "after", name, doors)
+                incarnation = cluster.process(anybody).incarnation
+                assert incarnation is not None
+                cluster.faults[kind] += 1
+                incarnation.crash_at_door(doors, before=before, power_cut=is_cut, writes_only=writes)
+            case "pause" | "depose":
+                who = client if kind == "depose" else anybody
+                self._tell(fault, who, link_s)
+                cluster.pause(who)
+                if kind == "depose":
+                    world.poke()
+                await trio.sleep(lasting_s)
+                cluster.resume(who)
+            case "partition" | "one-way partition":
+                a, b = (bookie, client) if random.random() < 0.5 else (client, bookie)
+                other = random.choice((b, b, METADATA))
+                self._tell(fault, a, other, link_s)
+                cluster.partition(a, other, one_way=kind != "partition")
+                await trio.sleep(lasting_s)
+                cluster.network.heal(a, other)
+            case "cut off":
+                self._tell(fault, anybody, link_s)
+                cluster.partition(anybody, EVERYBODY)
+                await trio.sleep(lasting_s)
+                cluster.network.heal(anybody, EVERYBODY)
+            case "metadata outage":
+                self._tell(fault, link_s)
+                cluster.faults[kind] += 1
+                cluster.network.block(METADATA, EVERYBODY)
+                await trio.sleep(lasting_s)
+                cluster.network.heal(METADATA, EVERYBODY)
+            case "reset" | "half-open":
+                self._tell(fault, client, bookie)
+                cluster.reset(client, bookie, half=kind == "half-open")
+            case "slow link":
+                factor = random.choice((10, 100, 1000))
+                self._tell(fault, client, bookie, factor, link_s)
+                cluster.slow(client, bookie, factor)
+                await trio.sleep(lasting_s)
+                cluster.network.heal(client, bookie)
+            case "clogged link":
+                rate = random.choice((1_000, 100_000))
+                self._tell(fault, client, bookie, rate, link_s)
+                cluster.clog(client, bookie, rate)
+                await trio.sleep(lasting_s)
+                cluster.network.heal(client, bookie)
+            case "session expiry":
+                self._tell(fault, anybody)
+                cluster.expire_session(anybody)
+            case "lost metadata writes":
+                share = random.choice((0.2, 0.6))
+                self._tell(fault, anybody, share, link_s)
+                cluster.faults[kind] += 1
+                cluster.lose_metadata_writes(anybody, share)
+                await trio.sleep(lasting_s)
+                cluster.lose_metadata_writes(anybody, 0.0)
+            case "late adds":
+                await self._late_adds(fault, random, client, lasting_s)
+            case "reset at a fence":
+                other = random.choice(cluster.bookies)
+                self._tell(fault, bookie, client, other)
+                world.wire.call_at_next_fence(bookie, lambda: self._later(0.0, cluster.reset, client, other))
+                world.poke()
+            case "power cut after a fence":
+                await self._cut_after_fence(fault, random, bookie)
+            case _:
+                await self._inject_into_disk(fault, random, bookie, lasting_s)
+
+    async def _inject_into_disk(self, fault: Fault, random: Random, bookie: str, lasting_s: float) -> None:
+        world, cluster, kind = self._world, self._cluster, fault.kind
+        disk = cluster.disk(bookie)
+        match kind:
+            case "disk stall":
+                self._tell(fault, bookie, f"for {lasting_s:.3f} s")
+                disk.stall(lasting_s)
+            case "slow disk":
+                disk.slow = random.choice((5.0, 50.0))
+                self._tell(fault, bookie, disk.slow, f"for {lasting_s:.3f} s")
+                await trio.sleep(lasting_s)
+                disk.slow = 1.0
+            case "full disk":
+                self._tell(fault, bookie, f"for {lasting_s:.3f} s")
+                disk.is_full = True
+                await trio.sleep(lasting_s)
+                disk.is_full = False
+            case "failed sync":
+                count = random.randrange(1, 5)
+                self._tell(fault, bookie, "write", count)
+                disk.fail_syncs(count)
+            case "bit rot":
+                if bookie not in world.rotten and len(world.rotten) >= world.swarm.rotten_max:
+                    bookie = random.choice(list(world.rotten))
+                flipped = sum(cluster.disk(bookie).rot() for _ in range(random.choice((1, 3, 10))))
+                if not flipped:
+                    return
+                world.rotten[bookie] = None
+                world.counts["bits rotten"] += flipped
+                self._tell(fault, bookie, flipped, "bits")
+            case _:
+                raise AssertionError(f"there is no fault of the kind {kind!r}")
+        cluster.faults[kind] += 1
+
+    async def _late_adds(self, fault: Fault, random: Random, client: str, lasting_s: float) -> None:
+        cluster, network = self._cluster, self._cluster.network
+        held = random.sample(cluster.bookies, random.randrange(1, len(cluster.bookies) + 1))
+        self._tell(fault, client, ",".join(held), f"for {lasting_s:.3f} s")
+        cluster.faults[fault.kind] += 1
+        for bookie in held:
+            network.block(client, bookie, one_way=True)
+        await trio.sleep(random.choice((0.0, 0.01, 0.05)))
+        self._world.poke()
+        await trio.sleep(lasting_s)
+        for bookie in held:
+            network.heal(client, bookie)
+
+    async def _cut_after_fence(self, fault: Fault, random: Random, bookie: str) -> None:
+        cluster = self._cluster
+        self._tell(fault, bookie)
+        cut = trio.Event()
+
+        def power_cut() -> None:
+            cluster.faults[fault.kind] += 1
+            cluster.kill(bookie, power_cut=True)
+            cut.set()
+
+        after_s = random.choice((0.0, 0.0005, 0.005))
+        self._world.wire.call_at_next_fence(bookie, lambda: self._later(after_s, power_cut))
+        self._world.poke()
+        await cut.wait()
+        await self._try_restart(bookie)
+
+    def _later(self, seconds: float, call: object, *args: object) -> None:
+        assert callable(call)
+        self._world.simulation.after(seconds, call, *args)

@@ -1,0 +1,167 @@
+"""What one simulated run is about: its cluster, its workloads and its faults, drawn from its seed.
+
+A run with every fault at full rate does nothing but fail; many runs with a few kinds each go further. So each
+seed draws a *swarm*: the shape of the cluster, what is done with it, which kinds of faults there are, how
+often they come and how many bookies may be down at once.
+
+**Sizes.** ``full`` runs have 10 to 40 seconds of trouble and up to 600 records. ``small`` ones have one to
+six seconds and a few dozen records: a tenth of the work each, and most bugs need no more than a handful of
+requests that meet at the wrong moment.
+
+**The budget for damage.** Bits rot on so few bookies that every acknowledged entry keeps an intact copy, and
+that the others can form ensembles without them: at most ``ack quorum - 1``, and no more than there are
+bookies beyond the ensemble. Beyond that no protocol can do more than refuse.
+"""
+
+from __future__ import annotations
+
+import enum
+from random import Random
+
+import attrs
+
+from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.quorum import Replication
+
+__all__ = ["FAULTS", "WORKLOAD_MIXES", "Size", "Swarm"]
+
+FAULTS = (
+    # processes
+    "kill",
+    "power cut",
+    "crash at a door",
+    "power cut at a door",
+    "pause",
+    "clean stop",
+    # links
+    "partition",
+    "one-way partition",
+    "cut off",
+    "reset",
+    "half-open",
+    "slow link",
+    "clogged link",
+    # metadata
+    "session expiry",
+    "lost metadata writes",
+    "metadata outage",
+    # disks
+    "disk stall",
+    "slow disk",
+    "full disk",
+    "failed sync",
+    "bit rot",
+    # directed at what is known to break
+    "depose",
+    "late adds",
+    "reset at a fence",
+    "power cut after a fence",
+)
+
+WORKLOAD_MIXES = (
+    ("leaders",),
+    ("leaders",),
+    ("recoverers",),
+    ("recoverers",),
+    ("service",),
+    ("leaders", "recoverers"),
+)
+"""By the names in ``workload.WORKLOADS``; one is drawn."""
+
+_SHAPES = (
+    Replication(1, 1, 1),
+    Replication(2, 2, 2),
+    Replication(3, 3, 2),
+    Replication(3, 3, 2),
+    Replication(3, 2, 2),
+    Replication(3, 3, 3),
+    Replication(4, 3, 2),
+    Replication(4, 2, 2),
+    Replication(2, 2, 2, guaranteed=True),
+    Replication(3, 3, 2, guaranteed=True),
+    Replication(3, 3, 2, guaranteed=True),
+    Replication(3, 2, 2, guaranteed=True),
+    Replication(4, 3, 2, guaranteed=True),
+)
+
+
+class Size(enum.Enum):
+    """How much is done in a run."""
+
+    SMALL = "small"
+    FULL = "full"
+
+
+@attrs.frozen(kw_only=True)
+class Swarm:
+    """What one seed is about."""
+
+    size: Size
+    bookies: int
+    replication: Replication
+    workloads: tuple[str, ...]
+    clients: int
+    """How many processes contend."""
+    tasks: int
+    records_max: int
+    """So many records, or entries, are sent in one run: more of the same finds less than another seed."""
+    roll: RollPolicy
+    trouble_s: float
+    pace_s: float
+    """How long a term of leadership, or the life of a ledger, takes on an average."""
+    faults: tuple[str, ...]
+    gap_s: float
+    """The mean time between two faults."""
+    down_max: int
+    """So many bookies may be down at once."""
+    rotten_max: int
+    """On so many bookies bits may rot."""
+    tail_share: float
+    payload_max: int
+    segment_records: int
+    """A bookie goes on in a new journal segment after so many records."""
+    truncates: bool
+    seals: bool
+    deletes: bool
+
+    @classmethod
+    def draw(cls, random: Random, size: Size = Size.FULL) -> Swarm:
+        """A swarm of its own for each seed."""
+        is_small = size is Size.SMALL
+        replication = random.choice(_SHAPES)
+        bookies = replication.ensemble + random.choice((0, 1, 1) if is_small else (0, 1, 1, 2))
+        faults = random.sample(FAULTS, random.choice((2, 3, 5) if is_small else (2, 3, 5, 8)))
+        rotten_max = min(replication.ack_quorum - 1, bookies - replication.ensemble)
+        if not rotten_max and "bit rot" in faults:
+            faults.remove("bit rot")
+        trouble_s = random.choice((0.3, 0.6, 1.5, 3.0) if is_small else (10.0, 20.0, 40.0))
+        return cls(
+            size=size,
+            bookies=bookies,
+            replication=replication,
+            workloads=random.choice(WORKLOAD_MIXES),
+            clients=random.choice((1, 2) if is_small else (1, 2, 2, 3)),
+            tasks=random.choice((1, 2) if is_small else (1, 2, 4)),
+            records_max=30 if is_small else 600,
+            roll=random.choice(
+                (
+                    RollPolicy(),
+                    RollPolicy(max_records=5),
+                    RollPolicy(max_records=20),
+                    RollPolicy(max_bytes=2000),
+                    RollPolicy(max_age_s=0.5 if is_small else 3.0),
+                )
+            ),
+            trouble_s=trouble_s,
+            pace_s=trouble_s / (3 if is_small else 8),
+            faults=tuple(sorted(faults)),
+            gap_s=trouble_s / random.choice((4, 10) if is_small else (10, 20, 40)),
+            down_max=random.choice((1, 1, 2, bookies)),
+            rotten_max=rotten_max,
+            tail_share=random.choice((0.0, 0.01, 0.2)),
+            payload_max=random.choice((20, 200) if is_small else (20, 200, 20_000)),
+            segment_records=random.choice((10, 30, 100) if is_small else (30, 100, 1000)),
+            truncates=random.random() < 0.3,
+            seals=random.random() < 0.15,
+            deletes=random.random() < 0.3,
+        )

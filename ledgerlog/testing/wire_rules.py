@@ -1,0 +1,427 @@
+"""Rules about what processes tell each other (part C of the protocol's rules), judged frame by frame.
+
+``WireView`` reads the bytes on the wire, so it knows what every process knows and nothing of what it
+believes: whether a recoverer may conclude that an entry does not exist is counted anew from the answers it
+got. What is true of the disks and of the metadata it asks the ``GodView``.
+
+What bookies say:
+    AckDurable          an add is acknowledged only when its entries are durable on that bookie
+    FenceBeforeReply    a fence is confirmed, and a recovery read answered, only behind a durable fence
+    ServedIsDurable     an entry is given out only when it is durable there
+    ServedIsIntact      and only with the bytes that were written: damage is told as damage
+    LacIsCommitted      no bookie tells a LAC that its ledger's owner never told
+    LacWithinClosedLedger   nor one behind the ledger's end
+
+What owners say:
+    OneOwner            ordinary adds of a ledger come from its creator only
+    LacIsCommitted      all entries up to a LAC that is told are durable on their ack quorum
+    LafrTruth           all entries up to a LAFR that is told are durable on their whole write quorum
+
+What recoverers say:
+    RecoveryAnnounced   nobody fences a ledger that the metadata does not say is in recovery
+    FenceCoverage       reading begins when the confirmed fences cover the last ensemble (A.0, T26)
+    RecoveryTargets     an entry is asked for only where the frozen ensemble has it, and none below its
+                        fragment
+    FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32)
+    CloseProven         a recoverer closes behind an entry of which a negative quorum of its write set told it
+                        that it is not there: no time-out, no limbo, no stranger counts (T02, T03, T04, T10)
+
+What follows from it:
+    NegativeReadFinal   once a negative quorum has told anybody that an entry is not there, neither it nor a
+                        later one was acknowledged, nor ever is
+    ReadWithinLac       readers ask for no entry behind what they can know to be confirmed
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import attrs
+
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
+from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.invariants import GodView
+from ledgerlog.testing.process import Incarnation
+from ledgerlog.testing.wiretap import Conversation
+from ledgerlog.wire.entries import decode_entries_untrusted
+from ledgerlog.wire.frame import RECOVERY, REPLY, Frame, Header, Kind, Status
+
+__all__ = ["WireView"]
+
+_ANSWERS = frozenset((Status.OK.value, Status.NO_SUCH_ENTRY.value, Status.NO_SUCH_LEDGER.value))
+"""Statuses of a READ reply that say that what is not in it does not exist."""
+
+
+class _Talk:
+    """What was said on one connection and is not answered."""
+
+    __slots__ = ("adds", "adds_done", "adds_refused", "adds_sent", "asked")
+
+    def __init__(self) -> None:
+        self.adds: dict[int, Header] = {}
+        self.adds_sent = 0
+        self.adds_done = 0
+        self.adds_refused: dict[int, None] = {}
+        self.asked: dict[int, Header] = {}
+
+
+@attrs.frozen
+class _Answer:
+    """A bookie's answer to a recovery read."""
+
+    bookie: str
+    slot: int
+    first: int
+    through: int
+    stride: int
+    found: dict[int, None]
+
+    def denies(self, entry_id: int, replication: Replication) -> bool:
+        return (
+            self.first <= entry_id <= self.through
+            and not (entry_id - self.first) % self.stride
+            and entry_id not in self.found
+            and replication.holds(self.slot, entry_id)
+        )
+
+
+class _Recoverer:
+    """What one process knows of a ledger that it recovers."""
+
+    __slots__ = ("answers", "fenced")
+
+    def __init__(self) -> None:
+        self.fenced: dict[str, None] = {}
+        self.answers: list[_Answer] = []
+
+    def absent(self, entry_id: int, replication: Replication) -> list[str]:
+        """The bookies of the entry's write set that told it that they do not have the entry."""
+        return list(
+            dict.fromkeys(answer.bookie for answer in self.answers if answer.denies(entry_id, replication))
+        )
+
+
+class WireView:
+    """An ``Observer`` for ``simulated_cluster``."""
+
+    def __init__(self, god: GodView) -> None:
+        self._god = god
+        self._talks: defaultdict[int, _Talk] = defaultdict(_Talk)
+        self._recoverers: defaultdict[tuple[Incarnation, int], _Recoverer] = defaultdict(_Recoverer)
+        self._told: defaultdict[int, list[int]] = defaultdict(lambda: [NO_ENTRY, NO_ENTRY])
+        """Ledger -> the highest LAC and LAFR that its owner ever told."""
+        self._pushed: dict[int, int] = {}
+        """Ledger -> the highest entry that anybody sent."""
+        self._on_fence: dict[str, Callable[[], None]] = {}
+        self.answers: dict[str, int] = {}
+        """How many READ replies had which status."""
+        god.prove_close = self.prove_close
+
+    def call_at_next_fence(self, bookie: str, call: Callable[[], None]) -> None:
+        """Call once, right after the bookie has confirmed a fence: for a nemesis."""
+        self._on_fence[bookie] = call
+
+    def forget_calls(self) -> None:
+        """Undo every ``call_at_next_fence`` that has not come to pass."""
+        self._on_fence.clear()
+
+    # --- frames -------------------------------------------------------------------------------
+
+    def on_sent(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+        header = frame.header
+        if not is_reply:
+            self._on_request(conversation, header)
+        elif header.kind == Kind.ADD | REPLY:
+            self._on_adds_done(conversation, header.request)
+        elif header.kind == Kind.REFUSED or header.kind == Kind.REFUSED | REPLY:
+            self._talks[conversation.number].adds_refused[header.request] = None
+        elif header.kind == Kind.FENCE | REPLY and header.status == Status.OK:
+            self._require_fence(conversation, header.ledger_id, "confirms a fence")
+            self._on_told(conversation, header)
+            self._on_fence.pop(conversation.server.process, _nothing)()
+        elif header.kind == Kind.READ | REPLY:
+            self._on_read_answered(conversation, frame)
+        elif header.kind == Kind.READ_LAC | REPLY:
+            self._on_told(conversation, header)
+
+    def on_received(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+        header = frame.header
+        if not is_reply:
+            return
+        if header.kind == Kind.FENCE | REPLY:
+            self._talks[conversation.number].asked.pop(header.request, None)
+            if header.status == Status.OK:
+                recoverer = self._recoverers[conversation.client, header.ledger_id]
+                recoverer.fenced[conversation.server.process] = None
+        elif header.kind == Kind.READ | REPLY:
+            asked = self._talks[conversation.number].asked.pop(header.request, None)
+            if asked is not None and asked.flags & RECOVERY:
+                self._on_recovery_answer(conversation, asked, frame)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _on_request(self, conversation: Conversation, header: Header) -> None:
+        if header.kind == Kind.ADD:
+            talk = self._talks[conversation.number]
+            talk.adds_sent += 1
+            talk.adds[talk.adds_sent] = header
+            self._on_add(conversation, header)
+        elif header.kind == Kind.FENCE:
+            self._talks[conversation.number].asked[header.request] = header
+            self._on_announced(conversation, header.ledger_id)
+        elif header.kind == Kind.READ:
+            self._talks[conversation.number].asked[header.request] = header
+            if header.flags & RECOVERY:
+                self._on_recovery_read(conversation, header)
+            else:
+                self._on_ordinary_read(conversation, header)
+
+    def _on_add(self, conversation: Conversation, header: Header) -> None:
+        god, ledger_id = self._god, header.ledger_id
+        told = self._told[ledger_id]
+        who = conversation.client.process
+        self._pushed[ledger_id] = max(self._pushed.get(ledger_id, NO_ENTRY), header.last)
+        if header.flags & RECOVERY:
+            god.checks["FrozenLac"] += 1
+            frozen = god.frozen.get(ledger_id)
+            floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
+            if header.lac > max(told[0], floor) or header.lafr > max(told[1], floor):
+                god.violate(
+                    "FrozenLac",
+                    f"{who} writes entry {header.first} of ledger {ledger_id} back with LAC {header.lac} and "
+                    f"LAFR {header.lafr}; the owner told {told}, and recovery starts behind {floor}",
+                )
+            return
+        god.checks["OneOwner"] += 1
+        if god.creators.get(ledger_id) is not conversation.client:
+            god.violate("OneOwner", f"{who} adds to ledger {ledger_id}, which it did not create")
+        if header.lac > told[0] or header.lafr > told[1]:
+            self._on_progress(header, told)
+
+    def _on_progress(self, header: Header, told: list[int]) -> None:
+        god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
+        before, told[0], told[1] = list(told), max(told[0], header.lac), max(told[1], header.lafr)
+        if metadata is None:
+            return  # Deleted.
+        replication = metadata.replication
+        god.require_copies(
+            "LacIsCommitted",
+            metadata,
+            range(before[0] + 1, told[0] + 1),
+            replication.ack_quorum,
+            f"has an owner that tells the LAC {header.lac}",
+        )
+        god.require_copies(
+            "LafrTruth",
+            metadata,
+            range(before[1] + 1, told[1] + 1),
+            replication.write_quorum,
+            f"has an owner that tells the LAFR {header.lafr}",
+        )
+
+    def _on_announced(self, conversation: Conversation, ledger_id: int) -> None:
+        self._god.checks["RecoveryAnnounced"] += 1
+        metadata = self._god.ledgers.get(ledger_id)
+        if metadata is not None and metadata.state is LedgerState.OPEN:
+            self._god.violate(
+                "RecoveryAnnounced", f"{conversation.client.process} fences ledger {ledger_id}, which is open"
+            )
+
+    def _on_recovery_read(self, conversation: Conversation, header: Header) -> None:
+        god, ledger_id = self._god, header.ledger_id
+        self._on_announced(conversation, ledger_id)
+        shape = self._shape(ledger_id)
+        if shape is None:
+            return
+        frozen, replication = shape
+        who, bookie = conversation.client.process, conversation.server.process
+        fenced = self._recoverers[conversation.client, ledger_id].fenced
+        god.checks["FenceCoverage"] += 1
+        if not replication.covers([slot for slot, each in enumerate(frozen.ensemble) if each in fenced]):
+            god.violate(
+                "FenceCoverage",
+                f"{who} begins to read ledger {ledger_id} ({replication}, {frozen}) when {list(fenced)} have "
+                "confirmed the fence",
+            )
+        god.checks["RecoveryTargets"] += 1
+        last = min(header.last, header.first + replication.ensemble - 1)
+        stride = header.entry_count
+        is_member = bookie in frozen.ensemble
+        if (
+            not is_member
+            or header.first < frozen.first_entry
+            or any(
+                not replication.holds(frozen.ensemble.index(bookie), entry_id)
+                for entry_id in range(header.first, last + 1, stride)
+            )
+        ):
+            god.violate(
+                "RecoveryTargets",
+                f"{who} asks {bookie} for entries {header.first}.. by {stride} of ledger {ledger_id} "
+                f"({replication}, {frozen})",
+            )
+
+    def _on_ordinary_read(self, conversation: Conversation, header: Header) -> None:
+        god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
+        if metadata is None:
+            return
+        god.checks["ReadWithinLac"] += 1
+        last = metadata.last_entry
+        known = max(self._told[header.ledger_id][0], metadata.last_fragment.first_entry - 1)
+        if header.first > (known if last is None else last):
+            god.violate(
+                "ReadWithinLac",
+                f"{conversation.client.process} reads entry {header.first} of ledger {header.ledger_id}; "
+                f"its last entry is {last}, and {known} is the last that is told to be confirmed",
+            )
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _on_adds_done(self, conversation: Conversation, through: int) -> None:
+        god, bookie = self._god, conversation.server.process
+        talk = self._talks[conversation.number]
+        for number in range(talk.adds_done + 1, through + 1):
+            header = talk.adds.pop(number)
+            if number in talk.adds_refused or not header.entry_count:
+                continue
+            # What is between them is in the same record, so it is as durable.
+            for entry_id in dict.fromkeys((header.first, header.last)):
+                god.checks["AckDurable"] += 1
+                if not god.is_held(bookie, header.ledger_id, entry_id):
+                    god.violate(
+                        "AckDurable",
+                        f"{bookie} acknowledges entry {entry_id} of ledger {header.ledger_id}, which is not "
+                        "durable there",
+                    )
+        talk.adds_done = max(talk.adds_done, through)
+
+    def _require_fence(self, conversation: Conversation, ledger_id: int, what: str) -> None:
+        self._god.checks["FenceBeforeReply"] += 1
+        bookie = conversation.server.process
+        if not self._god.is_fenced(bookie, ledger_id):
+            self._god.violate(
+                "FenceBeforeReply", f"{bookie} {what} of ledger {ledger_id} with no durable fence there"
+            )
+
+    def _on_told(self, conversation: Conversation, header: Header) -> None:
+        god, bookie = self._god, conversation.server.process
+        god.checks["LacIsCommitted"] += 1
+        metadata = god.ledgers.get(header.ledger_id)
+        frozen = god.frozen.get(header.ledger_id)
+        floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
+        told = max(self._told[header.ledger_id][0], floor)
+        if header.lac > told:
+            god.violate(
+                "LacIsCommitted",
+                f"{bookie} tells the LAC {header.lac} of ledger {header.ledger_id}; {told} is the highest "
+                "that it can have been told",
+            )
+        if metadata is not None and metadata.last_entry is not None:
+            god.checks["LacWithinClosedLedger"] += 1
+            if header.lac > metadata.last_entry:
+                god.violate(
+                    "LacWithinClosedLedger",
+                    f"{bookie} tells the LAC {header.lac} of ledger {header.ledger_id}, which ends at "
+                    f"{metadata.last_entry}",
+                )
+
+    def _on_read_answered(self, conversation: Conversation, frame: Frame) -> None:
+        god, header, bookie = self._god, frame.header, conversation.server.process
+        name = Status(header.status).name
+        self.answers[name] = self.answers.get(name, 0) + 1
+        asked = self._talks[conversation.number].asked.get(header.request)
+        if asked is not None and asked.flags & RECOVERY and header.argument >= asked.first:
+            self._require_fence(conversation, header.ledger_id, "answers a recovery read")
+        self._on_told(conversation, header)
+        if not header.entry_count:
+            return
+        entries = decode_entries_untrusted(frame)
+        for entry_id, digest in zip(entries.ids, entries.digests, strict=True):
+            god.checks["ServedIsDurable"] += 1
+            if not god.is_held(bookie, header.ledger_id, entry_id):
+                god.violate(
+                    "ServedIsDurable",
+                    f"{bookie} gives out entry {entry_id} of ledger {header.ledger_id}, which is not durable "
+                    "there",
+                )
+            if god.digest_of(header.ledger_id, entry_id) != digest:
+                god.violate(
+                    "ServedIsIntact",
+                    f"{bookie} gives out another entry {entry_id} of ledger {header.ledger_id} than was "
+                    "written",
+                )
+        god.checks["ServedIsIntact"] += 1
+        damaged = entries.first_damaged()
+        if damaged is not None:
+            god.violate(
+                "ServedIsIntact",
+                f"{bookie} gives out entry {damaged} of ledger {header.ledger_id} with bytes that do not "
+                "match its digest",
+            )
+
+    # --- what a recoverer can know ------------------------------------------------------------
+
+    def _shape(self, ledger_id: int) -> tuple[Fragment, Replication] | None:
+        """The last fragment as it was when recovery began, and the ledger's quorums; None once it is
+        deleted."""
+        metadata, frozen = self._god.ledgers.get(ledger_id), self._god.frozen.get(ledger_id)
+        if metadata is None or frozen is None:
+            return None
+        return frozen, metadata.replication
+
+    def _on_recovery_answer(self, conversation: Conversation, asked: Header, frame: Frame) -> None:
+        header = frame.header
+        shape = self._shape(header.ledger_id)
+        if header.status not in _ANSWERS or shape is None:
+            return
+        frozen, replication = shape
+        bookie = conversation.server.process
+        if bookie not in frozen.ensemble:
+            return
+        recoverer = self._recoverers[conversation.client, header.ledger_id]
+        found = dict.fromkeys(decode_entries_untrusted(frame).ids)
+        through = min(asked.last, header.argument)
+        slot = frozen.ensemble.index(bookie)
+        recoverer.answers.append(_Answer(bookie, slot, asked.first, through, asked.entry_count, found))
+        # Behind the last entry that anybody sent, the first of each write set tells as much as all.
+        beyond = max(self._pushed.get(header.ledger_id, NO_ENTRY), asked.first) + asked.entry_count
+        for entry_id in range(asked.first, min(through, beyond) + 1, asked.entry_count):
+            if entry_id not in found:
+                absent = recoverer.absent(entry_id, replication)
+                if len(absent) >= replication.negative_quorum:
+                    self._on_verdict(conversation, header.ledger_id, entry_id)
+                    break
+
+    def _on_verdict(self, conversation: Conversation, ledger_id: int, entry_id: int) -> None:
+        god = self._god
+        god.checks["NegativeReadFinal"] += 1
+        known = god.acked_by_quorum.get(ledger_id, NO_ENTRY)
+        if known >= entry_id:
+            god.violate(
+                "NegativeReadFinal",
+                f"{conversation.client.process} was proven that entry {entry_id} of ledger {ledger_id} was "
+                f"never acknowledged, and {known} is",
+            )
+        god.last_verdict[ledger_id] = min(entry_id, god.last_verdict.get(ledger_id, entry_id))
+
+    def prove_close(self, closed: LedgerMetadata, who: Incarnation | None) -> None:
+        """A recoverer closes a ledger."""
+        god = self._god
+        assert closed.last_entry is not None
+        if who is None:
+            return
+        god.checks["CloseProven"] += 1
+        absent = self._recoverers[who, closed.ledger_id].absent(closed.last_entry + 1, closed.replication)
+        if len(absent) < closed.replication.negative_quorum:
+            god.violate(
+                "CloseProven",
+                f"{who.process} closes ledger {closed.ledger_id} ({closed.replication}) at "
+                f"{closed.last_entry}, and only {absent} told it that there is no entry "
+                f"{closed.last_entry + 1}",
+            )
+
+
+def _nothing() -> None:
+    pass
