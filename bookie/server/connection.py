@@ -189,14 +189,15 @@ class Connection:
             buffer.received(count)
             frames = buffer.take_frames()
             if frames:
-                for frame in frames:
-                    if frame.header.kind == Kind.ADD and self._is_greeted:
-                        if not engine.has_room:
-                            await self._wait_room()
-                        self._on_add(frame)
-                    elif not await self._on_other(frame):
-                        return
-                self._await_sync()
+                if (
+                    len(frames) == 1
+                    and frames[0].header.kind == Kind.ADD
+                    and self._is_greeted
+                    and engine.has_room
+                ):
+                    self._on_lone_add(frames[0])
+                elif not await self._on_frames(frames):
+                    return
                 if self._outbox.unsent_bytes > limits.BOOKIE_CONNECTION_REPLY_BYTES:
                     await self._wait_until_read()
             if self._holds_large and buffer.unfinished_bytes <= limits.BOOKIE_CONNECTION_BUFFER_BYTES:
@@ -208,6 +209,31 @@ class Connection:
             elif was_mid_frame:
                 self._expect(_NEVER)
             was_mid_frame = is_mid_frame
+
+    async def _on_frames(self, frames: list[Frame]) -> bool:
+        """Whether the connection goes on."""
+        engine = self._shared.engine
+        for frame in frames:
+            if frame.header.kind == Kind.ADD and self._is_greeted:
+                if not engine.has_room:
+                    await self._wait_room()
+                self._on_add(frame)
+            elif not await self._on_other(frame):
+                return False
+        self._await_sync()
+        return True
+
+    def _on_lone_add(self, frame: Frame) -> None:
+        """An add that came alone. If the one before it was ours as well, nobody else is at work here, and it
+        is not worth a pass of the event loop to see whom else this sync could serve."""
+        shared = self._shared
+        is_alone = shared.last_adder is self
+        shared.engine.hold()
+        try:
+            self._on_add(frame)
+            self._await_sync()
+        finally:
+            shared.engine.release(at_once=is_alone)
 
     def _expect(self, timeout_s: float) -> None:
         """The peer has this long for what is due next. The time for HELLO is not extended."""
@@ -289,6 +315,7 @@ class Connection:
     def _on_add(self, frame: Frame) -> None:
         self._adds = number = self._adds + 1
         shared = self._shared
+        shared.last_adder = self
         entries = decode_entries_untrusted(frame)
         verdict: int | Status
         if (damaged := entries.first_damaged()) is not None:

@@ -32,6 +32,8 @@ class Shared:
     complaints: Complaints
     reply_budget: ByteBudget
     large_frames: trio.CapacityLimiter
+    last_adder: AwaitsSync | None = None
+    """The connection that brought adds last."""
     requests: int = 0
     """Requests other than adds under way."""
     counts: dict[str, int] = attrs.Factory(
@@ -47,6 +49,8 @@ class Shared:
 
     def forget(self, connection: AwaitsSync) -> None:
         self._awaiting.pop(connection, None)
+        if self.last_adder is connection:
+            self.last_adder = None
 
     def on_durable(self) -> None:
         position = self.engine.durable_position

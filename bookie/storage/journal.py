@@ -126,8 +126,9 @@ class Journal:
     def _write_now(self) -> None:
         block = self.commit.take_block()
         assert block is not None
+        segment = self.residents[block.image.number]
         try:
-            self._disk.write_now(self.residents[block.image.number].file, block.offset, block.view)
+            self._disk.write_now(segment.file, block.offset, block.view)
         except StorageError as error:
             # The block stays taken, so nothing is written any more until the writer has ended the engine.
             self._failure = error

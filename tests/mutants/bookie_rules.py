@@ -19,6 +19,7 @@ _TEST_STATE = "tests/unit/test_bookie_ledger.py"
 _TEST_SEGMENT = "tests/unit/test_bookie_segment.py"
 _TEST_READING = "tests/unit/test_bookie_reading.py"
 _TEST_ENGINE = "tests/storage/test_engine.py"
+_TEST_AT_ONCE = "tests/storage/test_commit_at_once.py"
 _TEST_FAILURES = "tests/storage/test_storage_failures.py"
 _TEST_CRASHES = "tests/storage/test_crash_states.py"
 _TEST_UNSYNCED = "tests/storage/test_unsynced_writes.py"
@@ -226,6 +227,26 @@ ADDS = (
         "        self._on_written(block)\n"
         "        await self._disk.write_sync(segment.file, block.offset, block.view)\n",
         f"{_TEST_ENGINE}::test_an_add_is_durable_only_once_its_write_returned",
+    ),
+    mutant(
+        "told_before_the_write_at_once",
+        "A.1, storage",
+        _JOURNAL,
+        "            self._disk.write_now(segment.file, block.offset, block.view)\n",
+        "            self._on_written(block)\n"
+        "            self._disk.write_now(segment.file, block.offset, block.view)\n"
+        "            return\n",
+        f"{_TEST_AT_ONCE}::"
+        "test_a_write_at_once_that_fails_ends_the_engine_and_is_neither_told_nor_tried_again",
+    ),
+    mutant(
+        "failed_write_at_once_is_forgotten",
+        "storage",
+        _JOURNAL,
+        "            self._failure = error\n",
+        "            self.commit._in_flight = None\n            del error\n",
+        f"{_TEST_AT_ONCE}::"
+        "test_a_write_at_once_that_fails_ends_the_engine_and_is_neither_told_nor_tried_again",
     ),
     mutant(
         "failed_sync_is_taken_for_done",

@@ -1,0 +1,117 @@
+"""Adds between ``hold`` and ``release``: written at once where the disk is quick, never told too early."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from storing import add, payloads, read_all, running
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.storage.disk import File
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk, MemoryFile
+from ledgerlog.errors import StorageError
+
+
+class QuickDisk(MemoryDisk):
+    """In memory, and ready to write in the caller's step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_quick = True
+        self.fails = False
+        self.at_once = 0
+        self.by_the_writer = 0
+
+    def may_write_now(self, size: int) -> bool:
+        return self.is_quick
+
+    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+        assert isinstance(file, MemoryFile)
+        self.at_once += 1
+        if self.fails:
+            raise StorageError("Input/output error")
+        file.content[offset : offset + len(view)] = view
+
+    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
+        self.by_the_writer += 1
+        await super().write_sync(file, offset, view)
+
+
+async def test_what_was_held_is_durable_and_told_when_release_returns() -> None:
+    disk = QuickDisk()
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        told: list[int] = []
+        engine.on_durable(lambda: told.append(engine.durable_position))
+        by_the_writer = disk.by_the_writer
+        engine.hold()
+        positions = [add(engine, 1, [0]), add(engine, 1, [1])]
+        assert not told
+        assert engine.durable_position < positions[0]
+        engine.release(at_once=True)
+        assert engine.durable_position == positions[-1]
+        assert told == [engine.durable_position]
+        await wait_all_tasks_blocked()
+        assert (disk.at_once, disk.by_the_writer) == (1, by_the_writer)
+        assert await read_all(engine, 1) == payloads(1, [0, 1])
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+async def test_otherwise_the_writer_is_woken(is_quick: bool) -> None:
+    disk = QuickDisk()
+    disk.is_quick = is_quick
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        engine.hold()
+        position = add(engine, 1, [0])
+        assert isinstance(position, int)
+        engine.release(at_once=not is_quick)
+        assert engine.durable_position < position
+        await engine.wait_durable(position)
+        assert disk.at_once == 0
+
+
+async def test_nothing_is_written_twice_at_a_time() -> None:
+    disk = QuickDisk()
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        first = add(engine, 1, [0])  # Has woken the writer.
+        engine.hold()
+        second = add(engine, 1, [1])
+        assert isinstance(first, int)
+        assert isinstance(second, int)
+        engine.release(at_once=True)
+        assert engine.durable_position < first
+        await engine.wait_durable(second)
+        assert disk.at_once == 0
+
+
+async def test_a_write_at_once_that_fails_ends_the_engine_and_is_neither_told_nor_tried_again() -> None:
+    disk, indexes = QuickDisk(), MemoryIndexes()
+    told: list[int] = []
+
+    async def add_and_fail() -> None:
+        async with running("b", disk=disk, indexes=indexes) as engine:
+            await wait_all_tasks_blocked()
+            disk.fails = True
+            engine.on_durable(lambda: told.append(engine.durable_position))
+            engine.hold()
+            position = add(engine, 1, [0])
+            engine.release(at_once=True)
+            assert isinstance(position, int)
+            assert engine.durable_position < position
+            engine.hold()
+            add(engine, 1, [1])
+            engine.release(at_once=True)
+            by_the_writer.append(disk.by_the_writer)
+            await trio.sleep_forever()
+
+    by_the_writer: list[int] = []
+    with pytest.raises(StorageError, match="Input/output"):
+        await add_and_fail()
+    assert not told
+    assert disk.at_once == 1
+    assert by_the_writer == [disk.by_the_writer]
+    async with running("b", disk=disk, indexes=indexes) as engine:
+        assert await read_all(engine, 1) == {}
