@@ -48,7 +48,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.model.ids import NO_ENTRY, Position
 from ledgerlog.model.producer import NumberedRecords
-from ledgerlog.model.record import Ack
+from ledgerlog.model.record import Ack, tuple_new
 
 __all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
 
@@ -176,9 +176,11 @@ class Batch:
         first, last = self.live_slot(start), self.live_slot(stop - 1)
         slots = range(first, last + 1)
         assert len(slots) == stop - start
-        positions = map(Position, repeat(self.ledger_id), repeat(self.entry_id), slots)
+        places = zip(repeat(self.ledger_id), repeat(self.entry_id), slots, strict=False)
+        positions = map(tuple_new, repeat(Position), places)
         offsets = range(self.first_offset + first, self.first_offset + last + 1)
-        return list(map(Ack._make, zip(offsets, positions, repeat(self.epoch), repeat(False), strict=False)))
+        fields = zip(offsets, positions, repeat(self.epoch), repeat(False), strict=False)
+        return list(map(tuple_new, repeat(Ack), fields))
 
     def _drop(self, slot: int, why: OffsetMismatch | None) -> int:
         """Leave a record out; its size."""

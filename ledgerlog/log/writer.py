@@ -48,6 +48,8 @@ from ledgerlog.log.takeover import load_producers, take_over
 from ledgerlog.model.producer import Dedupe, check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 
+_BYTES = frozenset({bytes})
+
 __all__ = ["LogWriter", "Submission", "WriterOptions", "WriterStatistics", "lead"]
 
 
@@ -235,7 +237,9 @@ class LogWriter:
         Errors as for ``append``, RecordTooLarge and InvalidArgument before anything is taken. After another
         error, and after a cancellation, a prefix of the records may be in the log; where that is so, or
         cannot be known, the error is AppendUnknown and says how many are surely there."""
-        records = [data if type(data) is bytes else _as_bytes(data) for data in datas]
+        records = list(datas)
+        if not _BYTES.issuperset(map(type, records)):
+            records = [_as_bytes(data) for data in records]
         sizes = list(map(len, records))
         if not records:
             await trio.lowlevel.checkpoint()

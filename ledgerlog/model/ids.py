@@ -7,8 +7,7 @@ A *slot* is an index in an ensemble, a *bookie* is an identity that sits in it.
 from __future__ import annotations
 
 import re
-
-import attrs
+from typing import NamedTuple
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LEDGER_ID_MAX
@@ -50,10 +49,11 @@ def check_ledger_id(value: int) -> int:
     return value
 
 
-@attrs.frozen(order=True)
-class Position:
+class Position(NamedTuple):
     """Where a record lies: ledger, entry and the slot inside the entry. Ordered within one ledger's
-    life in a log; across ledgers the log's segment list orders them, and ids usually agree with it."""
+    life in a log; across ledgers the log's segment list orders them, and ids usually agree with it.
+
+    A named tuple, as ``Ack`` and ``Record`` are: each of them has one."""
 
     ledger_id: int
     entry_id: int

@@ -12,14 +12,18 @@ with a name for each field that the interpreter builds by the batch without a Py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ledgerlog.model.ids import Position
 
 __all__ = ["Ack", "Record", "RecordBatch", "moment", "milliseconds"]
+
+tuple_new: Callable[..., Any] = tuple.__new__
+"""What ``_make`` of a named tuple calls: mapped over, it makes many of them without a Python frame for each.
+The fields must be as many as there are."""
 
 _EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -103,19 +107,24 @@ class RecordBatch:
     def __iter__(self) -> Iterator[Record]:
         count = len(self.payloads)
         return map(
-            Record._make,
+            tuple_new,
+            repeat(Record),
             zip(
                 range(self.first_offset, self.end_offset),
                 map(
-                    Position,
-                    repeat(self.ledger_id),
-                    repeat(self.entry_id),
-                    range(self.first_slot, self.first_slot + count),
+                    tuple_new,
+                    repeat(Position),
+                    zip(
+                        repeat(self.ledger_id),
+                        repeat(self.entry_id),
+                        range(self.first_slot, self.first_slot + count),
+                        strict=False,
+                    ),
                 ),
                 self.payloads,
                 repeat(self.timestamp),
                 repeat(self.epoch),
-                strict=False,  # The two repeats have no end.
+                strict=False,  # What is repeated has no end.
             ),
         )
 
