@@ -368,11 +368,12 @@ class _Door:
         """The time of one operation. Cancelling does not end it early, the death of the process does."""
         incarnation = self.incarnation
         incarnation.enter_door(is_write=is_write)
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()  # Below it always waits.
         end = self.platter.end_of_operation(is_queued=is_queued)
         with trio.CancelScope(shield=True):
             await incarnation.wait_until(end)
-            await incarnation.wait_running()
+            if incarnation.is_paused:
+                await incarnation.wait_running()
 
     def done(self) -> None:
         """The effect has happened."""

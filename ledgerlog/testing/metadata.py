@@ -144,7 +144,6 @@ class SimStore:
     async def _call(self, call: Callable[[], Awaitable[T]], what: str, *, is_write: bool) -> T:
         network, incarnation = self._network, self._incarnation
         incarnation.enter_door()
-        await trio.lowlevel.checkpoint()
         fate = self._random.random() if is_write and self.lost_share else 1.0
         with trio.move_on_after(METADATA_TIMEOUT_S):
             await network.travel(incarnation, self._host, METADATA)

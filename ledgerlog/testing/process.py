@@ -128,9 +128,9 @@ class Incarnation:
 
     async def delay(self, seconds: float) -> None:
         """The time that something in the world takes. It can be cancelled."""
-        self.check()
-        await trio.sleep(seconds)
-        await self.wait_running()
+        await self.wait_until(self.simulation.now + seconds)
+        if self.is_paused:
+            await self.wait_running()
 
     async def wait_until(self, when: float) -> None:
         """As ``delay``, up to a time, and over at once if the process dies. For use inside a shield."""
