@@ -48,6 +48,7 @@ from bookie.server.nursery import open_nursery
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
 from bookie.server.server import Server
+from bookie.server.witness import MetadataWitness
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import open_directory
 from bookie.storage.disk import Disk
@@ -143,7 +144,9 @@ async def open_bookie(
         marks = await settle_marks(store, directory)
         engine_config = config or StorageConfig()
         new_nonce = partial(random_bytes, NONCE_BYTES)
-        async with open_engine(directory, engine_config, new_nonce=new_nonce, marks=marks) as engine:
+        async with open_engine(
+            directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataWitness(store)
+        ) as engine:
             listener = await network.listen(listen)
             server = Server(engine, Hello(cookie.bookie_id, cookie.instance, cookie.cluster))
             info = BookieInfo(

@@ -67,7 +67,7 @@ class Collector:
         self._catalogue = catalogue
         self._ledgers = ledgers
         self._rewriter = rewriter
-        self._witness = witness
+        self.witness = witness
 
     async def run(self, *, interval_s: float) -> None:
         """A pass now and then, for ever. StorageError if the journal or the index fails."""
@@ -91,7 +91,7 @@ class Collector:
                 if not stored.is_purged:
                     (unfinished if stored.is_deleted else asked).append(rows.ledger_of_key(key))
             if asked:
-                gone = sorted(set(await self._witness.surely_gone(asked)) & set(asked))
+                gone = sorted(set(await self.witness.surely_gone(asked)) & set(asked))
                 if gone:
                     await self._delete(gone)
                     deleted += len(gone)

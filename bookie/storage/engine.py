@@ -240,6 +240,11 @@ class Engine:
                 if state.lac >= entry_id:
                     event.set()
 
+    def _living(self, ledger_id: int) -> LedgerState | None:
+        """As ``_state``, None also for a ledger that was deleted: nothing is said of its entries any more."""
+        state = self._state(ledger_id)
+        return None if state is None or state.is_deleted else state
+
     def _state(self, ledger_id: int) -> LedgerState | None:
         """The state of a ledger, read from the index where it is not in memory. StorageError as the index."""
         state = self._ledgers.get(ledger_id)
@@ -360,7 +365,7 @@ class Engine:
         about ``bytes_max`` payload bytes; one entry always fits. Never raises for what is on the disk: see
         ``ReadResult``. Entries that are not durable yet do not exist yet."""
         try:
-            state = self._state(ledger_id)
+            state = self._living(ledger_id)
         except StorageError as error:
             return ReadResult(_status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         self._reads += 1
@@ -391,7 +396,7 @@ class Engine:
     async def list_entries(self, ledger_id: int, *, first: int, pairs_max: int) -> ListResult:
         """Which entries of the ledger are stored, from ``first`` on, as up to ``pairs_max`` ranges."""
         try:
-            state = self._state(ledger_id)
+            state = self._living(ledger_id)
         except StorageError as error:
             return ListResult(_status_of(error), [], first - 1)
         in_limbo = self.marks.now.denies_nothing(ledger_id)
@@ -408,13 +413,13 @@ class Engine:
     def lac(self, ledger_id: int) -> tuple[int, int]:
         """The greatest LAC and LAFR that were told here, -1 where none was. Raises StorageError if the index
         cannot say."""
-        state = self._state(ledger_id)
+        state = self._living(ledger_id)
         return (NO_ENTRY, NO_ENTRY) if state is None else (state.lac, state.lafr)
 
     def last_durable(self, ledger_id: int) -> int:
         """The highest entry that is durable here, -1 where there is none. After a crash it may name one that
         was under way and was lost. Raises StorageError as ``lac``."""
-        state = self._state(ledger_id)
+        state = self._living(ledger_id)
         return NO_ENTRY if state is None else state.last_durable(self._commit.durable)
 
     async def wait_lac(self, ledger_id: int, entry_id: int) -> None:

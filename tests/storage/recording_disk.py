@@ -6,7 +6,8 @@ the states it may leave follow from the contract in ``bookie.storage.disk``:
 
 * writes that had ended are there; of one in flight, any of its sectors of 512 bytes, the others reading as
   before. ``_torn`` gives none, all, all but one, only one, and some halves;
-* changes of names are there up to the last ``sync_directory`` that ended, and any first few of those after;
+* changes of names in a directory are there up to the last ``sync_directory`` of it that ended, and any first
+  few of those after;
 * of a truncation in flight, that it happened or not;
 * index batches that had ended are there; one in flight is there or not.
 
@@ -40,6 +41,11 @@ class Effect:
     rows: tuple[Change, ...] = ()
     began: int = -1
     ended: int | None = None
+
+    @property
+    def directory(self) -> str:
+        """Where the name is that it changes."""
+        return self.path.rpartition("/")[0]
 
     @property
     def is_name(self) -> bool:
@@ -175,20 +181,30 @@ def crash_states(recorder: Recorder, position: int, start: CrashState | None = N
     in_flight = [
         e for e in recorder.effects if e.began < position and (e.ended is None or e.ended >= position)
     ]
-    synced = max((e.ended for e in done if e.kind == "sync_directory" and e.ended is not None), default=-1)
-    # All directories count as one here: this code syncs each directory right after it changed a name in it.
-    pending = [e for e in done if e.is_name and e.ended is not None and e.ended > synced]
-    pending += [e for e in in_flight if e.is_name]
+    synced: dict[str, int] = {}
+    for effect in done:
+        if effect.kind == "sync_directory":
+            # What was begun before the sync began is durable; what ran beside it may be or not.
+            synced[effect.path] = max(synced.get(effect.path, -1), effect.began)
+    pending: dict[str, list[Effect]] = {}
+    for effect in sorted((*done, *in_flight), key=lambda effect: effect.began):
+        ended = effect.ended if effect in done else None
+        if effect.is_name and (ended is None or ended > synced.get(effect.directory, -1)):
+            pending.setdefault(effect.directory, []).append(effect)
     variants = [list(_variants(e)) for e in in_flight if e.kind in ("write", "index", "truncate")]
-    for survivors in range(len(pending) + 1):
-        lost = {id(e) for e in pending[survivors:]}
+    for survivors in itertools.product(*(range(len(names) + 1) for names in pending.values())):
+        lost = {
+            id(e) for names, count in zip(pending.values(), survivors, strict=True) for e in names[count:]
+        }
+        kept = [e for e in (*done, *(e for e in in_flight if e.is_name)) if id(e) not in lost]
         for chosen in itertools.product(*variants):
-            applied = [e for e in done if id(e) not in lost]
-            applied += pending[:survivors][len([e for e in pending[:survivors] if e in done]) :]
-            applied += [variant for _, variant in chosen if variant is not None]
+            applied = kept + [variant for _, variant in chosen if variant is not None]
             words = ", ".join(word for word, _ in chosen)
-            story = f"position {position}, {survivors} of {len(pending)} names, {words}"
-            yield _apply(start, applied, story)
+            names = ", ".join(
+                f"{count} of {len(each)} names in {path}"
+                for (path, each), count in zip(pending.items(), survivors, strict=True)
+            )
+            yield _apply(start, applied, f"position {position}, {names}, {words}")
 
 
 def _variants(effect: Effect) -> Iterator[tuple[str, Effect | None]]:
@@ -241,7 +257,7 @@ def _apply(start: CrashState | None, effects: Sequence[Effect], story: str) -> C
                 if path in files:
                     files[effect.target] = files.pop(path)
                 aliases[path] = effect.target
-            case "truncate":
+            case "truncate" if path in files:
                 del files[path][effect.size :]
             case "unlink":
                 files.pop(path, None)

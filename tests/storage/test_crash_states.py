@@ -9,9 +9,12 @@ the next stop.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
+import trio
+from attrs import evolve
 from recording_disk import CrashState, Recorder, RecordingDisk, RecordingIndexes, crash_states
 from storing import (
     KEY,
@@ -32,6 +35,7 @@ from bookie.storage.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
 
 PATH = "b"
+MOVING = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 Scenario = Callable[[Engine, Recorder], Awaitable[None]]
 
 
@@ -74,13 +78,53 @@ async def several_ledgers_in_one_group(engine: Engine, recorder: Recorder) -> No
             recorder.note(("entries", ledger, tuple(range(first, first + 10))))
 
 
+class NotedWitness:
+    """Says what it is told to, and notes it first: what is said to be gone may go at any time from then
+    on."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.gone: set[int] = set()
+        self._recorder = recorder
+
+    async def surely_gone(self, ledger_ids: Sequence[int]) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        self._recorder.note(("going", tuple(self.gone)))
+        return [ledger_id for ledger_id in ledger_ids if ledger_id in self.gone]
+
+
+async def moving(engine: Engine, recorder: Recorder) -> None:
+    """Flushes, compaction of all kinds, and deletions, beside adds and fences."""
+    collector = engine.collector
+    assert collector is not None
+    witness = collector.witness
+    assert isinstance(witness, NotedWitness)
+    for turn in range(5):
+        for ledger in range(1, 5):
+            if ledger not in witness.gone:
+                await add_noted(engine, recorder, ledger, range(12 * turn, 12 * turn + 6))
+                await add_noted(engine, recorder, ledger, range(12 * turn + 6, 12 * turn + 12, 2))
+                await add_noted(engine, recorder, ledger, range(12 * turn + 7, 12 * turn + 12, 2))
+        await fence_noted(engine, recorder, 20 + turn)
+        await wait_all_tasks_blocked()
+        if turn in (1, 3):
+            witness.gone |= {1 + turn, 20 + turn}
+            await collector.collect()
+            recorder.note(("deleted", tuple(witness.gone)))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(engine.compactor.compact, is_eventual=True))
+            await add_noted(engine, recorder, 9 + turn, range(4))
+    assert engine.compactor.jobs >= 3, "the scenario is too small to be what it says"
+    assert engine.statistics()["segments_flushed"] >= 2
+
+
 async def record(scenario: Scenario, *, is_clean: bool, start: CrashState | None = None) -> Recorder:
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, start), RecordingIndexes(recorder, start)
     try:
         async with opened(PATH, disk, indexes) as directory:
             recorder.note(("formatted",))
-            async with open_engine(directory, SMALL) as engine:
+            witness = NotedWitness(recorder)
+            async with open_engine(directory, MOVING, witness=witness) as engine:
                 await scenario(engine, recorder)
                 if not is_clean:
                     raise Crash
@@ -92,16 +136,27 @@ async def record(scenario: Scenario, *, is_clean: bool, start: CrashState | None
 async def check(engine: Engine, notes: list[object], story: str) -> None:
     """What every note promises holds."""
     ledgers: dict[int, set[int]] = {}
+    going: set[int] = set()
+    deleted: set[int] = set()
     for note in notes:
         match note:
+            case ("going", (tuple() as ids)):
+                going.update(ids)
+            case ("deleted", (tuple() as ids)):
+                deleted.update(ids)
             case ("entries", int(ledger), (tuple() | range()) as ids):
                 ledgers.setdefault(ledger, set()).update(ids)
             case ("fence", int(ledger)):
                 refusal = engine.add(*add_frame(ledger, [10**5]))
                 assert refusal is Status.FENCED, story
+    for ledger in deleted:
+        assert engine.add(*add_frame(ledger, [10**5])) is Status.FENCED, story
+        assert engine.add(*add_frame(ledger, [10**5], recovery=True)) is Status.NO_SUCH_LEDGER, story
+        assert not await read_all(engine, ledger), story
     for ledger in (*ledgers, 3):
         found = await read_all(engine, ledger)
-        assert ledgers.get(ledger, set()) <= found.keys(), story
+        if ledger not in going:
+            assert ledgers.get(ledger, set()) <= found.keys(), story
         for entry_id, payload in found.items():
             assert payload == payload_of(ledger, entry_id), story
 
@@ -119,7 +174,9 @@ async def boot_and_check(state: CrashState, notes: list[object]) -> Recorder:
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-@pytest.mark.parametrize("scenario", [small_adds, rolls_and_checkpoints, several_ledgers_in_one_group])
+@pytest.mark.parametrize(
+    "scenario", [small_adds, rolls_and_checkpoints, several_ledgers_in_one_group, moving]
+)
 async def test_every_crash_state_boots_to_what_was_acknowledged(scenario: Scenario, is_clean: bool) -> None:
     recorder = await record(scenario, is_clean=is_clean)
     dice = random.Random(f"{scenario.__name__} {is_clean}")
