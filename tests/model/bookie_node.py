@@ -20,7 +20,18 @@ from ledgerlog.core.recovery import Negative
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.frame import Status
 from tests.cores import KEY, LEDGER
-from tests.model.messages import Add, AddAnswer, Answer, Fence, FenceAnswer, Read, ReadAnswer, Request
+from tests.model.messages import (
+    Add,
+    AddAnswer,
+    Answer,
+    Fence,
+    FenceAnswer,
+    Get,
+    GetAnswer,
+    Read,
+    ReadAnswer,
+    Request,
+)
 from tests.model.structure import clone, picture
 
 DURABLE = 1
@@ -98,6 +109,8 @@ class BookieNode:
 
     def handle(self, request: Request) -> list[Answer]:
         """The answers that leave now."""
+        if isinstance(request, Get):
+            return [self._give(request)]
         if self.ledger is None:
             self.ledger = LedgerState(LEDGER, KEY)  # The first add or fence brings the key.
         if isinstance(request, Add):
@@ -107,6 +120,12 @@ class BookieNode:
             is_settled = self.ledger.is_fence_settled(DURABLE)
             self.waiting.append((DURABLE if is_settled else self.ledger.fence_sequence, request))
         return self._release()
+
+    def _give(self, request: Get) -> GetAnswer:
+        held = self.durable_entries
+        wanted = range(request.first, request.last + 1, request.stride)
+        found = tuple((e, held[e]) for e in wanted if e in held)
+        return GetAnswer(*request, found, Negative.UNKNOWN if self.in_limbo else Negative.ABSENT)
 
     def _next_block(self) -> int:
         self.last_block += 1

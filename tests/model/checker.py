@@ -212,7 +212,7 @@ def _weight(world: Model, action: Action, slow: Sequence[float]) -> float:
         return 0.05
     if action[0] == "silent":
         return 0.15
-    if action[0] == "start":
+    if action[0] in ("start", "repair"):
         return 0.06
     return _LEANINGS.get(action[2], 1.0) * slow[action[1]]
 

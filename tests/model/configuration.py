@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-BUDGETS = ("fail", "connect", "change", "fence", "read", "lost", "dup", "crash", "give_up")
+BUDGETS = ("fail", "connect", "change", "fence", "read", "lost", "dup", "crash", "give_up", "repair")
 
 
 @attrs.frozen
@@ -40,6 +40,8 @@ class Configuration:
     """How often a bookie loses what it had not synced, and restarts."""
     give_up: int = 0
     """Whether the owner may give up."""
+    repair: int = 0
+    """How often a bookie of a fragment that takes no more entries is replaced by repair."""
 
     def __str__(self) -> str:
         mode = ""

@@ -19,7 +19,7 @@ from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from tests.model.bookie_node import BookieNode
 from tests.model.client_nodes import OwnerNode, RecovererNode, Replacements, payload_of
-from tests.model.messages import OWNER, Add, AddAnswer, Answer, Fence, Read
+from tests.model.messages import OWNER, REPAIR, Add, AddAnswer, Answer, Fence, Get, GetAnswer, Read
 
 NEVER = 1 << 30
 
@@ -38,6 +38,9 @@ _EDGES = {("OPEN", "OPEN"), ("OPEN", "IN_RECOVERY"), ("OPEN", "CLOSED"), ("IN_RE
 
 def check_edge(old: LedgerMetadata, new: LedgerMetadata, client: str) -> Iterator[Violation]:
     """Every write of the register."""
+    if client == REPAIR:
+        yield from _check_repair(old, new)
+        return
     edge = old.state.value, new.state.value
     if old.is_closed:
         yield Violation("ClosedImmutable", f"{client} writes {edge[1]} last={new.last_entry}")
@@ -65,14 +68,36 @@ def check_edge(old: LedgerMetadata, new: LedgerMetadata, client: str) -> Iterato
         yield Violation("FragmentsMonotone", "W closes with other fragments than are stored")
 
 
+def _check_repair(old: LedgerMetadata, new: LedgerMetadata) -> Iterator[Violation]:
+    """Repair writes: other bookies in one fragment that takes no more entries, and nothing else."""
+    if (old.state, old.last_entry) != (new.state, new.last_entry):
+        yield Violation("MetaTransitions", f"repair writes {new.state.value} last={new.last_entry}")
+    if [one.first_entry for one in old.fragments] != [one.first_entry for one in new.fragments]:
+        yield Violation("FragmentsMonotone", "repair moves a fragment")
+    pairs = list(zip(old.fragments, new.fragments, strict=False))
+    changed = [index for index, (was, now) in enumerate(pairs) if was != now]
+    if len(changed) > 1:
+        yield Violation("RepairTouches", f"repair changes the fragments {changed}")
+    if not old.is_closed and len(old.fragments) - 1 in changed:
+        yield Violation("RepairTouches", "repair changes the last fragment of a ledger that is not closed")
+    for fragment in new.fragments:
+        if len(set(fragment.ensemble)) != new.replication.ensemble:
+            yield Violation("ConfigOK", f"ensemble {fragment.ensemble}")
+
+
 def check_bookie(
-    bookie: BookieNode, before: BookieNode, request: Add | Fence | Read | None, answers: Sequence[Answer]
+    bookie: BookieNode,
+    before: BookieNode,
+    request: Add | Fence | Read | Get | None,
+    answers: Sequence[Answer],
 ) -> Iterator[Violation]:
     """A bookie handled a request, or synced."""
     is_ordinary = isinstance(request, Add) and not request.is_recovery
     if is_ordinary and before.fence_was_told and len(bookie.entries) > len(before.entries):
         yield Violation("FenceDurable", f"{bookie.name} takes {request} after its fence was told")
-    if not bookie.is_fenced_durably and any(not isinstance(answer, AddAnswer) for answer in answers):
+    if not bookie.is_fenced_durably and any(
+        not isinstance(answer, AddAnswer | GetAnswer) for answer in answers
+    ):
         yield Violation("FenceBeforeReply", f"{bookie.name} answers {request} and is not fenced durably")
 
 
@@ -152,9 +177,15 @@ def check_acknowledged(
 
 
 def check_whole(
-    metadata: LedgerMetadata, owner: OwnerNode, bookies: Mapping[str, BookieNode], end: int
+    metadata: LedgerMetadata,
+    owner: OwnerNode,
+    bookies: Mapping[str, BookieNode],
+    end: int,
+    *,
+    is_repaired: bool = False,
 ) -> Iterator[Violation]:
-    """Every state. ``end`` is the lowest entry that a recoverer found missing for certain."""
+    """Every state. ``end`` is the lowest entry that a recoverer found missing for certain. Where
+    ``is_repaired``, bookies may have been told the end of the ledger (rule 23)."""
     held = {name: node.durable_entries for name, node in bookies.items()}
     acked = owner.core.lac
     replication = metadata.replication
@@ -178,8 +209,9 @@ def check_whole(
             yield Violation("AckedAtAckQuorum", f"e{entry_id} is acked, on {copies[entry_id]}")
     if acked >= end:
         yield Violation("NegativeReadFinal", f"e{end} was found missing, and e{acked} is acked")
+    committed = max(acked, last) if is_repaired else acked
     for name, node in bookies.items():
-        if node.lac > acked:
+        if node.lac > committed:
             yield Violation("LacIsCommitted", f"{name} was told LAC {node.lac}, acked is {acked}")
     if owner.denies and not (metadata.is_closed and last <= acked):
         yield Violation("FailedMeansAbsent", f"W failed adds above e{acked} for certain, the end is {last}")

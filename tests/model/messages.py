@@ -1,7 +1,7 @@
 """What travels between the nodes of the model, and the words for it.
 
 Messages lie in one pool without order: any of them may be delivered next, late, or never. Clients are named
-W (the owner), R0 and R1 (recoverers), bookies b0, b1, ...
+W (the owner), R0 and R1 (recoverers), X (a repair), bookies b0, b1, ...
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ledgerlog.model.ledger import LedgerState
 from ledgerlog.wire.frame import Status
 
 OWNER = "W"
+REPAIR = "X"
 
 
 class Add(NamedTuple):
@@ -74,6 +75,26 @@ class ReadAnswer(NamedTuple):
     negative: Negative
 
 
+class Get(NamedTuple):
+    """An ordinary read of entries first, first + stride, ... up to last."""
+
+    client: str
+    bookie: str
+    first: int
+    last: int
+    stride: int
+
+
+class GetAnswer(NamedTuple):
+    client: str
+    bookie: str
+    first: int
+    last: int
+    stride: int
+    found: tuple[tuple[int, bytes], ...]
+    negative: Negative
+
+
 class Write(NamedTuple):
     """A compare-and-set on its way to the metadata store."""
 
@@ -97,8 +118,8 @@ class Write(NamedTuple):
         return metadata.state, metadata.fragments, metadata.last_entry
 
 
-Request = Add | Fence | Read
-Answer = AddAnswer | FenceAnswer | ReadAnswer
+Request = Add | Fence | Read | Get
+Answer = AddAnswer | FenceAnswer | ReadAnswer | GetAnswer
 Message = Request | Answer | Write
 
 
@@ -112,6 +133,8 @@ def describe_handling(message: Message, answers: tuple[Message, ...]) -> str:
             return f"{message.client} fences {message.bookie}"
         case Read():
             return f"{message.bookie} serves {message.client} read {_range(message.ask)}"
+        case Get():
+            return f"{message.bookie} serves {message.client} e{message.first}..e{message.last}"
         case Write():
             return f"the store sees {message.client}'s write {describe_write(message)}"
     raise AssertionError(message)
@@ -125,6 +148,9 @@ def describe_receipt(message: Answer) -> str:
             return f"{message.bookie} {said} {message} to {message.client}"
         case FenceAnswer():
             return f"{message.client} hears that {message.bookie} is fenced (LAC {message.lac})"
+        case GetAnswer():
+            told = ", ".join(f"e{entry_id}" for entry_id, _ in message.found) or "nothing"
+            return f"{message.bookie} gives {told} to {message.client}"
         case ReadAnswer():
             words = dict.fromkeys(
                 range(message.ask.first, message.ask.last + 1, message.ask.stride),
@@ -137,6 +163,9 @@ def describe_receipt(message: Answer) -> str:
 
 def describe_write(message: Write) -> str:
     metadata = message.intent.metadata
+    if message.client == REPAIR:
+        told = ", ".join(f"{one.first_entry}: {','.join(one.ensemble)}" for one in metadata.fragments)
+        return f"({told}) at version {message.version}"
     if metadata.state is LedgerState.CLOSED:
         return f"CLOSED last={metadata.last_entry} at version {message.version}"
     if metadata.state is LedgerState.IN_RECOVERY:

@@ -20,7 +20,9 @@ from ledgerlog.core.append_queue import AppendQueue, Batch
 from ledgerlog.core.log_chain import Leadership, Takeover
 from ledgerlog.core.pending import AddBatch, PendingAdds, Slot
 from ledgerlog.core.ranges import RangeSet
+from ledgerlog.core.reader import RangeAsk, RangeRead, _Lane
 from ledgerlog.core.recovery import LedgerRecovery, ReadAsk, _Answer
+from ledgerlog.core.repair import Copy, FragmentRepair
 from ledgerlog.core.writer import LedgerWriter, MetadataIntent
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.log import LogMetadata, Segment, SegmentCounts
@@ -43,13 +45,13 @@ class Tokens:
 
 OBJECTS = (
     *(RangeSet, Slot, PendingAdds, AddBatch, LedgerWriter, LedgerRecovery, _Answer, LedgerState),
-    *(Takeover, Leadership, AppendQueue, Batch, Tokens),
+    *(Takeover, Leadership, AppendQueue, Batch, Tokens, FragmentRepair, RangeRead, _Lane),
 )
 """What has identity and changes."""
 
 VALUES = (
     *(Fragment, LedgerMetadata, Replication, MetadataIntent, ReadAsk, Run),
-    *(LogMetadata, Segment, SegmentCounts),
+    *(LogMetadata, Segment, SegmentCounts, RangeAsk, Copy),
 )
 """What never changes once made."""
 
@@ -123,6 +125,8 @@ def _picture(thing: Any, known: dict[int, int]) -> Any:
         return thing.state.value, thing.fragments, thing.last_entry
     if cls is LogMetadata:
         return thing.epoch, thing.segments, thing.first_offset, thing.before, thing.sealed, thing.token
+    if cls is Copy:
+        return thing.bookie, tuple(sorted(thing.entries.items()))
     if cls is MetadataIntent:
         return thing.version, _picture(thing.metadata, known)
     if cls in (FunctionType, MethodType, Replication):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.model.messages import (
     AddAnswer,
     FenceAnswer,
+    GetAnswer,
     Message,
     ReadAnswer,
     describe_handling,
@@ -19,6 +20,9 @@ def describe(world: World, state: State, action: Action) -> str:
         return _delivery(world, state, action[0], action[1])
     if action[0] == "start":
         return f"{world.names[action[1]]} starts"
+    if action[0] == "repair":
+        index, old, new = action[2]
+        return f"{world.names[action[1]]} begins to replace {old} by {new} in fragment {index}"
     _, place, what, argument, _ = action
     name = world.names[place]
     node = world.nodes[state.places[place]]
@@ -39,6 +43,8 @@ def describe(world: World, state: State, action: Action) -> str:
             return f"{name} reads the metadata: {stored.state.value}{end}"
         case "fail_fence":
             return f"{name}: the fence of {node.core.frozen.ensemble[argument]} times out"
+        case "fail_read" if isinstance(argument, int):
+            return f"{name}: its read of {node.asks[argument].bookie} times out"
         case "fail_read":
             return f"{name}: the read of e{argument.first} on {argument.bookie} times out"
         case "sync":
@@ -52,7 +58,7 @@ def describe(world: World, state: State, action: Action) -> str:
 
 def _delivery(world: World, state: State, kind: str, number: int) -> str:
     message = world.messages[number]
-    if isinstance(message, AddAnswer | FenceAnswer | ReadAnswer):
+    if isinstance(message, AddAnswer | FenceAnswer | ReadAnswer | GetAnswer):
         return describe_receipt(message)
     answers: tuple[Message, ...] = ()
     if world.targets[number] >= world.first_bookie:

@@ -24,6 +24,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ledgerlog.core.recovery import LedgerRecovery, Phase
+from ledgerlog.core.repair import FragmentRepair
 from ledgerlog.core.writer import LedgerWriter
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
@@ -35,16 +36,20 @@ from tests.model.configuration import BUDGETS, Configuration
 from tests.model.invariants import NEVER, Violation
 from tests.model.messages import (
     OWNER,
+    REPAIR,
     Add,
     AddAnswer,
     Answer,
     Fence,
     FenceAnswer,
+    Get,
+    GetAnswer,
     Message,
     Read,
     ReadAnswer,
     Write,
 )
+from tests.model.repair_node import RepairNode, Task, tasks
 
 FORMER = "somebody"
 """In place of the client, in a request whose answer nobody waits for any more."""
@@ -53,7 +58,7 @@ META, BUDGET, END, FIRST_CLIENT = 0, 1, 2, 3
 """Places in a state: the register; what is left of the budgets; the lowest entry that a recoverer found
 missing for certain; then the owner, the recoverers, the bookies."""
 
-_DUP, _CRASH = BUDGETS.index("dup"), BUDGETS.index("crash")
+_DUP, _CRASH, _REPAIR = BUDGETS.index("dup"), BUDGETS.index("crash"), BUDGETS.index("repair")
 
 
 class Register(NamedTuple):
@@ -78,7 +83,8 @@ class State(NamedTuple):
 
 
 Action = tuple[Any, ...]
-"""("message" | "silent" | "again", number), ("start", place), ("do", place, what, argument, budget)."""
+"""("message" | "silent" | "again", number), ("start", place), ("repair", place, task),
+("do", place, what, argument, budget)."""
 
 
 class World:
@@ -86,7 +92,11 @@ class World:
         self.configuration = configuration
         self.replication = Replication(*configuration.shape, guaranteed=configuration.guaranteed)
         self.bookies = bookies(configuration.bookies)
+        assert not (configuration.repair and configuration.crash), "repair is not played with crashes"
         self.clients = (OWNER, *(f"R{i}" for i in range(configuration.recoverers)))
+        self.recoverers_end = FIRST_CLIENT + len(self.clients)
+        if configuration.repair:
+            self.clients += (REPAIR,)
         self.names = ("metadata", "budgets", "end", *self.clients, *self.bookies)
         self.place_of = {name: place for place, name in enumerate(self.names)}
         self.place_of[FORMER] = FIRST_CLIENT  # The owner hears no answer to a request that is not his.
@@ -129,7 +139,7 @@ class World:
             self._features.append(self._feature_numbers.setdefault(feature, len(self._feature_numbers)))
         return number
 
-    def _number_node(self, node: OwnerNode | RecovererNode | BookieNode) -> int:
+    def _number_node(self, node: OwnerNode | RecovererNode | RepairNode | BookieNode) -> int:
         return self._number(node.key(), node)
 
     def _number_register(self, register: Register) -> int:
@@ -148,7 +158,7 @@ class World:
             self._effects.append(_effect(message, number))
             if isinstance(message, Write):
                 self.targets.append(META)
-            elif isinstance(message, Add | Fence | Read):
+            elif isinstance(message, Add | Fence | Read | Get):
                 self.targets.append(self.place_of[message.bookie])
             else:
                 self.targets.append(client)
@@ -207,6 +217,8 @@ class World:
         become more; nobody acknowledges or writes."""
         if not self.nodes[state.places[META]].metadata.is_closed:
             return False
+        if self.nodes[state.places[BUDGET]][_REPAIR]:
+            return False
         for number in state.places[FIRST_CLIENT : self.first_bookie]:
             client = self.nodes[number]
             if client is not None and not client.is_over:
@@ -224,6 +236,8 @@ class World:
                 reaction = self._bookie_reacts(old, what, argument)
             elif isinstance(old, OwnerNode):
                 reaction = self._owner_reacts(old, what, argument)
+            elif isinstance(old, RepairNode):
+                reaction = self._repair_reacts(old, what, argument)
             else:
                 reaction = self._recoverer_reacts(old, what, argument)
             self._reactions[key] = reaction
@@ -231,7 +245,7 @@ class World:
 
     def _reaction(
         self,
-        node: OwnerNode | RecovererNode | BookieNode,
+        node: OwnerNode | RecovererNode | RepairNode | BookieNode,
         out: Sequence[Message],
         *events: tuple[Any, ...],
     ) -> Reaction:
@@ -244,7 +258,7 @@ class World:
         answers: list[Answer] = []
         if what == "handle":
             message = self.messages[argument]
-            assert isinstance(message, Add | Fence | Read)
+            assert isinstance(message, Add | Fence | Read | Get)
             request = message
             answers += bookie.handle(message)
             if not self.configuration.crash and bookie.has_unsynced:
@@ -289,6 +303,21 @@ class World:
             members = tuple(slot.bookie for slot in core.pending.slots if not slot.replacing)
             events.append(("acknowledged", old.core.lac + 1, core.lac, members))
         return self._reaction(owner, out, *events)
+
+    def _repair_reacts(self, old: RepairNode, what: str, argument: Any) -> Reaction:
+        repair = old.copy()
+        if what == "receive":
+            message = self.messages[argument]
+            assert isinstance(message, AddAnswer | GetAnswer)
+            repair.receive(message)
+        elif what == "stored":
+            register = self.nodes[argument]
+            repair.read_stored(register.metadata, register.version)
+        elif what == "written":
+            repair.write = TO_BE_READ
+        else:
+            repair.fail_read(argument)
+        return self._reaction(repair, repair.pump())
 
     def _recoverer_reacts(self, old: RecovererNode, what: str, argument: Any) -> Reaction:
         recoverer = old.copy()
@@ -347,6 +376,13 @@ class World:
             if budget[_DUP] and self.targets[number] >= self.first_bookie:
                 yield ("again", number)
         for place in range(FIRST_CLIENT, self.first_bookie):
+            if place >= self.recoverers_end and budget[_REPAIR]:
+                repair = self.nodes[places[place]]
+                if repair is None or repair.is_over:
+                    for task in tasks(self.nodes[places[META]].metadata, self.bookies):
+                        yield ("repair", place, task)
+            if place >= self.recoverers_end and self.nodes[places[place]] is None:
+                continue
             if self.nodes[places[place]] is None:
                 # Recoverers are alike, so they begin in order.
                 is_next = place == FIRST_CLIENT + 1 or self.nodes[places[place - 1]] is not None
@@ -416,7 +452,12 @@ class World:
         wants = self._wants.get(number)
         if wants is None:
             client = self.nodes[number]
-            found = self._owner_wants(client) if place == FIRST_CLIENT else self._recoverer_wants(client)
+            if place == FIRST_CLIENT:
+                found = self._owner_wants(client)
+            elif place < self.recoverers_end:
+                found = self._recoverer_wants(client)
+            else:
+                found = [("read", "fail_read", index) for index in range(len(client.asks))]
             if not client.is_over and client.write == TO_BE_READ:
                 found.append((None, "stored", None))
             elif not client.is_over and client.write == SENT:
@@ -489,6 +530,9 @@ class World:
             places[place], out, events = self._react(places[place], what, argument)
         elif kind == "start":
             out = self._start(places, action[1])
+        elif kind == "repair":
+            self._spend(places, _REPAIR)
+            out = self._start_repair(places, *action[1:])
         else:
             number = action[1]
             if kind == "again":
@@ -551,6 +595,15 @@ class World:
         recoverer = RecovererNode(self.names[place], core)
         reaction = self._reaction(recoverer, recoverer.pump())
         places[place] = self._number_node(recoverer)
+        return reaction.out
+
+    def _start_repair(self, places: list[int], place: int, task: Task) -> tuple[int, ...]:
+        register = self.nodes[places[META]]
+        index, old, new = task
+        core = FragmentRepair(register.metadata, register.version, index, {old: new}, new_token=_token)
+        repair = RepairNode(core)
+        reaction = self._reaction(repair, repair.pump())
+        places[place] = reaction.node
         return reaction.out
 
     def _write(self, places: list[int], number: int) -> None:
@@ -640,7 +693,7 @@ class World:
     def _is_inert(self, number: int, client_number: int, target_number: int) -> bool:
         message = self.messages[number]
         client = self.nodes[client_number]
-        if isinstance(message, AddAnswer | FenceAnswer | ReadAnswer):
+        if isinstance(message, AddAnswer | FenceAnswer | ReadAnswer | GetAnswer):
             return not client.listens_to(message)
         if isinstance(message, Write):
             register = self.nodes[target_number]
@@ -670,6 +723,7 @@ class World:
                     self.nodes[places[FIRST_CLIENT]],
                     {name: self.nodes[places[self.place_of[name]]] for name in self.bookies},
                     self.nodes[places[END]],
+                    is_repaired=bool(self.configuration.repair),
                 )
             )
         if broken:

@@ -1,0 +1,95 @@
+"""Known bugs of repair, and of those who work beside it, put back; see ``tests.scenarios.mutants``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+
+from ledgerlog.core.recovery import LedgerRecovery
+from ledgerlog.core.repair import Finding, FragmentRepair, Work
+from ledgerlog.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.model.ledger import LedgerMetadata
+from tests.model import repair_node
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def the_last_fragment_of_an_open_ledger_is_repaired() -> Iterator[None]:
+    """Rule 20. What is copied is all that its owner has acknowledged, as it were."""
+    original = repair_node.survey
+    end = LedgerMetadata.fragment_end
+
+    def survey(metadata: LedgerMetadata, lost: Collection[str]) -> list[Finding]:
+        return [attrs.evolve(one, work=Work.COPY) for one in original(metadata, lost)]
+
+    def fragment_end(self: LedgerMetadata, index: int) -> int | None:
+        found = end(self, index)
+        return self.fragments[index].first_entry - 1 if found is None else found
+
+    def with_replacement(
+        self: LedgerMetadata, index: int, old: str, new: str, token: bytes
+    ) -> LedgerMetadata:
+        fragments = list(self.fragments)
+        ensemble = tuple(new if bookie == old else bookie for bookie in fragments[index].ensemble)
+        fragments[index] = attrs.evolve(fragments[index], ensemble=ensemble)
+        return attrs.evolve(self, fragments=tuple(fragments), token=token)
+
+    with (
+        patch.object(repair_node, "survey", survey),
+        patch.object(LedgerMetadata, "fragment_end", fragment_end),
+        patch.object(LedgerMetadata, "with_replacement", with_replacement),
+    ):
+        yield
+
+
+def new_bookies_are_named_before_they_have_their_copies() -> AbstractContextManager[Any]:
+    return patch.object(FragmentRepair, "_emit", lambda self, copy: self._copies.append(copy))
+
+
+def a_fragment_is_repaired_by_its_first_entry_alone() -> AbstractContextManager[Any]:
+    """Rule 24."""
+    original = FragmentRepair._split
+
+    def split(self: FragmentRepair, bookie: str, found: dict[int, bytes]) -> None:
+        first = self.fragment.first_entry
+        original(self, bookie, {e: payload for e, payload in found.items() if e == first})
+
+    return patch.object(FragmentRepair, "_split", split)
+
+
+def repair_writes_what_it_read_at_first() -> AbstractContextManager[Any]:
+    """Rule 13, for repair: the version is read anew, and what it stands for is not."""
+    original = FragmentRepair._form_intent
+
+    def form_intent(self: FragmentRepair) -> None:
+        self.metadata = self._base
+        original(self)
+
+    return patch.object(FragmentRepair, "_form_intent", form_intent)
+
+
+def the_owner_writes_his_own_older_fragments() -> AbstractContextManager[Any]:
+    """Rule 13, for the owner: what repair did to an older fragment is undone by his next change."""
+    original = LedgerWriter._form_intent
+
+    def form_intent(self: LedgerWriter) -> None:
+        kept = self.metadata
+        self.metadata = attrs.evolve(kept, fragments=self.pending.fragments)
+        original(self)
+        self.metadata = kept
+
+    return patch.object(LedgerWriter, "_form_intent", form_intent)
+
+
+def a_recoverer_closes_with_the_older_fragments_that_he_read() -> AbstractContextManager[Any]:
+    def form_closing_intent(self: LedgerRecovery) -> None:
+        assert self.last_recoverable is not None
+        closed = self.metadata.closed(self.last_recoverable, self._new_token(), self.pending.fragments)
+        self.intent = MetadataIntent(closed, self.version)
+
+    return patch.object(LedgerRecovery, "_form_closing_intent", form_closing_intent)
