@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.core.keeping import first_pin, retention_cut
-from ledgerlog.errors import TruncationPinned
+from ledgerlog.errors import LostLeadership, TruncationPinned
 from ledgerlog.log.cursors import read_cursors
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.takeover import delete_ledgers
@@ -33,12 +33,15 @@ async def truncate(
     end_offset: int,
     *,
     ignore_pins: bool = False,
+    epoch: int | None = None,
 ) -> None:
     """Give up the records before an offset that is not beyond ``end_offset``, the confirmed end. LogNotFound,
-    TruncationPinned."""
+    TruncationPinned; with ``epoch`` LostLeadership where that is not the log's any more."""
     dropped: set[int] = set()
 
     async def shorten(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
+        if epoch is not None and metadata.epoch != epoch:
+            raise LostLeadership(name, metadata.epoch)
         if before_offset <= metadata.first_offset:
             return None
         pin = None if ignore_pins else first_pin(await read_cursors(client, incarnation))

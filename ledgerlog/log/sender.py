@@ -49,7 +49,7 @@ from ledgerlog.limits import (
     WRITER_FRAMES_OUTSTANDING,
 )
 from ledgerlog.log.keeper import Keeper
-from ledgerlog.log.keeping import apply_retention
+from ledgerlog.log.keeping import apply_retention, truncate
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.model.log import NOTHING, LogMetadata, RollPolicy, SegmentCounts
@@ -379,6 +379,10 @@ class Sender:
             await self._resolve()
         self._over.set()
 
+    async def wait_over(self) -> None:
+        """Return once the leadership has ended and every append is answered."""
+        await self._over.wait()
+
     async def refuse(self) -> None:
         """Raise why nothing more is taken, as well as that gets known: whoever fenced us may not have written
         his epoch yet when we looked. Returns if nothing is wrong; then it is no checkpoint."""
@@ -434,6 +438,19 @@ class Sender:
                 count = len(self.chain.metadata.segments)
                 while count == len(self.chain.metadata.segments):
                     await self.keeper.wait_moved()
+
+    async def truncate(self, before_offset: int, *, ignore_pins: bool) -> None:
+        """Give records up, as long as we lead; see ``LogWriter.truncate``."""
+        await truncate(
+            self._client,
+            self._registry,
+            self._name,
+            self.chain.metadata.incarnation,
+            before_offset,
+            self.queue.durable_offset,
+            ignore_pins=ignore_pins,
+            epoch=self.epoch,
+        )
 
     async def _linger(self) -> None:
         """Send an open batch once its first record has waited for company long enough."""

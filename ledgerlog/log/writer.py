@@ -145,6 +145,10 @@ class LogWriter:
         """Why nothing more can be appended, None while the leadership lasts."""
         return self._sender.refusal
 
+    async def wait_over(self) -> None:
+        """Return once nothing can be appended any more and every append is answered; ``failure`` says why."""
+        await self._sender.wait_over()
+
     def statistics(self) -> WriterStatistics:
         """Where the writer stands. Cheap; not a checkpoint."""
         queue = self._queue
@@ -329,6 +333,24 @@ class LogWriter:
         while before in (self._sender.chain.current, self._sender.chain.draining):
             await self._sender.keeper.wait_moved()
             await self._sender.refuse()
+
+    async def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
+        """Give up the records below ``before_offset``, as their leader: ``Log.truncate`` with the promise
+        that nothing is given up by one who was deposed, which matters to whoever truncates behind his own
+        state.
+
+        LostLeadership, and nothing was given up. InvalidArgument where the offset is beyond what is durable;
+        TruncationPinned, LogNotFound, MetadataUnavailable as for ``Log.truncate``."""
+        durable = self._queue.durable_offset
+        if (
+            not isinstance(before_offset, int)
+            or isinstance(before_offset, bool)
+            or not 0 <= before_offset <= durable
+        ):
+            raise InvalidArgument(f"{before_offset!r} is not an offset up to the durable end, {durable}")
+        await trio.lowlevel.checkpoint()
+        await self._sender.refuse()
+        await self._sender.truncate(before_offset, ignore_pins=ignore_pins)
 
     # --- numbered records -----------------------------------------------------------------------
 
