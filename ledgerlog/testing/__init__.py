@@ -15,6 +15,7 @@ from ledgerlog.testing.deterministic import (
     current_simulation,
 )
 from ledgerlog.testing.links import LinkQuality
+from ledgerlog.testing.machines import NotDeterministic, check_machine
 from ledgerlog.testing.network import EVERYBODY
 from ledgerlog.testing.process import NodeCrashed
 
@@ -25,10 +26,12 @@ __all__ = [
     "LinkQuality",
     "NodeCrashed",
     "Nondeterminism",
+    "NotDeterministic",
     "Outcome",
     "SimulatedCluster",
     "SimulatedTimeExceeded",
     "Simulation",
+    "check_machine",
     "current_simulation",
     "simulate",
     "simulated_cluster",
