@@ -5,7 +5,8 @@ on it, never with a wait in between (rule 3): once a fence was decided, no ordin
 it, and every add decided before stands in front of the fence record in the journal.
 
 **Key** (rule 10). The first add or fence brings the ledger's key, later ones must bring the same; one that
-does not changes nothing at all.
+does not changes nothing at all. ``key_sequence`` is the journal block that carries it: an add that is not
+itself in the journal is acknowledged no earlier.
 
 **Fence** (rules 1, 2, 5). ``is_fenced`` is set in memory first, so that ordinary adds fail at once.
 ``fence_sequence`` is the journal block that carries the fence record, 0 until there is one; whoever
@@ -66,6 +67,8 @@ class LedgerState:
     ledger_id: int
     key: bytes
     is_fenced: bool = False
+    key_sequence: int | None = None
+    """The journal block that brought the key; 0 where a former life's did, None while none does."""
     fence_sequence: int = 0
     """The journal block with the fence record; 0 while it is not written, or it is from a former life."""
     lac: int = NO_ENTRY
@@ -100,6 +103,7 @@ class LedgerState:
             ledger_id,
             stored.key,
             is_fenced=stored.is_fenced,
+            key_sequence=0,
             is_fence_durable=stored.is_fenced,
             lac=stored.lac,
             lafr=stored.lafr,

@@ -5,7 +5,8 @@ about 250 bytes for each run in them, of which there are at most ``arenas * segm
 bytes for each ledger state in memory, of which there are ``ledgers_max`` and beyond that only those that
 cannot leave memory (in flight, not yet in the index, or with runs in an arena); ``read_cache_bytes`` for what
 was read from files; about 300 bytes for each run that is being written again, ``log_runs_max`` in compaction;
-LevelDB's own buffers, about 20 MiB.
+LevelDB's own buffers, about 20 MiB. Without the journal's copy of the data ``arenas * segment_bytes`` more,
+for entries that are in no file yet.
 
 Disk: segments are allocated whole, one of them in advance, which is also the reserve for fences and recovery
 writes when the disk is full.
@@ -44,6 +45,8 @@ class StorageConfig:
     """Whether entries are synced in the journal before they are acknowledged. If not, a crash loses the last
     of them, and the bookie comes back through limbo (protocol A.3); fences and keys are synced all the
     same."""
+    write_cache_age_s: float = 10.0
+    """Without the journal's copy: entries are in memory alone for about so long at most."""
     read_cache_bytes: int = 32 * MIB
     """What is kept of entries that were read from files; 0: nothing."""
     read_ahead_bytes: int = 256 * KIB
@@ -90,7 +93,8 @@ class StorageConfig:
             raise InvalidArgument("ledgers_max, segment_records_max and group_bytes_max must be positive")
         if min(self.compact_bytes_per_s, self.log_bytes_max, self.log_runs_max) < 1:
             raise InvalidArgument("compact_bytes_per_s, log_bytes_max and log_runs_max must be positive")
-        if min(self.compact_interval_s, self.compact_eventual_interval_s, self.collect_interval_s) <= 0:
+        intervals = (self.compact_interval_s, self.compact_eventual_interval_s, self.collect_interval_s)
+        if min(*intervals, self.write_cache_age_s) <= 0:
             raise InvalidArgument("intervals must be positive")
         self.space_policy(is_journal_apart=False)
 

@@ -13,6 +13,10 @@ next start reads no journal, and any damage is found by whoever reads the damage
 **Positions.** ``add`` returns the sequence of the journal block that its record went into. Blocks become
 durable in order, so a position is durable once ``durable_position`` has reached it.
 
+**Without the journal's copy** (``journal_write_data = false``) an add is copied into the write cache
+(``bookie.storage.write_cache``) and acknowledged at once. Its position is that of the record that brought its
+ledger's key: the first add of a ledger, like every fence, goes through the journal.
+
 **Failure.** A sync or index write that fails ends the engine: ``open_engine`` cancels its body and raises the
 StorageError. Adds made meanwhile are refused; nothing that was not synced is ever acknowledged.
 
@@ -31,9 +35,11 @@ Memory and disk use are stated in ``bookie.storage.config``.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import ChainMap
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -57,15 +63,16 @@ from bookie.storage.disk import FileMissing
 from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
-from bookie.storage.ledgers import Ledgers
+from bookie.storage.ledgers import InMemory, Ledgers
 from bookie.storage.leveldb import REMEDY
 from bookie.storage.marks import KeptMarks, read_marks
 from bookie.storage.read_cache import ReadCache
-from bookie.storage.reader import Reader
+from bookie.storage.reader import Reader, Resident
 from bookie.storage.replay import Replayed, replay
 from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import Segment, SegmentFiles
 from bookie.storage.settling import remove_replaced, take_over_logs
+from bookie.storage.write_cache import CachedArena, WriteCache
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.ids import NO_ENTRY
@@ -93,6 +100,7 @@ class Engine:
         arenas: Arenas,
         config: StorageConfig,
         marks: KeptMarks,
+        write_cache: WriteCache | None,
     ) -> None:
         self.is_read_only = False
         """Whoever watches the disk sets it: ordinary adds are refused then, recovery adds and fences are
@@ -110,6 +118,8 @@ class Engine:
         """None where nobody can say which ledgers are gone."""
         self._pool = pool
         self._arenas = arenas
+        self._write_cache = write_cache
+        """Where adds go that skip the journal; None where none does."""
         self._frame_bytes_max = config.frame_bytes_max
         self._stopped: Status | None = None
         self._lac_waiters: dict[int, list[tuple[int, trio.Event]]] = {}
@@ -159,7 +169,7 @@ class Engine:
         if not is_recovery:
             if self.is_read_only:
                 return Status.READ_ONLY
-            if self._journal.is_disk_full:
+            if self._is_disk_full:
                 return Status.DISK_FULL
         if header.flags & SPARSE and header.last - header.first > _sparse_span_max(header.entry_count):
             return Status.BAD_REQUEST
@@ -167,21 +177,24 @@ class Engine:
         if state is None:
             state = LedgerState(header.ledger_id, header.key)
         is_misnamed = header.flags & SPARSE and header.entry_count == header.last - header.first + 1
+        verdict: int | Status
         if header.first > state.last_entry and not is_misnamed:
-            refusal = self._append(state, header, frame.raw)
+            verdict = self._append(state, header, frame.raw)
         else:
-            refusal = self._add_some(state, header, frame.raw, entries)
-        if refusal is not None:
-            return refusal
+            verdict = self._add_some(state, header, frame.raw, entries)
+        if type(verdict) is Status:
+            return verdict
         if not is_known:
             self._add_ledger(state)
         self._tell(state, header)
-        return self._commit.newest
+        return verdict
 
-    def _append(self, state: LedgerState, header: Header, raw: bytes | memoryview) -> Status | None:
-        """Append a frame of ids that are not stored yet; why it cannot be."""
+    def _append(self, state: LedgerState, header: Header, raw: bytes | memoryview) -> int | Status:
+        """Append a frame of ids that are not stored yet: its position, or why it cannot be."""
         if len(raw) > self._frame_bytes_max:
             return Status.BAD_REQUEST
+        if self._write_cache is not None and state.key_sequence is not None:
+            return self._append_unsynced(self._write_cache, state, header, raw)
         journal = self._journal
         offset = journal.append(ADD, raw)
         if offset is None:
@@ -199,14 +212,43 @@ class Engine:
         )
         segment.runs.append(run)
         state.on_run(run)
+        if state.key_sequence is None:
+            state.key_sequence = run.sequence
+        self._count(header, raw)
+        return self._commit.newest
+
+    def _append_unsynced(
+        self, cache: WriteCache, state: LedgerState, header: Header, raw: bytes | memoryview
+    ) -> int | Status:
+        """The same for a frame that skips the journal. A crash may lose it, acknowledged or not."""
+        assert state.key_sequence is not None
+        place = cache.append(raw)
+        if place is None:
+            return Status.DISK_FULL if self._is_disk_full else Status.TOO_MANY_REQUESTS
+        number, offset = place
+        run = Run(
+            header.ledger_id,
+            header.first,
+            header.last,
+            header.entry_count,
+            number,
+            offset,
+            len(raw),
+            self._commit.durable,  # It is readable from now on, as if it were durable.
+        )
+        cache.on_run(run)
+        state.on_run(run)
+        self._count(header, raw)
+        return state.key_sequence
+
+    def _count(self, header: Header, raw: bytes | memoryview) -> None:
         self._frames += 1
         self._entries += header.entry_count
         self._bytes += len(raw)
-        return None
 
     def _add_some(
         self, state: LedgerState, header: Header, raw: memoryview, entries: Entries
-    ) -> Status | None:
+    ) -> int | Status:
         """An add that may bring ids which are stored: compare those, store the others (rules 6 and 7)."""
         try:
             stored = self._reader.digests_now(state, header.first, header.last)
@@ -219,8 +261,10 @@ class Engine:
                 fresh.append(index)
             elif known != digest:
                 return Status.CONFLICT
+        # What is here already and pending is durable with the newest block.
+        newest = self._commit.newest
         if not fresh:
-            return None  # All of it is here; what is pending is durable with the newest block.
+            return newest
         ids = compact_ids([entries.ids[index] for index in fresh])
         if len(fresh) == len(entries) and isinstance(ids, range) != bool(header.flags & SPARSE):
             return self._append(state, header, raw)
@@ -232,7 +276,8 @@ class Engine:
             recovery=bool(header.flags & RECOVERY),
         )
         smaller = header._replace(first=ids[0], last=ids[-1], entry_count=len(ids))
-        return self._append(state, smaller, b"".join(buffers))
+        verdict = self._append(state, smaller, b"".join(buffers))
+        return verdict if type(verdict) is Status else max(verdict, newest)
 
     def _tell(self, state: LedgerState, header: Header) -> None:
         if state.tell(header.lac, header.lafr) and state.ledger_id in self._lac_waiters:
@@ -295,15 +340,20 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether another batch of adds should be brought now."""
-        return self._journal.has_room
+        return self._journal.has_room and (self._write_cache is None or self._write_cache.has_room)
+
+    @property
+    def _is_disk_full(self) -> bool:
+        return self._journal.is_disk_full or (
+            self._write_cache is not None and self._write_cache.is_disk_full
+        )
 
     async def wait_room(self) -> None:
         """Returns while there is room for another batch of adds: fewer than ``limits.BOOKIE_INFLIGHT_BYTES``
         are pending, and the journal's memory has space. When the disk is full it returns as well, and adds
         are refused."""
-        journal = self._journal
-        while not journal.has_room and not journal.is_disk_full and self._stopped is None:
-            await journal.room.park()
+        while not self.has_room and not self._is_disk_full and self._stopped is None:
+            await self._journal.room.park()
 
     # --- fences -----------------------------------------------------------------------------------
 
@@ -349,6 +399,8 @@ class Engine:
             if self._journal.append(FENCE, encode_fence(state.ledger_id, state.key)) is not None:
                 self._journal.active.marked.add(state.ledger_id)
                 state.fence_sequence = self._commit.sequence
+                if state.key_sequence is None:
+                    state.key_sequence = state.fence_sequence
             elif self._journal.is_disk_full:
                 await trio.lowlevel.checkpoint()
                 return Status.DISK_FULL
@@ -441,7 +493,10 @@ class Engine:
     # --- the whole --------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Returns once everything added so far is durable and in the index."""
+        """Returns once everything added so far is durable and in the index. DiskFull: some is in memory
+        still."""
+        if self._write_cache is not None:
+            await self._write_cache.flush()
         await self._checkpointer.flush()
 
     def statistics(self) -> dict[str, int]:
@@ -469,10 +524,16 @@ class Engine:
             "read_cache_bytes": self._reader.cache.bytes_held,
             "pending_bytes": self.pending_bytes,
             "segment": journal.active.number,
-            "is_disk_full": int(journal.is_disk_full),
+            "is_disk_full": int(self._is_disk_full),
+            "unflushed_bytes": self._write_cache.unflushed_bytes if self._write_cache else 0,
+            "caches_flushed": self._write_cache.flushes if self._write_cache else 0,
         }
 
-    async def _forget(self, segment: Segment) -> None:
+    async def _forget_cached(self, arena: CachedArena) -> None:
+        self._journal.given_up += 1  # Before the first run is forgotten, as the journal does.
+        await self._forget(arena)
+
+    async def _forget(self, segment: InMemory) -> None:
         """The segment's runs are in the index and leave memory. Its bytes may go when this returns."""
         await self._ledgers.forget(segment)
         # Whoever found them in memory may be about to read them there.
@@ -486,6 +547,8 @@ class Engine:
     async def close(self) -> None:
         """The clean stop: all is durable and indexed, and only then is it said that nothing was lost."""
         self.stop(Status.NOT_READY)
+        if self._write_cache is not None:
+            await self._write_cache.flush()
         await self._checkpointer.close()
         await self.marks.replace(self.marks.now.serving(acknowledges_unsynced=False))
 
@@ -578,11 +641,31 @@ async def open_engine(
             await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
             ledgers = Ledgers(catalogue, maximum=config.ledgers_max, durable=lambda: commit.durable)
             rewriter = Rewriter(files=files, logs=logs, pool=pool, catalogue=catalogue, ledgers=ledgers)
+            residents: Mapping[int, Resident] = journal.residents
+            write_cache = None
+
+            async def forget_cached(arena: CachedArena) -> None:
+                await engine._forget_cached(arena)
+
+            if not config.journal_write_data:
+                write_cache = WriteCache(
+                    arenas=Arenas(disk, count=config.arenas, size=config.segment_bytes),
+                    rewriter=rewriter,
+                    forget=forget_cached,
+                    wake=journal.room.unpark_all,
+                    records_max=config.segment_records_max,
+                    frame_bytes_max=config.frame_bytes_max,
+                    age_s=config.write_cache_age_s,
+                    disk_full_retry_s=config.disk_full_retry_s,
+                )
+                await write_cache.prepare()
+                residents = _Residents(journal.residents, write_cache.residents)
             engine = Engine(
                 journal=journal,
                 ledgers=ledgers,
                 reader=Reader(
                     journal=journal,
+                    residents=residents,
                     pool=pool,
                     catalogue=catalogue,
                     cache=ReadCache(config.read_cache_bytes),
@@ -615,6 +698,7 @@ async def open_engine(
                 arenas=arenas,
                 config=config,
                 marks=marks,
+                write_cache=write_cache,
             )
             async with _running(engine, journal, config):
                 yield engine
@@ -624,6 +708,10 @@ async def open_engine(
     finally:
         with trio.CancelScope(shield=True):
             await index.aclose()
+
+
+class _Residents(ChainMap[int, Any]):
+    """What is in memory, of both kinds. The two number what they have differently."""
 
 
 async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
@@ -672,6 +760,9 @@ async def _running(engine: Engine, journal: Journal, config: StorageConfig) -> A
         nursery.start_soon(guard, journal.run_writer)
         nursery.start_soon(guard, lambda: journal.run_supply(engine._forget))
         nursery.start_soon(guard, engine._checkpointer.run)
+        if engine._write_cache is not None:
+            nursery.start_soon(guard, engine._write_cache.run_supply)
+            nursery.start_soon(guard, engine._write_cache.run_flushes)
         nursery.start_soon(
             guard,
             lambda: engine.compactor.run(

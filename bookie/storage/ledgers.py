@@ -15,17 +15,28 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
 from bookie.core import rows
 from bookie.core.ledger import LedgerState, StoredLedger
+from bookie.core.records import Run
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.segments import Segment
 
 _SWEEP = 16
 _STEP = 256
 _PIECE_ROWS = 1024
+
+
+class InMemory(Protocol):
+    """What holds runs in memory: a segment of the journal, or an arena of the write cache."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def runs(self) -> Sequence[Run]: ...
 
 
 class Ledgers:
@@ -137,7 +148,7 @@ class Ledgers:
             state.settle_fence(durable)
         return states
 
-    async def forget(self, segment: Segment) -> None:
+    async def forget(self, segment: InMemory) -> None:
         """The segment's runs are in the index and leave memory."""
         ledger_ids = {run.ledger_id for run in segment.runs}
         for count, ledger_id in enumerate(ledger_ids):

@@ -16,11 +16,13 @@ not durable yet does not exist yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import Protocol
 
 import trio
 
+from bookie.core.journal import SegmentImage
 from bookie.core.ledger import LedgerState
 from bookie.core.reading import RangeLister, RangeReader
 from bookie.core.records import Run
@@ -40,6 +42,13 @@ _GAP_BYTES = 4096
 """Runs that lie no further apart are read together."""
 
 
+class Resident(Protocol):
+    """A segment, or an arena of the write cache, that is in memory."""
+
+    @property
+    def image(self) -> SegmentImage: ...
+
+
 class Reader:
     """``read_ahead_bytes`` are read at once where so much lies together, however little is asked for."""
 
@@ -47,6 +56,7 @@ class Reader:
         self,
         *,
         journal: Journal,
+        residents: Mapping[int, Resident],
         pool: FilePool,
         catalogue: Catalogue,
         cache: ReadCache,
@@ -55,6 +65,8 @@ class Reader:
         self.runs_from_memory = 0
         self.runs_from_disk = 0
         self._journal = journal
+        self._residents = residents
+        """What is in memory, by the number of the file that runs name."""
         self._pool = pool
         self.cache = cache
         self._read_ahead_bytes = read_ahead_bytes
@@ -127,7 +139,7 @@ class Reader:
         """The frames of the first few runs: as many as lie together in memory, or together in one file, and
         as may be needed for ``bytes_max`` payload bytes."""
         number = runs[0].file
-        is_resident = number in self._journal.residents
+        is_resident = number in self._residents
         most = bytes_max if is_resident else max(bytes_max, self._read_ahead_bytes)
         batch: list[Run] = []
         size = 0
@@ -136,7 +148,7 @@ class Reader:
                 break
             batch.append(run)
             size += run.length
-        segment = self._journal.residents.get(number)
+        segment = self._residents.get(number)
         if segment is not None:
             self.runs_from_memory += len(batch)
             view = segment.image.view
@@ -165,11 +177,11 @@ class Reader:
         return frames
 
     def _cached(self, run: Run) -> bytes | Entries | None:
-        return None if run.file in self._journal.residents else self.cache.get(run)
+        return None if run.file in self._residents else self.cache.get(run)
 
     def _keep(self, fetched: dict[Run, bytes | Status]) -> None:
         for run, frame in fetched.items():
-            if isinstance(frame, bytes) and run.file not in self._journal.residents:
+            if isinstance(frame, bytes) and run.file not in self._residents:
                 self.cache.put(run, frame)
 
     def _give(self, reader: RangeReader, run: Run, content: bytes | Entries | Status) -> None:
@@ -185,7 +197,7 @@ class Reader:
         except WireError:
             reader.on_unreadable(run, Status.CORRUPT)
             return
-        if run.file in self._journal.residents:
+        if run.file in self._residents:
             reader.on_entries(run, entries)
             return
         reader.on_entries(run, entries, damaged := damaged_entries(entries))
@@ -221,7 +233,7 @@ class Reader:
         return ListResult(status, lister.pairs, through)
 
     async def _ids(self, run: Run) -> Sequence[int]:
-        segment = self._journal.residents.get(run.file)
+        segment = self._residents.get(run.file)
         if segment is not None:
             # Copied before anything else runs: an arena may serve another segment afterwards.
             head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
@@ -246,7 +258,7 @@ class Reader:
                 runs.setdefault(run.first, run)
         found: dict[int, int] = {}
         for run in runs.values():
-            segment = self._journal.residents.get(run.file)
+            segment = self._residents.get(run.file)
             if segment is not None:
                 head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
             else:

@@ -278,8 +278,8 @@ ADDS = (
         "duplicate_acknowledged_before_the_first_copys_sync",
         "rule 7",
         _ENGINE,
-        "            return None  # All of it is here; what is pending is durable with the newest block.\n",
-        "            return self._commit.durable  # type: ignore[return-value]\n",
+        "        if not fresh:\n            return newest\n",
+        "        if not fresh:\n            return self._commit.durable\n",
         f"{_TEST_ENGINE}::test_rule_7_an_entry_sent_again_waits_for_the_sync_of_the_first",
     ),
     mutant(

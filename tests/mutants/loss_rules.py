@@ -19,12 +19,17 @@ _TEST_MARKS = "tests/unit/test_bookie_marks.py"
 _TEST_VERDICTS = "tests/storage/test_marks_in_verdicts.py"
 _TEST_IDENTITY = "tests/shells/test_server_identity.py"
 _TEST_REPAIR = "tests/shells/test_limbo_repair.py"
+_TEST_CACHE = "tests/storage/test_write_cache.py"
 _TEST_RECOVERY = "tests/unit/test_recovery_core.py"
 
 _T09 = f"{_TEST_LOSS}::test_t09_scenario_1_a_fence_that_was_lost_with_a_disk_lets_no_add_in_after_the_close"
 _T30 = f"{_TEST_LOSS}::test_t30_so_does_one_of_a_ledger_that_no_longer_names_the_bookie"
 _SCENARIO_2 = (
     f"{_TEST_LOSS}::test_t10_t11_scenario_2_an_entry_that_was_lost_with_a_disk_is_not_denied_and_not_cut"
+)
+
+_UNSYNCED_2 = (
+    f"{_TEST_LOSS}::test_t10_t11_scenario_2_an_entry_that_was_lost_unsynced_is_not_denied_and_not_cut"
 )
 
 MUTANTS = (
@@ -57,6 +62,7 @@ MUTANTS = (
         "return self\n\n\n@attrs.frozen\nclass ListResult:",
         f"{_TEST_VERDICTS}::test_in_limbo_nothing_is_denied_whether_the_ledger_is_known_or_not",
         _SCENARIO_2,
+        _UNSYNCED_2,
         also=(
             Edit(
                 _ENGINE,
@@ -75,6 +81,58 @@ MUTANTS = (
         "bytes_max=bytes_max)\n            in_limbo = self.marks.now.denies_nothing(ledger_id)\n"
         "        finally:\n            state.pins -= 1\n",
         f"{_TEST_VERDICTS}::test_a_look_that_began_in_limbo_denies_nothing_though_limbo_ended_meanwhile",
+    ),
+    mutant(
+        "a_bookie_that_may_have_lost_data_serves_without_phase_one",
+        "D27.3, T11",
+        _PHASE_ONE,
+        "    if kept.now.is_unclean:\n",
+        "    if not kept.now.is_unclean and kept.now.is_unclean:\n",
+        f"{_TEST_REPAIR}::test_without_the_metadata_store_a_bookie_that_lost_data_does_not_serve",
+        _UNSYNCED_2,
+    ),
+    mutant(
+        "limbo_ends_before_the_copies_are_durable",
+        "D27.8, LimboClear",
+        _LIMBO,
+        "            await self._engine.flush()\n",
+        "",
+        f"{_TEST_REPAIR}::test_limbo_ends_only_when_every_copy_is_durable",
+    ),
+    mutant(
+        "the_unclean_bit_is_never_set",
+        "D27.10",
+        _ENGINE,
+        "acknowledges_unsynced=not config.journal_write_data",
+        "acknowledges_unsynced=False",
+        f"{_TEST_CACHE}::test_what_was_not_flushed_is_lost_in_a_crash_and_the_bookie_knows_it",
+        _UNSYNCED_2,
+    ),
+    mutant(
+        "the_unclean_bit_is_cleared_before_everything_is_flushed",
+        "D27.10",
+        _ENGINE,
+        "        self.stop(Status.NOT_READY)\n        if self._write_cache is not None:\n",
+        "        self.stop(Status.NOT_READY)\n"
+        "        await self.marks.replace(self.marks.now.serving(acknowledges_unsynced=False))\n"
+        "        if self._write_cache is not None:\n",
+        f"{_TEST_CACHE}::test_a_stop_that_finds_no_room_for_what_is_in_memory_is_not_clean",
+    ),
+    mutant(
+        "keys_skip_the_journal_too",
+        "D27.10, rule 10",
+        _ENGINE,
+        "if self._write_cache is not None and state.key_sequence is not None:",
+        "if self._write_cache is not None:\n            state.key_sequence = state.key_sequence or 0",
+        f"{_TEST_CACHE}::test_all_but_the_first_add_of_a_ledger_are_acknowledged_without_a_sync",
+    ),
+    mutant(
+        "an_unsynced_add_is_acknowledged_before_its_ledgers_key_is_durable",
+        "D27.10, rule 10",
+        _ENGINE,
+        "        return state.key_sequence\n",
+        "        return self._commit.durable\n",
+        f"{_TEST_CACHE}::test_all_but_the_first_add_of_a_ledger_are_acknowledged_without_a_sync",
     ),
     mutant(
         "a_fixed_cookie_without_marks",

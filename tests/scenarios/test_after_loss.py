@@ -10,9 +10,12 @@ what was flushed, and its fences.
 from __future__ import annotations
 
 import contextlib
+import random
 
+import attrs
+import pytest
 import trio
-from clusters import Bookie, Client, Cluster, eventually, open_cluster
+from clusters import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.client.writer import LedgerWriter
@@ -24,6 +27,7 @@ from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Frame, Status
 
 R332 = Replication(3, 3, 2)
+UNSYNCED = attrs.evolve(SMALL, journal_write_data=False)
 
 
 async def opened(client: Client) -> tuple[LedgerWriter, tuple[BookieId, ...]]:
@@ -132,6 +136,47 @@ async def test_t10_t11_scenario_2_an_entry_that_was_lost_with_a_disk_is_not_deni
         await check_end(recoverer, writer, [b"e0"])
 
 
+async def test_t10_t11_scenario_2_an_entry_that_was_lost_unsynced_is_not_denied_and_not_cut(
+    clock: MockClock,
+) -> None:
+    async with (
+        open_cluster(3, config=UNSYNCED) as cluster,
+        cluster.client() as owner,
+        cluster.client() as recoverer,
+    ):
+        writer, (first, second, third) = await opened(owner)
+        assert await writer.append(b"e0") == 0, "the first one is synced, with the ledger's key"
+        cluster.network.cut(owner.host, second)
+        assert await writer.append(b"e1") == 1
+        await hide(cluster, third, from_hosts=(first, second, recoverer.host))
+        await cluster.bookies[first].kill(session_s=0)
+        await cluster.bookies[first].start()
+        await check_recovery_waits_for_the_third(cluster, recoverer, writer)
+        await check_end(recoverer, writer, [b"e0", b"e1"])
+
+
+async def test_scenario_1_a_fence_outlives_a_crash_of_a_bookie_that_does_not_sync_entries(
+    clock: MockClock,
+) -> None:
+    async with (
+        open_cluster(3, config=UNSYNCED) as cluster,
+        cluster.client() as owner,
+        cluster.client() as recoverer,
+    ):
+        writer, (first, second, third) = await opened(owner)
+        assert await writer.append(b"e0") == 0
+        cluster.network.cut(recoverer.host, third)
+        metadata = await recoverer.ledgers.recover(writer.ledger_id)
+        assert metadata.last_entry == 0
+        cluster.network.stall(owner.host, first)
+        await cluster.bookies[second].kill(session_s=0)
+        await cluster.bookies[second].start()
+        late = await try_append(writer, b"e1")
+        cluster.network.heal()
+        assert late is None, "LOSS: an entry beyond the end of a closed ledger was acknowledged"
+        await check_end(recoverer, writer, [b"e0"])
+
+
 async def hide(cluster: Cluster, bookie_id: BookieId, *, from_hosts: tuple[str, ...]) -> None:
     for host in from_hosts:
         cluster.network.cut(host, bookie_id)
@@ -182,4 +227,40 @@ async def test_a_log_of_ledgers_goes_on_while_a_bookie_comes_back_empty(clock: M
         # Only what is closed can be whole: by now all of it is.
         await eventually(lambda: not any(b.node.engine.marks.now.limbo for b in cluster.bookies.values()))
         for ledger_id, _ in done:
+            assert (await client.ledgers.verify(ledger_id)).unreadable == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_bookies_that_do_not_sync_entries_crash_one_at_a_time_and_nothing_acknowledged_is_lost(
+    clock: MockClock, seed: int
+) -> None:
+    """Fewer than an ack quorum lose their unsynced data at once, again and again, in random places."""
+    chance = random.Random(seed)
+    acknowledged: dict[int, list[bytes]] = {}
+    async with open_cluster(4, config=UNSYNCED, seed=seed) as cluster, cluster.client() as client:
+        for round_number in range(5):
+            writer, ensemble = await opened(client)
+            kept = acknowledged[writer.ledger_id] = []
+            crash_at = chance.randrange(40)
+            victim = cluster.bookies[chance.choice(ensemble)]
+            for number in range(40):
+                if number == crash_at:
+                    await victim.kill(session_s=0)
+                    if chance.random() < 0.7:
+                        await victim.start()
+                payload = b"round %d entry %d" % (round_number, number)
+                if await try_append(writer, payload) is None:
+                    break
+                kept.append(payload)
+            if chance.random() < 0.5:
+                await writer.close()
+            if not victim.is_running:
+                await victim.start()
+            for ledger_id in acknowledged:
+                await client.ledgers.recover(ledger_id)
+            # It has lost what it had; the next one may only do so when this one is whole again.
+            with trio.fail_after(600):
+                await victim.node.repair.wait_done()
+        for ledger_id, kept in acknowledged.items():
+            assert (await client.contents(ledger_id))[: len(kept)] == kept, "LOSS"
             assert (await client.ledgers.verify(ledger_id)).unreadable == []

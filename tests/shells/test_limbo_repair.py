@@ -347,3 +347,27 @@ async def test_an_operator_who_accepts_a_loss_that_there_is_not_loses_nothing(cl
         found = await client.ledgers.recover_accepting_loss(ledger_id)
         assert (found.metadata.last_entry, found.lost_from, found.cut, found.unreadable) == (4, None, [], [])
         assert loss_lines(found) == ["nothing is lost"]
+
+
+async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        ledger_id = await written(client, 20)
+        for host in ("b2", "b3"):
+            cluster.network.cut("b1", host)
+        bookie = cluster.bookies["b1"]
+        await bookie.lose_disk()
+        await bookie.start()
+        engine = bookie.node.engine
+        original = engine.marks.replace
+        pending: list[int] = []
+
+        async def replace(marks: Marks) -> None:
+            if engine.marks.now.denies_nothing(ledger_id) and not marks.denies_nothing(ledger_id):
+                pending.append(engine.pending_bytes)
+            await original(marks)
+
+        engine.marks.replace = replace  # type: ignore[method-assign]
+        cluster.network.heal()
+        await whole_again(cluster, "b1")
+        assert bookie.node.repair.copied == 20
+        assert pending == [0]
