@@ -20,6 +20,7 @@ from ledgerlog.errors import (
     AppendUnknown,
     BookieReadOnly,
     BookieUnavailable,
+    CommandFailed,
     ConnectionClosed,
     CookieMismatch,
     CursorConflict,
@@ -40,11 +41,14 @@ from ledgerlog.errors import (
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     NotEnoughBookies,
+    NotLeader,
     OffsetMismatch,
     OutOfSequence,
     PropertiesConflict,
     RecordTooLarge,
     RecoveryFailed,
+    ReplicaStopped,
+    RequestExpired,
     SessionExpired,
     StorageCorrupt,
     StorageError,
@@ -62,6 +66,12 @@ from ledgerlog.log.log import Log
 from ledgerlog.log.reader import LogReader
 from ledgerlog.log.writer import LogWriter, Submission
 from ledgerlog.model.cursor import CursorState
+from ledgerlog.machine.directory import DirectorySnapshots
+from ledgerlog.machine.events import EventKind, ReplicaEvent
+from ledgerlog.machine.machine import StateMachine
+from ledgerlog.machine.replica import Replica
+from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo, SnapshotStore
+from ledgerlog.model.command import Command
 from ledgerlog.model.ids import Position
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
@@ -94,6 +104,16 @@ __all__ = [
     "RetentionPolicy",
     "RollPolicy",
     "Submission",
+    # state machines
+    "Command",
+    "DirectorySnapshots",
+    "EventKind",
+    "LedgerSnapshots",
+    "Replica",
+    "ReplicaEvent",
+    "SnapshotInfo",
+    "SnapshotStore",
+    "StateMachine",
     # ledgers
     "LedgerMetadata",
     "LedgerReader",
@@ -104,6 +124,7 @@ __all__ = [
     "AppendUnknown",
     "BookieReadOnly",
     "BookieUnavailable",
+    "CommandFailed",
     "ConnectionClosed",
     "CookieMismatch",
     "CursorConflict",
@@ -124,11 +145,14 @@ __all__ = [
     "MetadataOutcomeUnknown",
     "MetadataUnavailable",
     "NotEnoughBookies",
+    "NotLeader",
     "OffsetMismatch",
     "OutOfSequence",
     "PropertiesConflict",
     "RecordTooLarge",
     "RecoveryFailed",
+    "ReplicaStopped",
+    "RequestExpired",
     "SessionExpired",
     "StorageCorrupt",
     "StorageError",

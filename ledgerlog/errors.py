@@ -20,6 +20,10 @@ from __future__ import annotations
 __all__ = [
     "LedgerLogError",
     "InvalidArgument",
+    "NotLeader",
+    "ReplicaStopped",
+    "CommandFailed",
+    "RequestExpired",
     "ConnectionClosed",
     "WrongProcess",
     "MetadataUnavailable",
@@ -313,6 +317,47 @@ class TruncationPinned(LedgerLogError):
         self.name = name
         self.cursor = cursor
         self.offset = offset
+
+
+# --- replicated state machines ----------------------------------------------------------------
+
+
+class NotLeader(LedgerLogError):
+    """This replica does not lead, and what was asked is for the leader; nothing was written.
+
+    ``leader`` is what the leader calls itself, None where nobody is known to lead just now: ask again."""
+
+    def __init__(self, name: str, leader: str | None) -> None:
+        where = "nobody is known to lead now" if leader is None else f"{leader} leads"
+        super().__init__(f"this replica of log {name!r} does not lead: {where}")
+        self.name = name
+        self.leader = leader
+
+
+class ReplicaStopped(LedgerLogError):
+    """This replica has stopped, for the reason that it names, and serves nothing any more."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"the replica of log {name!r} has stopped: {why}")
+        self.name = name
+        self.why = why
+
+
+class CommandFailed(LedgerLogError):
+    """The state machine raised when it applied the command; that is its result, on every replica."""
+
+    def __init__(self, error: str, message: str) -> None:
+        super().__init__(f"the command raised {error}: {message}")
+        self.error = error
+        self.message = message
+
+
+class RequestExpired(LedgerLogError):
+    """The request came too late: it cannot be known any more whether it was executed, and it was not now."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {request_id!r} is too old to know whether it was executed before")
+        self.request_id = request_id
 
 
 # --- bookies, wire, storage -------------------------------------------------------------------

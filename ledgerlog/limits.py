@@ -134,6 +134,22 @@ ELECTION_STANDBYS_MAX = 256
 ELECTION_STEP_DOWN_S = 2.0
 """Who leaves an election tries for so long to tell the metadata store."""
 
+# --- replicas -----------------------------------------------------------------------------------
+
+REPLICA_REQUESTS = 50_000
+REPLICA_RESULTS_BYTES = 64 * MIB
+"""Outcomes of requests that a replica remembers. Part of the replicated state: replicas of one log that had
+other values would execute other things, so a change of these is a change of the format."""
+
+REPLICA_SNAPSHOT_RECORDS = 10_000
+"""A replica takes a snapshot after so many records."""
+
+REPLICA_SNAPSHOT_BYTES_MAX = 1024 * MIB
+"""The largest snapshot that is restored: it is checked as a whole, in memory, before the machine sees it."""
+
+REPLICA_EVENTS = 256
+"""Events that a slow listener has not taken; the oldest are lost beyond it, and it is told how many."""
+
 # --- connections --------------------------------------------------------------------------------
 
 CONNECTION_SEND_QUEUE_BYTES = 64 * MIB

@@ -71,6 +71,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.log": BELOW_LOG,
     # Leadership of anything, not only of logs; it takes from the log room how a task runs beside a body.
     "ledgerlog.election": BELOW_TOOLS,
+    # State machines on logs: they elect, append, read, and keep snapshots.
+    "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election"),
     # The same without await, for threads that have no event loop.
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.cluster"),
     "ledgerlog.autorecovery": BELOW_TOOLS,
@@ -83,6 +85,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.election",
+        "ledgerlog.machine",
         "ledgerlog.autorecovery",
         "ledgerlog.embedded",
         *BOOKIE,
@@ -105,6 +108,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.client",
         "ledgerlog.log",
         "ledgerlog.election",
+        "ledgerlog.machine",
         "ledgerlog.cluster",
     ),
     # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
@@ -197,6 +201,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "os": (
         "ledgerlog.net",
         "ledgerlog.blocking.portal",
+        "ledgerlog.machine.directory",
         "ledgerlog.meta.sqlite*",
         "ledgerlog.meta.zookeeper",
         "ledgerlog.spark",

@@ -1,0 +1,165 @@
+"""Snapshots as files of a directory.
+
+    PATH/snapshot-IIIIIIIIIIIIIIII-OOOOOOOOOOOOOOOO     incarnation of the log, next offset; hexadecimal
+
+A file is written under another name (``.TOKEN.new``), synced, and renamed, and the directory is synced
+after that: a snapshot that is listed is whole, and one that was saved survives a power cut. What a crash
+leaves under the other name is removed by the next ``prune``, which knows by its lock that nobody writes
+it any more. Files of a name that is not ours are left alone.
+
+Every OSError is translated here: DiskFull where there is no room, else StorageError. Writing is done in
+a worker thread, a batch of pieces at a time, so that the event loop never waits for the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
+from ledgerlog.limits import MIB, REPLICA_SNAPSHOT_BYTES_MAX
+from ledgerlog.machine.snapshots import SnapshotInfo
+
+__all__ = ["DirectorySnapshots"]
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"snapshot-([0-9a-f]{16})-([0-9a-f]{16})\Z")
+_UNFINISHED = re.compile(r"snapshot-[0-9a-f]{16}-[0-9a-f]{16}\.[0-9a-f]+\.new\Z")
+_BATCH_BYTES = MIB
+
+
+class DirectorySnapshots:
+    """Snapshots in a directory, which is made where there is none (``SnapshotStore``).
+
+    ``shared`` says that every replica of the log sees this directory: there is but one replica, or it
+    lies on a file system that all of them mount. Only then is the log truncated behind its snapshots."""
+
+    def __init__(self, path: str | os.PathLike[str], *, shared: bool = False) -> None:
+        self._path = Path(path)
+        self._shared = shared
+
+    def __repr__(self) -> str:
+        return f"<DirectorySnapshots {str(self._path)!r}>"
+
+    @property
+    def is_shared(self) -> bool:
+        return self._shared
+
+    async def find(self, incarnation: int) -> list[SnapshotInfo]:
+        return await self._in_thread(lambda: self._list(incarnation))
+
+    async def save(
+        self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
+    ) -> SnapshotInfo:
+        file_name = f"snapshot-{incarnation:016x}-{next_offset:016x}"
+        unfinished = f"{file_name}.{os.urandom(8).hex()}.new"
+        descriptor = -1
+        size = 0
+        try:
+            descriptor = await self._in_thread(lambda: self._create(unfinished))
+            batch = bytearray()
+            for piece in stream:
+                batch += piece
+                await trio.lowlevel.checkpoint()
+                if len(batch) >= _BATCH_BYTES:
+                    size += len(batch)
+                    await self._write(descriptor, batch)
+                    batch = bytearray()
+            size += len(batch)
+            await self._write(descriptor, batch)
+            await self._in_thread(lambda: self._finish(descriptor, unfinished, file_name))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                (self._path / unfinished).unlink(missing_ok=True)
+            raise
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        return SnapshotInfo(next_offset=next_offset, size=size, place=file_name)
+
+    async def load(self, info: SnapshotInfo) -> bytes:
+        if info.size > REPLICA_SNAPSHOT_BYTES_MAX:
+            raise StorageCorrupt(info.place, None, f"a snapshot of {info.size} bytes is over the limit")
+        return await self._in_thread((self._path / info.place).read_bytes)
+
+    async def prune(self, incarnation: int, keep: int) -> None:
+        await self._in_thread(lambda: self._prune(incarnation, keep))
+
+    # --- in a thread --------------------------------------------------------------------------
+
+    def _list(self, incarnation: int) -> list[SnapshotInfo]:
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self._path):
+                match = _NAME.match(entry.name)
+                if match is not None and int(match[1], 16) == incarnation:
+                    offset = int(match[2], 16)
+                    found.append(
+                        SnapshotInfo(next_offset=offset, size=entry.stat().st_size, place=entry.name)
+                    )
+        return sorted(found, key=lambda info: info.next_offset, reverse=True)
+
+    def _create(self, name: str) -> int:
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(self._path / name, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    async def _write(self, descriptor: int, data: bytearray) -> None:
+        def write() -> None:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+
+        await self._in_thread(write)
+
+    def _finish(self, descriptor: int, unfinished: str, name: str) -> None:
+        os.fsync(descriptor)
+        (self._path / unfinished).rename(self._path / name)
+        directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _prune(self, incarnation: int, keep: int) -> None:
+        for info in self._list(incarnation)[keep:]:
+            (self._path / info.place).unlink(missing_ok=True)
+        for entry in os.scandir(self._path):
+            if _UNFINISHED.match(entry.name):
+                self._remove_if_dead(entry.path)
+
+    def _remove_if_dead(self, path: str) -> None:
+        """Whoever writes a file holds its lock, and a process that dies gives it back."""
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
+            finally:
+                os.close(descriptor)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        with self._translated():
+            return await trio.to_thread.run_sync(work)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+            raise kind(f"snapshots in {self._path}: {error.strerror or error}") from error

@@ -1,0 +1,256 @@
+"""Where snapshots are kept: the capability, and snapshots in ledgers of the cluster itself.
+
+A store keeps streams of bytes (``wire.snapshots``) for logs, each under the offset up to which it reaches. It
+knows nothing of what is in them. A snapshot that was saved is durable and whole, or is not listed.
+
+**Shared or not.** A log may be truncated behind a snapshot only if every replica can get at that
+snapshot. ``is_shared`` says so: a store in ledgers is shared by all who reach the cluster; a directory
+by those who have it mounted.
+
+**In ledgers.** One ledger for a snapshot, its stream cut into entries, replicated as any other ledger. A
+record in the metadata store, ``snapshots/INCARNATION``, lists the ledgers of a log's snapshots:
+
+    save    make the ledger; list it as unfinished; write; close; list it as finished
+    prune   take it off the list, then delete the ledger
+
+so a crash leaves a ledger that is listed as unfinished, which the next ``prune`` deletes (or, between
+the first two steps, an empty ledger that names its log in its own metadata, ``snapshot-log``). Replicas
+that save at once all succeed; the list is changed by compare-and-set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+import attrs
+import trio
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.errors import (
+    LedgerLogError,
+    LedgerNotFound,
+    MetadataOutcomeUnknown,
+    StorageCorrupt,
+)
+from ledgerlog.limits import KIB, REPLICA_SNAPSHOT_BYTES_MAX
+from ledgerlog.meta.store import NodeExists, NodeMissing, VersionConflict
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.quorum import Replication
+
+__all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore"]
+
+_FORMAT = 1
+_ENTRY_BYTES = 256 * KIB
+_ENTRIES_AT_ONCE = 16
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotInfo:
+    """A snapshot that a store has."""
+
+    next_offset: int
+    """The first record of the log that is not in it."""
+    size: int
+    """Bytes of its stream."""
+    place: str
+    """Where it is, in the store's own words."""
+
+
+class SnapshotStore(Protocol):
+    """Snapshots of logs. Methods raise LedgerLogError where the store fails."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether every replica of a log finds here what any of them saved."""
+        ...
+
+    async def find(self, incarnation: int) -> list[SnapshotInfo]:
+        """The snapshots of a log, newest first."""
+        ...
+
+    async def save(
+        self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
+    ) -> SnapshotInfo:
+        """Keep a stream. It is taken piece by piece, with checkpoints between. Once this returns it is
+        durable; if it raises or is cancelled, it is not listed."""
+        ...
+
+    async def load(self, info: SnapshotInfo) -> bytes:
+        """A whole stream. StorageCorrupt where what is there cannot be what was saved."""
+        ...
+
+    async def prune(self, incarnation: int, keep: int) -> None:
+        """Forget all but the newest ``keep``, and what was never finished."""
+        ...
+
+
+class HasClient(Protocol):
+    """A ``ledgerlog.Cluster``."""
+
+    @property
+    def client(self) -> LedgerClient: ...
+
+
+@attrs.frozen
+class _Listed:
+    ledger_id: int
+    next_offset: int
+    size: int
+    """-1: it is not finished."""
+
+
+class LedgerSnapshots:
+    """Snapshots as ledgers of a cluster, which every replica reaches (``SnapshotStore``).
+
+    ``replication`` is that of the ledgers; the cluster's default where it is not given."""
+
+    def __init__(self, cluster: HasClient, *, replication: Replication | None = None) -> None:
+        self._client = cluster.client
+        self._replication = replication
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    async def find(self, incarnation: int) -> list[SnapshotInfo]:
+        await self._client.store.sync()
+        listed, _ = await self._read(incarnation)
+        finished = sorted((s for s in listed if s.size >= 0), key=lambda s: s.next_offset, reverse=True)
+        return [
+            SnapshotInfo(next_offset=s.next_offset, size=s.size, place=f"ledger {s.ledger_id}")
+            for s in finished
+        ]
+
+    async def save(
+        self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
+    ) -> SnapshotInfo:
+        ledgers = self._client.ledgers
+        writer = await ledgers.create(
+            replication=self._replication,
+            metadata={"snapshot-log": name.encode(), "snapshot-incarnation": str(incarnation).encode()},
+        )
+        ledger_id = writer.ledger_id
+        size = 0
+        try:
+            async with writer:
+                unfinished = _Listed(ledger_id, next_offset, -1)
+                await self._change(incarnation, lambda listed: [*listed, unfinished])
+                for entries in _gathered(stream):
+                    size += sum(map(len, entries))
+                    await writer.append_many(entries)
+            finished = _Listed(ledger_id, next_offset, size)
+            await self._change(incarnation, lambda listed: _finish(listed, finished))
+        except BaseException:
+            with trio.move_on_after(2.0, shield=True):
+                await self._drop(incarnation, {ledger_id})
+            raise
+        return SnapshotInfo(next_offset=next_offset, size=size, place=f"ledger {ledger_id}")
+
+    async def load(self, info: SnapshotInfo) -> bytes:
+        if info.size > REPLICA_SNAPSHOT_BYTES_MAX:
+            raise StorageCorrupt(info.place, None, f"a snapshot of {info.size} bytes is over the limit")
+        reader = await self._client.ledgers.open(int(info.place.removeprefix("ledger ")))
+        last = await reader.last_add_confirmed()
+        parts: list[bytes] = []
+        while len(parts) <= last:
+            parts += await reader.read_batch(len(parts), last, bytes_max=_ENTRIES_AT_ONCE * _ENTRY_BYTES)
+        return b"".join(parts)
+
+    async def prune(self, incarnation: int, keep: int) -> None:
+        listed, _ = await self._read(incarnation)
+        finished = sorted((s for s in listed if s.size >= 0), key=lambda s: s.next_offset, reverse=True)
+        kept = {s.ledger_id for s in finished[:keep]}
+        newest = finished[0].next_offset if finished else -1
+        # What is not finished and reaches no further than what is: its writer has died, or comes too late.
+        gone = {s.ledger_id for s in listed if s.ledger_id not in kept and s.next_offset <= newest}
+        if gone:
+            await self._drop(incarnation, gone)
+
+    # --- the list -----------------------------------------------------------------------------
+
+    async def _read(self, incarnation: int) -> tuple[list[_Listed], int]:
+        node = await self._client.store.get(_path(incarnation))
+        if node is None:
+            return [], -1
+        return _decode(node.value, incarnation), node.version
+
+    async def _change(self, incarnation: int, change: Callable[[list[_Listed]], list[_Listed]]) -> None:
+        """Compare-and-set until it takes effect. ``change`` may be made twice, and must not mind."""
+        store, path = self._client.store, _path(incarnation)
+        while True:
+            listed, version = await self._read(incarnation)
+            changed = change(list(listed))
+            if changed == listed:
+                return
+            value = _encode(changed)
+            try:
+                if version < 0:
+                    await store.create(path, value)
+                else:
+                    await store.set(path, value, version=version)
+            except (VersionConflict, NodeMissing, NodeExists, MetadataOutcomeUnknown):
+                await store.sync()
+                continue
+            return
+
+    async def _drop(self, incarnation: int, ledger_ids: set[int]) -> None:
+        try:
+            await self._change(
+                incarnation, lambda listed: [s for s in listed if s.ledger_id not in ledger_ids]
+            )
+            for ledger_id in sorted(ledger_ids):
+                with suppress(LedgerNotFound):
+                    await self._client.ledgers.delete(ledger_id)
+        except LedgerLogError as cause:
+            logger.warning("snapshots of incarnation=%d were not dropped: %s", incarnation, cause)
+
+
+def _finish(listed: list[_Listed], finished: _Listed) -> list[_Listed]:
+    """The list with this one finished; LedgerNotFound where somebody took it off."""
+    if finished in listed:
+        return listed
+    if all(s.ledger_id != finished.ledger_id for s in listed):
+        raise LedgerNotFound(finished.ledger_id)
+    return [finished if s.ledger_id == finished.ledger_id else s for s in listed]
+
+
+def _gathered(stream: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The stream as entries, some at a time."""
+    buffer = bytearray()
+    for piece in stream:
+        buffer += piece
+        while len(buffer) >= _ENTRIES_AT_ONCE * _ENTRY_BYTES:
+            yield [bytes(buffer[n * _ENTRY_BYTES : (n + 1) * _ENTRY_BYTES]) for n in range(_ENTRIES_AT_ONCE)]
+            del buffer[: _ENTRIES_AT_ONCE * _ENTRY_BYTES]
+    if buffer:
+        yield [bytes(buffer[at : at + _ENTRY_BYTES]) for at in range(0, len(buffer), _ENTRY_BYTES)]
+
+
+def _path(incarnation: int) -> str:
+    return f"snapshots/{incarnation:016x}"
+
+
+def _encode(listed: list[_Listed]) -> bytes:
+    return encode_record(
+        {
+            "v": _FORMAT,
+            "ledgers": [s.ledger_id for s in listed],
+            "offsets": [s.next_offset for s in listed],
+            "sizes": [s.size for s in listed],
+        }
+    )
+
+
+def _decode(data: bytes, incarnation: int) -> list[_Listed]:
+    fields = decode_record_untrusted(data, f"snapshots of log incarnation {incarnation}", MetadataCorrupt)
+    if fields.integer("v") != _FORMAT:
+        fields.fail(f"this version reads format {_FORMAT}")
+    columns = [fields.sequence(name, int) for name in ("ledgers", "offsets", "sizes")]
+    if len({len(column) for column in columns}) != 1:
+        fields.fail("its columns differ in length")
+    return [_Listed(*row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,116 @@
+"""A snapshot as a stream of bytes: a head, the table of requests, the machine's own chunks, an end.
+
+    magic     8 bytes, ``LLSNAP1`` and a newline
+    frames    each: size (u32), CRC-32C of the payload (u32), the payload; little endian
+    end       FFFFFFFF (u32), number of frames (u32), CRC-32C of all before this field (u32)
+
+The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the log,
+``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in it.
+The second frame is the table of requests (``core.replica``). All others are what the machine gave, chunk for
+chunk. A stream that is cut off anywhere, or has one bit turned, is refused as a whole before the machine sees
+any of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+from google_crc32c import extend
+
+from ledgerlog.errors import WireError
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.wire.checksum import checksum
+
+__all__ = ["Snapshot", "SnapshotHead", "decode_snapshot_untrusted", "encode_snapshot"]
+
+_MAGIC = b"LLSNAP1\n"
+_FORMAT = 1
+_FRAME = struct.Struct("<II")
+_END = struct.Struct("<III")
+_END_MARK = 0xFFFFFFFF
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotHead:
+    """Which state a snapshot holds."""
+
+    log: str
+    incarnation: int
+    next_offset: int
+    """The first record that is not in it."""
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        return encode_record({"v": _FORMAT, **attrs.asdict(self)})
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes) -> SnapshotHead:
+        fields = decode_record_untrusted(data, "a snapshot's head", WireError)
+        if fields.integer("v") != _FORMAT:
+            fields.fail(f"this version reads format {_FORMAT}")
+        return cls(
+            log=fields.get("log", str),
+            incarnation=fields.integer("incarnation"),
+            next_offset=fields.integer("next_offset"),
+            timestamp_ms=fields.integer("timestamp_ms"),
+        )
+
+
+@attrs.frozen
+class Snapshot:
+    """A whole snapshot in memory."""
+
+    head: SnapshotHead
+    requests: bytes
+    chunks: Sequence[bytes]
+
+
+def encode_snapshot(head: SnapshotHead, requests: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The stream, piece by piece; a chunk is taken when its piece is asked for."""
+    crc = checksum(_MAGIC)
+    count = 0
+    yield _MAGIC
+
+    def frames() -> Iterator[bytes]:
+        yield head.encode()
+        yield requests
+        yield from chunks
+
+    for payload in frames():
+        payload = bytes(payload)
+        piece = _FRAME.pack(len(payload), checksum(payload)) + payload
+        crc = extend(crc, piece)
+        count += 1
+        yield piece
+    mark = struct.pack("<II", _END_MARK, count)
+    yield mark + struct.pack("<I", extend(crc, mark))
+
+
+def decode_snapshot_untrusted(data: bytes) -> Snapshot:
+    """The snapshot in a whole stream. Raises WireError where it is not exactly one."""
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise WireError("it does not begin as a snapshot of this version does")
+    if len(data) < len(_MAGIC) + _END.size:
+        raise WireError("it is cut off")
+    mark, count, digest = _END.unpack_from(data, len(data) - _END.size)
+    if mark != _END_MARK:
+        raise WireError("it is cut off")
+    if digest != checksum(data[: len(data) - 4]):
+        raise WireError("its digest is not that of its bytes")
+    at, end = len(_MAGIC), len(data) - _END.size
+    payloads: list[bytes] = []
+    while at < end:
+        if at + _FRAME.size > end:
+            raise WireError("a frame is cut off")
+        size, crc = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        payload = data[at : at + size]
+        at += size
+        if at > end or checksum(payload) != crc:
+            raise WireError(f"frame {len(payloads)} is damaged")
+        payloads.append(payload)
+    if len(payloads) != count or count < 2:
+        raise WireError(f"it has {len(payloads)} frames and says {count}")
+    return Snapshot(SnapshotHead.decode_untrusted(payloads[0]), payloads[1], payloads[2:])
