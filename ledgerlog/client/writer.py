@@ -342,7 +342,8 @@ class LedgerWriter:
         core = self._core
         if core.failure is None:
             core.form_batches()
-            self._slots.send_due()
+            if core.pending.has_sends:
+                self._slots.send_due()
         if core.is_over:
             assert core.failure is not None, "an end has a reason, a closed ledger included"
             self._end(core.failure)

@@ -169,6 +169,12 @@ class PendingAdds:
         self.lap = batch.last
         return batch
 
+    @property
+    def has_sends(self) -> bool:
+        """Whether ``take_sends`` may have something for any bookie."""
+        lap = self.lap
+        return any(slot.sent < lap and not slot.failed and not slot.replacing for slot in self.slots)
+
     def take_sends(self, bookie: BookieId) -> list[Send]:
         """What is due at a bookie and was not handed out since it connected. Empty while it is failed, and
         for a bookie that is not (or, in the eyes of who asks, no longer) in the ensemble."""

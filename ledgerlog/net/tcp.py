@@ -3,10 +3,12 @@
 Sockets are the standard library's, non-blocking; trio only says when to try again. trio's own streams
 cost 33 microseconds for a send and a receive, these about 11, and a frame is the unit that pays it.
 
-**Trying first.** A send or receive is tried at once and waits for the socket only when the kernel has
-nothing (or takes nothing). So that a peer that never lets a receive wait cannot starve the other tasks
-of the process, every ``FREE_TURNS``-th call lets the others run before it tries (``net.turns``); the calls
-between only look whether they were cancelled.
+**Trying first.** A send is tried at once and waits for the socket only when the kernel takes nothing. A
+receive is tried at once unless the one before it found less than it had room for, which says that there
+was nothing more: then the try would nearly always be for nothing, and costs as much as the wait. So that a
+peer that never lets a send or a receive wait cannot starve the other tasks of the process, every
+``FREE_TURNS``-th call lets the others run before it tries (``net.turns``); the calls between only look
+whether they were cancelled.
 
 **Cancellation.** A receive looks for cancellation and waits *before* it takes bytes from the kernel,
 never after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sent an unknown part.
@@ -183,13 +185,14 @@ class TcpNetwork:
 class TcpStream:
     """One TCP connection; see ``transport.Stream``."""
 
-    __slots__ = ("_closed", "_fd", "_peer", "_sock", "_turns")
+    __slots__ = ("_closed", "_fd", "_is_drained", "_peer", "_sock", "_turns")
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._peer = peer
         self._closed = False
+        self._is_drained = False  # by the last receive, which found less than it had room for
         self._turns = Turns()
 
     @property
@@ -197,16 +200,22 @@ class TcpStream:
         return self._peer
 
     async def receive_into(self, buffer: memoryview) -> int:
-        await self._turns.take()
+        if self._is_drained and not self._closed:
+            await self._wait(wait_readable)
+        else:
+            await self._turns.take()
         while True:
             if self._closed:
                 raise ConnectionLost(f"the connection with {self._peer} is closed")
             try:
-                return self._sock.recv_into(buffer)
+                received = self._sock.recv_into(buffer)
             except BlockingIOError:
                 pass
             except OSError as cause:
                 raise self._lost(cause) from cause
+            else:
+                self._is_drained = received < len(buffer)
+                return received
             await self._wait(wait_readable)
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
