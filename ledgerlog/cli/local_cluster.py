@@ -129,6 +129,11 @@ class LocalCluster:
                 delay_s = min(2 * delay_s, _DELAY_MAX_S)
         raise ChildFailed(f"{child.how_it_ended()}; given up after {START_ATTEMPTS} starts")
 
+    async def start_zookeeper(self, name: str) -> Child:
+        """Start the process of a ZooKeeper server once; it does not serve yet."""
+        self.zookeepers[name] = await _start_server(self.server_children, self.servers[name])
+        return self.zookeepers[name]
+
     async def _serves(self, child: Child) -> bool:
         """Wait until a bookie has answered or its process has ended; whether it has answered."""
         answered = False
@@ -167,7 +172,7 @@ class LocalCluster:
                 await child.wait()
                 report(f"{child.how_it_ended()}; starting it again")
                 await trio.sleep(_DELAY_MIN_S)
-                self.zookeepers[server.name] = await _start_server(self.server_children, server)
+                await self.start_zookeeper(server.name)
 
         async def keep(bookie_id: BookieId) -> None:
             while True:
