@@ -48,6 +48,7 @@ from bookie.core.records import ADD, FENCE, decode_fence, decode_records
 from ledgerlog.model.layout import LEDGERS, ledger_id_of, log_record_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.testing import quorums
 from ledgerlog.testing.metadata import SimTree
 from ledgerlog.testing.process import Incarnation
 from ledgerlog.wire.entries import decode_entries_untrusted
@@ -167,7 +168,7 @@ class GodView:
     def holders(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
         """The bookies of the entry's write set on which it is durable."""
         held = self._holders.get((metadata.ledger_id, entry_id), {})
-        return [bookie for bookie in metadata.bookies_of(entry_id) if bookie in held]
+        return [bookie for bookie in quorums.bookies_of(metadata, entry_id) if bookie in held]
 
     def require_copies(
         self, rule: str, metadata: LedgerMetadata, entries: Iterable[int], copies: int, what: str
@@ -180,7 +181,7 @@ class GodView:
                 self.violate(
                     rule,
                     f"ledger {metadata.ledger_id} ({metadata.replication}) {what}, and entry {entry_id} is "
-                    f"durable on {holders} of {metadata.bookies_of(entry_id)}",
+                    f"durable on {holders} of {quorums.bookies_of(metadata, entry_id)}",
                 )
 
     # --- metadata -----------------------------------------------------------------------------

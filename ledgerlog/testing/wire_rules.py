@@ -42,6 +42,7 @@ import attrs
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing import quorums
 from ledgerlog.testing.invariants import GodView
 from ledgerlog.testing.process import Incarnation
 from ledgerlog.testing.wiretap import Conversation
@@ -83,7 +84,7 @@ class _Answer:
             self.first <= entry_id <= self.through
             and not (entry_id - self.first) % self.stride
             and entry_id not in self.found
-            and replication.holds(self.slot, entry_id)
+            and quorums.holds(replication, self.slot, entry_id)
         )
 
 
@@ -239,7 +240,9 @@ class WireView:
         who, bookie = conversation.client.process, conversation.server.process
         fenced = self._recoverers[conversation.client, ledger_id].fenced
         god.checks["FenceCoverage"] += 1
-        if not replication.covers([slot for slot, each in enumerate(frozen.ensemble) if each in fenced]):
+        if not quorums.covers(
+            replication, [slot for slot, each in enumerate(frozen.ensemble) if each in fenced]
+        ):
             god.violate(
                 "FenceCoverage",
                 f"{who} begins to read ledger {ledger_id} ({replication}, {frozen}) when {list(fenced)} have "
@@ -253,7 +256,7 @@ class WireView:
             not is_member
             or header.first < frozen.first_entry
             or any(
-                not replication.holds(frozen.ensemble.index(bookie), entry_id)
+                not quorums.holds(replication, frozen.ensemble.index(bookie), entry_id)
                 for entry_id in range(header.first, last + 1, stride)
             )
         ):
@@ -390,7 +393,7 @@ class WireView:
         for entry_id in range(asked.first, min(through, beyond) + 1, asked.entry_count):
             if entry_id not in found:
                 absent = recoverer.absent(entry_id, replication)
-                if len(absent) >= replication.negative_quorum:
+                if len(absent) >= quorums.negatives_needed(replication):
                     self._on_verdict(conversation, header.ledger_id, entry_id)
                     break
 
@@ -414,7 +417,7 @@ class WireView:
             return
         god.checks["CloseProven"] += 1
         absent = self._recoverers[who, closed.ledger_id].absent(closed.last_entry + 1, closed.replication)
-        if len(absent) < closed.replication.negative_quorum:
+        if len(absent) < quorums.negatives_needed(closed.replication):
             god.violate(
                 "CloseProven",
                 f"{who.process} closes ledger {closed.ledger_id} ({closed.replication}) at "
