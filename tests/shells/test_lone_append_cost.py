@@ -1,0 +1,131 @@
+"""What one append costs while it is alone, in things that can be counted; time is not looked at.
+
+A lone append is all overhead: passes of event loops, steps of tasks and system calls. Each of them costs more
+than the work on the entry, so one more of any is a regression that this notices, on any machine.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import trio
+from raw_client import add
+from serving import Machine
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.server.server import Server
+from bookie.storage import real_disk
+from ledgerlog.cluster import connect
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.tcp import TcpNetwork
+from ledgerlog.wire.frame import HEADER_BYTES
+from ledgerlog.wire.hello import Hello, encode_hello
+
+APPENDS = 300
+SLACK = 0.3
+"""Of what the process does besides, an append: registrations, and a message that came in two pieces."""
+
+_SYSTEM_CALLS = {
+    "poll": "epoll_wait",
+    "modify": "epoll_ctl",
+    "register": "epoll_ctl",
+    "recv_into": "recv",
+    "sendmsg": "send",
+    "pwritev": "write",
+}
+
+
+class Cost(trio.abc.Instrument):
+    """Counts what the event loop does, and the system calls of the hot path by their names in C."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.steps_of: Counter[str] = Counter()
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.counts["passes"] += 1
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.counts["steps"] += 1
+        self.steps_of[task.name] += 1
+
+    def on_profile(self, _frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            name = _SYSTEM_CALLS.get(argument.__name__)
+            if name is not None:
+                self.counts[name] += 1
+
+    def per_append(self) -> dict[str, float]:
+        return {name: count / APPENDS for name, count in self.counts.items()}
+
+
+@contextmanager
+def counting() -> Iterator[Cost]:
+    cost = Cost()
+    trio.lowlevel.add_instrument(cost)
+    before = sys.getprofile()
+    sys.setprofile(cost.on_profile)
+    try:
+        yield cost
+    finally:
+        sys.setprofile(before)
+        trio.lowlevel.remove_instrument(cost)
+
+
+@pytest.fixture(autouse=True)
+def _a_disk_that_is_always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_disk, "INLINE_S", math.inf)
+
+
+def append_one_by_one(address: str) -> None:
+    """In a thread, over a blocking socket: what is counted is the bookie's alone."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.sendall(encode_hello(Hello("b1", None, None)))
+        assert peer.recv(65536)
+        for entry_id in range(APPENDS):
+            peer.sendall(b"".join(bytes(buffer) for buffer in add(7, entry_id, [b"x" * 100])))
+            left = HEADER_BYTES
+            while left:
+                left -= len(peer.recv(left))
+
+
+async def test_a_bookie_takes_one_step_and_five_system_calls(tmp_path: Path) -> None:
+    machine = Machine.real(tmp_path / "b1", network=TcpNetwork(), listen="127.0.0.1:0")
+    async with machine.bookie() as bookie:
+        await wait_all_tasks_blocked()
+        with counting() as cost:
+            await trio.to_thread.run_sync(append_one_by_one, bookie.node.address)
+    spent = cost.per_append()
+    for name in ("steps", "passes", "epoll_wait", "epoll_ctl", "recv", "send", "write"):
+        assert 1 - SLACK < spent[name] < 1 + SLACK, (name, spent, cost.steps_of)
+
+
+async def test_a_writer_and_its_bookies_take_one_step_each_and_one_for_each_answer(tmp_path: Path) -> None:
+    async with (
+        connect(f"file:{tmp_path}?bookies=3") as cluster,
+        await cluster.ledgers.create(replication=Replication(3, 3, 2)) as ledger,
+    ):
+        await ledger.append(b"x" * 100)
+        await wait_all_tasks_blocked()
+        with counting() as cost:
+            for _ in range(APPENDS):
+                await ledger.append(b"x" * 100)
+    steps = {name: count / APPENDS for name, count in cost.steps_of.items()}
+    for bookie in ("bookie-1", "bookie-2", "bookie-3"):
+        assert steps[f"connection to {bookie}"] < 1 + SLACK, steps
+    assert 3 - SLACK < steps[f"{Server.__module__}.{Server._run.__qualname__}"] < 3 + SLACK, steps
+    assert steps[trio.lowlevel.current_task().name] < 1 + SLACK, steps
+    assert cost.counts["write"] / APPENDS < 3 + SLACK
+    # The journal's own tasks sleep; the writer's maintenance runs by the clock, and not for each append.
+    assert sum(count for name, count in steps.items() if "_running" in name) < SLACK, steps
