@@ -150,7 +150,8 @@ class Keeper:
             match need:
                 case LeadershipNeed.SETTLE:
                     self._reread = False
-                    core.on_record(*await self._registry.read(core.metadata.incarnation))
+                    known = (core.metadata, core.version)
+                    core.on_record(*await self._registry.read(core.metadata.incarnation, known=known))
                     self._follow()
                 case LeadershipNeed.WRITE:
                     await self._write()

@@ -84,6 +84,7 @@ class LogReader:
         client: LedgerClient,
         registry: LogRegistry,
         metadata: LogMetadata,
+        version: int,
         place: Place,
         *,
         first_offset: int,
@@ -94,6 +95,7 @@ class LogReader:
         self._client = client
         self._registry = registry
         self._metadata = metadata
+        self._version = version
         self._place = place
         self._first_offset = first_offset
         self._not_before_ms = not_before_ms
@@ -285,10 +287,11 @@ class LogReader:
         return metadata.segments[index + 1] if index + 1 < len(metadata.segments) else None
 
     async def _refresh(self) -> None:
-        metadata, _ = await self._registry.read(self._metadata.incarnation)
+        known = (self._metadata, self._version)
+        metadata, version = await self._registry.read(self._metadata.incarnation, known=known)
         if metadata is None:
             raise LogNotFound(self._metadata.name)
-        self._metadata = metadata
+        self._metadata, self._version = metadata, version
 
     async def _look_for_truncation(self) -> None:
         await self._refresh()
@@ -324,7 +327,7 @@ async def open_reader(
     follow: bool,
 ) -> AsyncIterator[LogReader]:
     """A reader for the body of the ``async with``; see ``Log.read``."""
-    metadata, _ = await registry.read(incarnation)
+    metadata, version = await registry.read(incarnation)
     if metadata is None:
         raise LogNotFound(name)
     ledgers = client.ledgers
@@ -347,6 +350,7 @@ async def open_reader(
         client,
         registry,
         metadata,
+        version,
         place,
         first_offset=first_offset,
         not_before_ms=not_before_ms,

@@ -66,14 +66,20 @@ class LogRegistry:
             node = await self._store.get(path)
         return None if node is None else _decode_name(node.value, name)
 
-    async def read(self, incarnation: int, *, fresh: bool = True) -> tuple[LogMetadata | None, int]:
+    async def read(
+        self, incarnation: int, *, fresh: bool = True, known: tuple[LogMetadata, int] | None = None
+    ) -> tuple[LogMetadata | None, int]:
         """A log's record and version; None where it is gone. Unless ``fresh`` is waived, at least as new as
-        every write that ended before the call. MetadataCorrupt."""
+        every write that ended before the call. ``known`` is a record and its version, which is given back
+        where it is still the one that is stored: a long list takes some milliseconds to decode.
+        MetadataCorrupt."""
         if fresh:
             await self._store.sync()
         node = await self._store.get(log_record_path(incarnation))
         if node is None:
             return None, -1
+        if known is not None and known[1] == node.version:
+            return known
         return LogMetadata.decode_untrusted(node.value, incarnation), node.version
 
     async def write(self, metadata: LogMetadata, version: int) -> int:
