@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.log import LogMetadata, RollPolicy, SegmentCounts
+from ledgerlog.model.producer import NumberedRecords
 from ledgerlog.model.quorum import Replication
-from ledgerlog.wire.records import encode_entry
+from ledgerlog.wire.records import Numbering, encode_entry
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "LOGS.md").read_text()
 NOW = 1_700_000_000_000
 
 
 def example(heading: str) -> bytes:
-    section = PAGE[PAGE.index(f"## {heading}") :]
-    block = re.search(r"\nExample.*?```\n(.*?)```", section, re.DOTALL)
+    section = PAGE[PAGE.index(f"# {heading}") :]
+    block = re.search(r"\n(?:Example|map:).*?```\n(.*?)```", section, re.DOTALL)
     assert block is not None
     return bytes.fromhex(block.group(1))
 
@@ -39,3 +41,20 @@ def test_the_example_of_an_entry_is_what_is_written() -> None:
     assert example("An entry of a log") == encode_entry(
         [b"a", b"bc"], epoch=3, first_offset=7, timestamp_ms=NOW, bytes_before=100
     )
+
+
+def test_the_example_of_a_numbered_entry_is_what_is_written() -> None:
+    numbered = [NumberedRecords("a", 0, 1, 6), NumberedRecords("bb", 1, 1, 2**40)]
+    assert example("Who appended what") == encode_entry(
+        [b"a", b"bc"],
+        epoch=3,
+        first_offset=7,
+        timestamp_ms=NOW,
+        bytes_before=100,
+        numbering=Numbering(0, numbered),
+    )
+
+
+def test_the_example_of_a_cursor_is_what_is_written() -> None:
+    state = CursorState(name="billing", offset=1000, pins=True, updated_ms=NOW, token=b"tok1")
+    assert example("What a log keeps") == state.encode()
