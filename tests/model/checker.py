@@ -222,6 +222,7 @@ _LEANINGS = {
     "fail": 0.12,
     "connect": 0.4,
     "change": 0.7,
+    "replace": 0.1,
     "fail_fence": 0.05,
     "fail_read": 0.05,
 }

@@ -19,6 +19,12 @@ class Configuration:
     recoverers: int = 1
     round_entries: int = 1
     frames_outstanding: int = 8
+    sent: int = 0
+    """How many of the entries are appended before anything else happens. Nothing is lost by it for the first:
+    what is sent may be late, and carries no LAC."""
+    twins: bool = False
+    """Two states in which two recoverers have changed roles are one. A schedule may change their names on its
+    way, so this is for searches that find nothing otherwise."""
     close: bool = False
     """The owner may close."""
     fail: int = 0

@@ -32,8 +32,8 @@ SMALL = [
 _SHAPES = ((2, 2, 1), (2, 2, 2), (3, 2, 2), (3, 3, 2))
 
 CHANGED = [
-    C(shape, entries=1, bookies=shape[0] + 1, recoverers=recoverers, fail=1, change=1, **mode)
-    for recoverers in (1, 2)
+    C(shape, entries=1, sent=1, bookies=shape[0] + 1, fail=1, change=1, **clients, **mode)
+    for clients in ({}, {"recoverers": 2, "twins": True})
     for shape in _SHAPES
     for mode in ({}, {"guaranteed": True}, {"guaranteed": True, "full_pinning": True})
 ]

@@ -33,7 +33,7 @@ def describe(world: World, state: State, action: Action) -> str:
             return f"{name}: {node.ensemble[argument]} failed"
         case "connect":
             return f"{name}: {node.ensemble[argument]} is back"
-        case "change":
+        case "change" | "replace":
             new = dict(argument)
             told = ",".join(new.get(slot, bookie) for slot, bookie in enumerate(node.ensemble))
             return f"{name} starts change to ({told})"

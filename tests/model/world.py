@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from ledgerlog.core.pending import PendingAdds
 from ledgerlog.core.recovery import LedgerRecovery, Phase
 from ledgerlog.core.repair import FragmentRepair
 from ledgerlog.core.writer import LedgerWriter
@@ -50,9 +51,12 @@ from tests.model.messages import (
     Write,
 )
 from tests.model.repair_node import RepairNode, Task, tasks
+from tests.model.structure import clone
 
 FORMER = "somebody"
 """In place of the client, in a request whose answer nobody waits for any more."""
+
+_OTHER = {"R0": "R1", "R1": "R0"}
 
 META, BUDGET, END, FIRST_CLIENT = 0, 1, 2, 3
 """Places in a state: the register; what is left of the budgets; the lowest entry that a recoverer found
@@ -117,6 +121,9 @@ class World:
         self._inert: dict[tuple[int, int, int], bool] = {}
         self._former: dict[tuple[int, int], int] = {}
         self._formers: set[int] = set()
+        self._twins: dict[int, int] = {}
+        self._message_twins: dict[int, int] = {}
+        assert not configuration.twins or (configuration.recoverers == 2 and not configuration.crash)
         self._effects: list[object] = []
         """What a message does to its bookie: equal for those that do the same."""
         self._heard: dict[tuple[int, int, int], bool] = {}
@@ -126,6 +133,7 @@ class World:
         self._feature_numbers: dict[Any, int] = {}
         # An acknowledgement may be late to some effect only where something is sent again, or to others.
         self._are_acks_at_once = not (configuration.change or configuration.connect)
+        self._is_replaced_at_once = configuration.fail == 1 and not configuration.connect
 
     # --- numbers ------------------------------------------------------------------------------
 
@@ -178,7 +186,10 @@ class World:
             frame_entries=1,
         )
         owner = OwnerNode(core, configuration.entries)
-        owner.pump()
+        sent = owner.pump()
+        for _ in range(configuration.sent):
+            owner.append()
+            sent += owner.pump()
         budget = tuple(getattr(configuration, name) for name in BUDGETS)
         places = (
             self._number_register(Register(metadata, 1)),
@@ -188,7 +199,8 @@ class World:
             *(self._number(("nobody", name), None) for name in self.clients[1:]),
             *(self._number_node(BookieNode(name)) for name in self.bookies),
         )
-        return State(places, frozenset(), self._print(places, frozenset()))
+        pool = frozenset(self._number_message(message) for message in sent)
+        return State(places, pool, self._print(places, pool))
 
     def _print(self, places: tuple[int, ...], pool: frozenset[int]) -> int:
         found = 0
@@ -289,7 +301,9 @@ class World:
             core.on_bookie_failed(owner.ensemble[argument])
         elif what == "connect":
             core.on_bookie_connected(owner.ensemble[argument])
-        elif what == "change":
+        elif what in ("change", "replace"):
+            if what == "replace":
+                core.on_bookie_failed(owner.ensemble[argument[0][0]])
             broken += invariants.check_pins(owner, argument, self.configuration.full_pinning)
             owner.change(argument)
         elif what == "close":
@@ -338,7 +352,9 @@ class World:
             core.on_bookie_failed(recoverer.ensemble[argument])
         elif what == "connect":
             core.on_bookie_connected(recoverer.ensemble[argument])
-        elif what == "change":
+        elif what in ("change", "replace"):
+            if what == "replace":
+                core.on_bookie_failed(recoverer.ensemble[argument[0][0]])
             broken += invariants.check_pins(recoverer, argument, self.configuration.full_pinning)
             recoverer.change(argument)
         elif what == "fail_fence":
@@ -476,11 +492,7 @@ class World:
             return found
         if owner.entries_left:
             found.append((None, "append", None))
-        for slot in core.pending.slots:
-            what = "connect" if slot.failed else "fail"
-            found.append((what, what, slot.index))
-        for replacements in choices(core.replaceable(), core.pending.ensemble, self.bookies):
-            found.append(("change", "change", replacements))
+        found += self._changes(core, core.pending)
         if self.configuration.close and (not self.replication.guaranteed or core.is_drained):
             found.append((None, "close", None))
         found.append(("give_up", "give_up", None))
@@ -496,11 +508,30 @@ class World:
         pending = recoverer.pending
         # While nothing is being written back, a failure can as well come later.
         if pending is not None and not pending.is_drained:
+            found += self._changes(core, pending)
+        return found
+
+    def _changes(
+        self, core: LedgerWriter | LedgerRecovery, pending: PendingAdds
+    ) -> list[tuple[str | None, str, Any]]:
+        """Bookies that fail, come back, are replaced.
+
+        Where at most one fails and none comes back, failing and being replaced are one step: a bookie that
+        was found to have failed earlier is one that would not have answered meanwhile."""
+        found: list[tuple[str | None, str, Any]] = []
+        if self._is_replaced_at_once:
             for slot in pending.slots:
-                what = "connect" if slot.failed else "fail"
-                found.append((what, what, slot.index))
-            for replacements in choices(core.replaceable(), pending.ensemble, self.bookies):
-                found.append(("change", "change", replacements))
+                # Whether it may be replaced is for the core to say, when it has failed.
+                failed = clone(core)
+                failed.on_bookie_failed(slot.bookie)
+                for replacements in choices(failed.replaceable(), pending.ensemble, self.bookies):
+                    found.append(("change", "replace", replacements))
+            return found
+        for slot in pending.slots:
+            what = "connect" if slot.failed else "fail"
+            found.append((what, what, slot.index))
+        for replacements in choices(core.replaceable(), pending.ensemble, self.bookies):
+            found.append(("change", "change", replacements))
         return found
 
     # --- one step -----------------------------------------------------------------------------
@@ -541,7 +572,7 @@ class World:
                 pool = pool - {number}
             target = self.targets[number]
             if target == META:
-                self._write(places, number)
+                out, events = self._write(places, number)
             elif target < self.first_bookie:
                 places[target], out, events = self._react(places[target], "receive", number)
             elif kind == "message" and self.is_answered_at_once(number):
@@ -560,7 +591,40 @@ class World:
         made = tuple(places)
         pool = self._without_inert(made, pool)
         self._check(made)
-        return State(made, pool, self._print(made, pool))
+        state = State(made, pool, self._print(made, pool))
+        return self._with_roles_in_order(state) if self.configuration.twins else state
+
+    def _with_roles_in_order(self, state: State) -> State:
+        """Of a state and the one in which two recoverers have each other's roles, always the same one."""
+        first, second = FIRST_CLIENT + 1, FIRST_CLIENT + 2
+        if self.nodes[state.places[second]] is None:
+            return state
+        places = list(state.places)
+        places[first], places[second] = self._twin(places[second]), self._twin(places[first])
+        swapped = tuple(places)
+        pool = frozenset([self._message_twin(number) for number in state.pool])
+        found = self._print(swapped, pool)
+        return State(swapped, pool, found) if found < state.print else state
+
+    def _twin(self, number: int) -> int:
+        """The number of a recoverer that is like this one and has the other one's name."""
+        twin = self._twins.get(number)
+        if twin is None:
+            made = self.nodes[number].copy()
+            made.name = _OTHER[made.name]
+            twin = self._twins[number] = self._number_node(made)
+            self._twins[twin] = number
+        return twin
+
+    def _message_twin(self, number: int) -> int:
+        twin = self._message_twins.get(number)
+        if twin is None:
+            message = self.messages[number]
+            if message.client in _OTHER:
+                message = message._replace(client=_OTHER[message.client])
+            twin = self._message_twins[number] = self._number_message(message)
+            self._message_twins[twin] = number
+        return twin
 
     def _deliver(
         self, number: int, bookie: int, client: int
@@ -606,7 +670,7 @@ class World:
         places[place] = reaction.node
         return reaction.out
 
-    def _write(self, places: list[int], number: int) -> None:
+    def _write(self, places: list[int], number: int) -> tuple[tuple[int, ...], tuple[tuple[Any, ...], ...]]:
         message = self.messages[number]
         assert isinstance(message, Write)
         old = self.nodes[places[META]]
@@ -620,6 +684,12 @@ class World:
         is_current = intent is not None and Write(message.client, intent.version, intent) == message
         if node.write == SENT and is_current:
             places[client] = self._react(places[client], "written").node
+            if isinstance(node, RecovererNode) and not self.configuration.lost:
+                # He reads what is stored at once: who reads later learns that it is over, or the same.
+                reaction = self._react(places[client], "stored", places[META])
+                places[client] = reaction.node
+                return reaction.out, reaction.events
+        return (), ()
 
     def _on_event(self, places: list[int], event: tuple[Any, ...]) -> None:
         if event[0] == "missing":

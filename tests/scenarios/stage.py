@@ -48,7 +48,7 @@ class Outcome:
 
 class Stage:
     def __init__(self, configuration: Configuration) -> None:
-        plenty = {name: 9 for name in BUDGETS if name != "crash"}
+        plenty = {name: 9 for name in BUDGETS if name not in ("crash", "repair")}
         self.world = _LenientWorld(attrs.evolve(configuration, **plenty), self._note)
         self.state = self.world.initial()
         self.outcome = Outcome()
