@@ -7,6 +7,7 @@
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, an hour or so
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
+#   make crash-soak         a bookie started from a million states that crashes can leave; an hour or so
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)
 #
@@ -21,7 +22,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint model mutants fuzz bench clean
+.PHONY: crash-soak help demo test check lint model mutants fuzz bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -68,6 +69,9 @@ mutants: $(TEST_STAMP)
 fuzz: $(TEST_STAMP)
 	@$(PIP) install -e '.[fuzz]'
 	@exec $(BIN)/python -m tests.fuzz $(ARGS)
+
+crash-soak: $(TEST_STAMP)
+	@exec $(BIN)/pytest -q -s -m soak tests/storage/test_crash_soak.py $(ARGS)
 
 check: lint
 	@exec $(BIN)/pytest -q tests/unit/test_layering.py

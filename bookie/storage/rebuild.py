@@ -96,7 +96,7 @@ async def _follow(
     end = NOTHING_YET
     steps: Replay | None = None
     for stretch in _stretches(numbers):
-        mark = await _beginning(files, stretch[0], end)
+        mark = await _beginning(files, stretch, end)
         if mark.end.sequence < end.sequence:
             raise StorageCorrupt(
                 files.path(stretch[0]),
@@ -130,16 +130,20 @@ def _stretches(numbers: Sequence[int]) -> list[list[int]]:
     return found
 
 
-async def _beginning(files: SegmentFiles, number: int, end: Place) -> Mark:
-    """Where to begin with a segment whose neighbour before it is gone; ``end`` is where the journal that is
-    still there ended before."""
-    header = await files.read_header(number)
-    image = memoryview(await files.read_image(number))
-    block = first_block(image, header)
-    if number == 1:
+async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) -> Mark:
+    """Where to begin with a stretch of segments whose neighbour before it is gone; ``end`` is where the
+    journal ended before, as far as it is still there."""
+    if stretch[0] == 1:
         return Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
-    before = end.sequence if block is None else block.header.sequence - 1
-    return Mark(number, before + 1, is_optional=True, end=Place(number - 1, SEGMENT_HEADER_BYTES, before))
+    before = end.sequence
+    for number in stretch:
+        header = await files.read_header(number)
+        block = first_block(memoryview(await files.read_image(number)), header)
+        if block is not None:
+            before = block.header.sequence - 1
+            break  # Those before it have nothing but the rest of a torn write, or not even that.
+    place = Place(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
+    return Mark(stretch[0], before + 1, is_optional=True, end=place)
 
 
 async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, int]:

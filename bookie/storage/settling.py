@@ -1,10 +1,11 @@
 """What a crash left of entries that were moving, put in order before anything else at a start.
 
-A log under its own name is complete, so it counts, whether the index knows it or not. One that the index does
-not know is taken over: its runs get their rows, and the files that it replaced lose theirs, which is what was
-under way when the crash came (``bookie.storage.rewriting``). Then files are left that some log replaced and
-the index does not know; these are removed, the segments among them once replay has moved the mark past
-them. A file that is neither known nor replaced by any log is not ours to judge: it stays, and is told of.
+A log under its own name is complete, so it counts, whether the index knows it or not, until another log says
+that it replaced it. One that counts and that the index does not know is taken over: its runs get their rows,
+and the files that it replaced lose theirs, which is what was under way when the crash came
+(``bookie.storage.rewriting``). Then files are left that some log replaced and the index does not know; these
+are removed, the segments among them once replay has moved the mark past them. A file that is neither known
+nor replaced by any log is not ours to judge: it stays, and is told of.
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
             raise StorageCorrupt(
                 logs.path(number), None, f"the entry log is missing; the index has {row.runs} runs in it"
             )
-    replaced = FileSet()
+    if all(number in known for number in numbers):
+        return FileSet()
+    replaced = {number: await logs.read_replaced(number) for number in numbers}
+    gone = FileSet.join(each for files in replaced.values() for each in files.ranges)
+    taken = FileSet()
     for number in numbers:
-        if number not in known:
-            own = await logs.read_replaced(number)
-            await take_over_log(logs, catalogue, number, own)
-            replaced |= own
-    return replaced
+        # One that another log replaced was known once: what it held has moved on since.
+        if number not in known and -number not in gone:
+            await take_over_log(logs, catalogue, number, replaced[number])
+            taken |= replaced[number]
+    return taken
 
 
 async def take_over_log(logs: EntryLogFiles, catalogue: Catalogue, number: int, replaced: FileSet) -> int:

@@ -1,0 +1,197 @@
+"""Scenarios on a recording disk, and what must be true of every state that a crash in them can leave.
+
+A scenario runs once and notes what was promised: entries and fences that were acknowledged, ledgers whose
+deletion was begun, and those whose deletion was done. ``boot_and_check`` starts a bookie from a crash state
+and asks: every acknowledged entry is there with its bytes, every acknowledged fence holds, nothing is there
+that was never added, what was deleted is refused; then it lets the bookie work, compaction and garbage
+collection included, stops it cleanly and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+from attrs import evolve
+from recording_disk import CrashState, Recorder, RecordingDisk, RecordingIndexes
+from storing import (
+    KEY,
+    SMALL,
+    Crash,
+    add,
+    add_durably,
+    add_frame,
+    opened,
+    payload_of,
+    read_all,
+)
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.storage.engine import Engine, open_engine
+from bookie.storage.rebuild import rebuild_index
+from ledgerlog.wire.frame import Status
+
+PATH = "b"
+MOVING = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
+Scenario = Callable[[Engine, Recorder], Awaitable[None]]
+
+
+async def add_noted(engine: Engine, recorder: Recorder, ledger_id: int, ids: range | list[int]) -> None:
+    await add_durably(engine, ledger_id, ids)
+    recorder.note(("entries", ledger_id, tuple(ids)))
+
+
+async def fence_noted(engine: Engine, recorder: Recorder, ledger_id: int) -> None:
+    result = await engine.fence(ledger_id, KEY)
+    assert result.status is Status.OK
+    recorder.note(("fence", ledger_id))
+
+
+async def small_adds(engine: Engine, recorder: Recorder) -> None:
+    for first in range(0, 20, 5):
+        await add_noted(engine, recorder, 1, range(first, first + 5))
+    await fence_noted(engine, recorder, 1)
+    await add_noted(engine, recorder, 2, [0, 2, 4])
+    await add_noted(engine, recorder, 2, [1, 3, 5])
+    add(engine, 3, range(4))  # Never acknowledged.
+
+
+async def rolls_and_checkpoints(engine: Engine, recorder: Recorder) -> None:
+    for first in range(0, 300, 25):
+        await add_noted(engine, recorder, 1 + first % 4, range(first, first + 25))
+        if first == 100:
+            await fence_noted(engine, recorder, 8)
+        if first == 225:
+            await engine.flush()
+    await wait_all_tasks_blocked()
+    assert engine.statistics()["checkpoints"] >= 2, "the scenario is too small to be what it says"
+
+
+async def several_ledgers_in_one_group(engine: Engine, recorder: Recorder) -> None:
+    for first in range(0, 30, 10):
+        positions = [add(engine, ledger, range(first, first + 10)) for ledger in (1, 2, 3)]
+        await engine.wait_durable(max(positions))
+        for ledger in (1, 2, 3):
+            recorder.note(("entries", ledger, tuple(range(first, first + 10))))
+
+
+class NotedWitness:
+    """Says what it is told to, and notes it first: what is said to be gone may go at any time from then
+    on."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.gone: set[int] = set()
+        self._recorder = recorder
+
+    async def surely_gone(self, ledger_ids: Sequence[int]) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        self._recorder.note(("going", tuple(self.gone)))
+        return [ledger_id for ledger_id in ledger_ids if ledger_id in self.gone]
+
+
+async def moving(engine: Engine, recorder: Recorder) -> None:
+    """Flushes, compaction of all kinds, and deletions, beside adds and fences."""
+    collector = engine.collector
+    assert collector is not None
+    witness = collector.witness
+    assert isinstance(witness, NotedWitness)
+    for turn in range(5):
+        for ledger in range(1, 5):
+            if ledger not in witness.gone:
+                await add_noted(engine, recorder, ledger, range(12 * turn, 12 * turn + 6))
+                await add_noted(engine, recorder, ledger, range(12 * turn + 6, 12 * turn + 12, 2))
+                await add_noted(engine, recorder, ledger, range(12 * turn + 7, 12 * turn + 12, 2))
+        await fence_noted(engine, recorder, 20 + turn)
+        await wait_all_tasks_blocked()
+        if turn in (1, 3):
+            await engine.flush()  # What the index does not know yet is not asked about.
+            witness.gone |= {1 + turn, 20 + turn}
+            await collector.collect()
+            recorder.note(("deleted", tuple(witness.gone)))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(engine.compactor.compact, is_eventual=True))
+            await add_noted(engine, recorder, 9 + turn, range(4))
+    assert engine.compactor.jobs >= 3, "the scenario is too small to be what it says"
+    assert engine.statistics()["segments_flushed"] >= 2
+
+
+async def record(scenario: Scenario, *, is_clean: bool, start: CrashState | None = None) -> Recorder:
+    recorder = Recorder()
+    disk, indexes = RecordingDisk(recorder, start), RecordingIndexes(recorder, start)
+    try:
+        async with opened(PATH, disk, indexes) as directory:
+            recorder.note(("formatted",))
+            witness = NotedWitness(recorder)
+            async with open_engine(directory, MOVING, witness=witness) as engine:
+                await scenario(engine, recorder)
+                if not is_clean:
+                    raise Crash
+    except Crash:
+        pass
+    return recorder
+
+
+def going_of(notes: list[object]) -> set[int]:
+    """The ledgers whose deletion was begun."""
+    return {ledger for note in notes if isinstance(note, tuple) and note[0] == "going" for ledger in note[1]}
+
+
+async def check(engine: Engine, notes: list[object], story: str) -> None:
+    """What every note promises holds."""
+    ledgers: dict[int, set[int]] = {}
+    going = going_of(notes)
+    deleted: set[int] = set()
+    for note in notes:
+        match note:
+            case ("deleted", (tuple() as ids)):
+                deleted.update(ids)
+            case ("entries", int(ledger), (tuple() | range()) as ids):
+                ledgers.setdefault(ledger, set()).update(ids)
+            case ("fence", int(ledger)):
+                refusal = engine.add(*add_frame(ledger, [10**5]))
+                assert refusal is Status.FENCED, story
+    for ledger in deleted:
+        assert engine.add(*add_frame(ledger, [10**5])) is Status.FENCED, story
+        assert engine.add(*add_frame(ledger, [10**5], recovery=True)) is Status.NO_SUCH_LEDGER, story
+        assert not await read_all(engine, ledger), story
+    for ledger in (*ledgers, 3):
+        found = await read_all(engine, ledger)
+        if ledger not in going:
+            lost = sorted(ledgers.get(ledger, set()) - found.keys())
+            assert not lost, f"{story}: ledger {ledger} has lost {lost}"
+        for entry_id, payload in found.items():
+            assert payload == payload_of(ledger, entry_id), story
+
+
+async def boot_and_check(state: CrashState, notes: list[object]) -> Recorder:
+    """Start a bookie from the state, check it, let it work, stop it cleanly and check that."""
+    recorder = Recorder()
+    disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
+    notes = list(notes)
+    witness = NotedWitness(recorder)
+    witness.gone = going_of(notes)
+    async with opened(PATH, disk, indexes) as directory:
+        async with open_engine(directory, MOVING, witness=witness) as engine:
+            await check(engine, notes, state.story)
+            await add_durably(engine, 9, range(3))
+            notes.append(("entries", 9, (0, 1, 2)))
+            if witness.gone:
+                assert engine.collector is not None
+                await engine.collector.collect()
+                await engine.compactor.compact(is_eventual=True)
+                await check(engine, notes, f"{state.story}, then collected and compacted")
+        async with open_engine(directory, MOVING) as engine:
+            await check(engine, notes, f"{state.story}, then a clean stop")
+    return recorder
+
+
+async def rebuild_and_check(state: CrashState, notes: list[object]) -> None:
+    """Lose the index of the state, make it again, and check that nothing else was lost."""
+    recorder = Recorder()
+    disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
+    indexes.indexes.clear()
+    async with opened(PATH, disk, indexes) as directory:
+        await rebuild_index(directory)
+        async with open_engine(directory, MOVING) as engine:
+            await check(engine, notes, f"{state.story}, then made again")

@@ -1,0 +1,133 @@
+"""Crashes with LevelDB's own files: what it says is durable is there, whatever becomes of what it is writing.
+
+A bookie runs on real files. Before and after every batch that it writes to its index, and while segments and
+entry logs come and go, its directory is copied, as a crash of the process would leave it. A power cut in the
+middle of a batch leaves any part of what LevelDB appended to its log for it: of the copy after the batch, the
+log is cut at random places between its size before and its size after. From each copy a bookie is started and
+asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import evolve
+from crashing import NotedWitness, add_noted, check, fence_noted, going_of
+from recording_disk import Recorder
+from storing import SMALL, Crash, opened
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.core.rows import Change
+from bookie.storage.engine import open_engine
+from bookie.storage.index import Index
+from bookie.storage.leveldb import LevelDb, LevelDbIndex
+from bookie.storage.real_disk import RealDisk
+from bookie.storage.rebuild import rebuild_index
+
+CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
+
+
+class Photographer:
+    """Copies of a directory, each with what was promised by then."""
+
+    def __init__(self, path: Path, copies: Path) -> None:
+        self.path = path
+        self.recorder = Recorder()
+        self.shots: list[tuple[Path, list[object]]] = []
+        self._copies = copies
+
+    def shoot(self) -> Path:
+        target = self._copies / f"{len(self.shots):04d}"
+        shutil.copytree(self.path, target)
+        (target / "lock").unlink(missing_ok=True)
+        (target / "index" / "LOCK").unlink(missing_ok=True)
+        self.recorder.position += 1
+        self.shots.append((target, self.recorder.notes_before(self.recorder.position)))
+        return target
+
+    def log_sizes(self) -> dict[str, int]:
+        return {file.name: file.stat().st_size for file in (self.path / "index").glob("*.log")}
+
+
+class WatchedIndex:
+    """An index of LevelDB's that is photographed around every batch."""
+
+    def __init__(self, inner: LevelDbIndex, photographer: Photographer, dice: random.Random) -> None:
+        self._inner = inner
+        self._photographer = photographer
+        self._dice = dice
+        self.path = inner.path
+        self.get_now, self.scan_now, self.scan = inner.get_now, inner.scan_now, inner.scan
+        self.aclose = inner.aclose
+
+    async def write(self, rows: Sequence[Change]) -> None:
+        photographer = self._photographer
+        before = photographer.log_sizes()
+        await self._inner.write(rows)
+        after = photographer.log_sizes()
+        if self._dice.random() < 0.5:
+            photographer.shoot()
+        for name in before.keys() & after.keys():
+            if after[name] > before[name]:
+                cut = self._dice.randrange(before[name], after[name])
+                target = photographer.shoot()
+                with (target / "index" / name).open("r+b") as file:
+                    file.truncate(cut)
+
+
+class WatchedIndexes(LevelDb):
+    def __init__(self, disk: RealDisk, photographer: Photographer) -> None:
+        super().__init__(disk)
+        self._photographer = photographer
+        self._dice = random.Random(5)
+
+    async def open(self, path: str) -> Index:  # type: ignore[override]
+        return WatchedIndex(await super().open(path), self._photographer, self._dice)
+
+
+async def work(photographer: Photographer, indexes: WatchedIndexes, disk: RealDisk) -> None:
+    recorder = photographer.recorder
+    witness = NotedWitness(recorder)
+    async with (
+        opened(str(photographer.path), disk, indexes) as directory,
+        open_engine(directory, CONFIG, witness=witness) as engine,
+    ):
+        assert engine.collector is not None
+        for turn in range(12):
+            for ledger in (1, 2, 3):
+                if ledger not in witness.gone:
+                    await add_noted(engine, recorder, ledger, range(12 * turn, 12 * turn + 6))
+                    await add_noted(engine, recorder, ledger, range(12 * turn + 6, 12 * turn + 12))
+            await fence_noted(engine, recorder, 20 + turn)
+            await wait_all_tasks_blocked()
+            if turn % 2:
+                await engine.flush()
+            if turn == 5:
+                witness.gone |= {2, 21}
+                await engine.collector.collect()
+                recorder.note(("deleted", (2, 21)))
+            await engine.compactor.compact(is_eventual=True)
+        assert engine.compactor.jobs
+        photographer.shoot()
+        raise Crash
+
+
+async def test_every_state_of_leveldbs_files_boots_to_what_was_acknowledged(tmp_path: Path) -> None:
+    disk = RealDisk()
+    photographer = Photographer(tmp_path / "b", tmp_path / "copies")
+    with contextlib.suppress(Crash):
+        await work(photographer, WatchedIndexes(disk, photographer), disk)
+    await disk.aclose()
+    assert len(photographer.shots) > 40
+    for number, (path, notes) in enumerate(photographer.shots):
+        async with opened(str(path)) as directory:
+            if number % 10 == 9:
+                shutil.rmtree(path / "index")
+                await rebuild_index(directory)
+            async with open_engine(directory, CONFIG) as engine:
+                await check(engine, notes, f"copy {number} of {len(photographer.shots)}, {going_of(notes)}")
+        shutil.rmtree(path)
