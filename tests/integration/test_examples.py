@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import trio
 
 import ledgerlog
 from ledgerlog.cli.processes import Child, open_children
+from ledgerlog.testing import check_machine
 from tests.integration.running_cluster import start_cluster
 
 pytestmark = pytest.mark.processes
@@ -147,3 +149,51 @@ async def test_the_tail_example_goes_on_where_it_ended(tmp_path: Path) -> None:
                 await log.truncate(4)
                 assert await consume(1, "5") == ["4 e"]
                 assert "records 3 to 3 are gone" in (tmp_path / "tail.log").read_text()
+
+
+@pytest.mark.parametrize("name", ["accounts", "kv"])
+def test_an_example_of_a_state_machine_is_shorter_than_150_lines(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 150
+
+
+async def test_the_accounts_example_remembers_cuts_its_log_off_and_repeats_no_request(tmp_path: Path) -> None:
+    async def run(*words: str) -> tuple[int, str]:
+        ran = await trio.run_process(
+            [sys.executable, str(EXAMPLES / "accounts.py"), str(tmp_path / "bank"), *words],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+        return ran.returncode, ran.stdout.decode() + ran.stderr.decode()
+
+    assert await run("deposit", "anna", "100") == (0, "100\n")
+    for _ in range(3):
+        assert await run("transfer", "anna", "bert", "30", "rent") == (0, "70\n")
+    assert await run("transfer", "bert", "anna", "31") == (1, "refused: bert has 30\n")
+    for total in (31, 32, 33):
+        assert await run("deposit", "bert", "1") == (0, f"{total}\n")
+    status, said = await run("balances")
+    assert status == 0
+    balances, history = said.rsplit("\n", 2)[0], said.splitlines()[-1]
+    assert balances == "anna 70\nbert 33"
+    found = re.fullmatch(r"from a snapshot of (\d+) events and (\d+) more", history)
+    assert found is not None
+    assert int(found[1]) >= 5
+    assert int(found[2]) < 5
+
+
+async def test_the_machines_of_the_examples_keep_the_rules_of_machines() -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        kv, accounts = importlib.import_module("kv"), importlib.import_module("accounts")
+        check_machine(
+            kv.Store, [b'["SET", "a", "1"]', b'["CAS", "a", "1", "2"]', b'["CAS", "a", "1", "2"]', b"?"]
+        )
+        check_machine(
+            accounts.Accounts,
+            [b'{"deposit": 5, "to": "a"}', b'{"transfer": 3, "from": "a", "to": "b"}', b'{"transfer": 9}'],
+        )
+    finally:
+        sys.path.remove(str(EXAMPLES))
+        for name in ("kv", "accounts"):
+            sys.modules.pop(name, None)

@@ -1,0 +1,161 @@
+"""The key-value example under kills: three replicas and a cluster as processes, clients that record what they
+see, somebody who kills a replica now and then, and the judgement at the end."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+import trio
+
+import ledgerlog
+from ledgerlog.cli.processes import Child, Children, open_children
+from tests.integration.running_cluster import start_cluster
+from tests.machine.linearizable import Kind, Operation, not_linearizable
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "kv.py"
+
+
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("kv_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses at which nobody listens now."""
+    taken = [socket.socket() for _ in range(count)]
+    for each in taken:
+        each.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
+    for each in taken:
+        each.close()
+    return addresses
+
+
+@attrs.define(eq=False)
+class Verdict:
+    operations: int = 0
+    kills: int = 0
+    leaders_killed: int = 0
+    longest_ms: float = 0.0
+    not_linearizable: list[str] = attrs.Factory(list)
+    digests: list[str] = attrs.Factory(list)
+    first_offset: int = 0
+    next_offset: int = 0
+    snapshots: list[int] = attrs.Factory(list)
+
+
+@attrs.define(eq=False)
+class Run:
+    uri: str
+    addresses: list[str]
+    children: Children
+    directory: Path
+    rng: random.Random
+    kv: ModuleType
+    replicas: dict[str, Child] = attrs.Factory(dict)
+    history: list[Operation] = attrs.Factory(list)
+    verdict: Verdict = attrs.Factory(Verdict)
+    is_over: bool = False
+    numbers: int = 0
+
+    async def start(self, address: str) -> None:
+        command = [sys.executable, str(EXAMPLE), "serve", self.uri, address]
+        log_path = self.directory / f"{address}.log"
+        self.replicas[address] = await self.children.start(address, command, log_path=log_path)
+
+    async def client(self, keys: list[str]) -> None:
+        """Ask one thing after another, and write down when each began and ended."""
+        client = self.kv.Client(self.rng.sample(self.addresses, len(self.addresses)))
+        last: dict[str, str | None] = {}
+        while not self.is_over:
+            key = self.rng.choice(keys)
+            self.numbers += 1
+            new = str(self.numbers)
+            kind: Kind = self.rng.choice(["get", "set", "cas"])
+            old = last.get(key) if kind == "cas" else None
+            words = {"get": ["GET", key], "set": ["SET", key, new], "cas": ["CAS", key, old, new]}[kind]
+            begun, ended, answer = time.monotonic(), None, None
+            try:
+                answer = await client.ask(*words)
+                ended = time.monotonic()
+                self.verdict.longest_ms = max(self.verdict.longest_ms, 1000 * (ended - begun))
+                last[key] = answer if kind == "get" else new
+            finally:
+                self.history.append(
+                    Operation(
+                        key=key,
+                        kind=kind,
+                        begun=begun,
+                        ended=ended,
+                        value=answer if kind == "get" else new,
+                        old=old,
+                        succeeded=answer if kind == "cas" else None,
+                    )
+                )
+            await trio.sleep(0.002 * self.rng.random())
+
+    async def state(self, address: str) -> dict[str, Any] | None:
+        answered = await self.kv.ask_at(address, b'{"id": "", "do": ["STATE"]}\n')
+        return answered.get("ok")
+
+    async def kill_one(self) -> None:
+        address = self.rng.choice(self.addresses)
+        state = await self.state(address)
+        self.verdict.leaders_killed += bool(state and state["leads"])
+        self.replicas[address].kill()
+        await self.replicas[address].wait()
+        self.verdict.kills += 1
+        await trio.sleep(self.rng.random())
+        await self.start(address)
+
+
+async def run_kv(
+    directory: Path, *, seconds: float, kill_every_s: float, clients: int, keys: int, seed: int
+) -> Verdict:
+    """Everything; what was seen."""
+    async with open_children() as children:
+        running = await start_cluster(children, directory / "cluster")
+        addresses = free_addresses(3)
+        run = Run(running.uri, addresses, children, directory, random.Random(seed), example())
+        for address in addresses:
+            await run.start(address)
+        names = [f"key-{number}" for number in range(keys)]
+        async with trio.open_nursery() as nursery:
+            for _ in range(clients):
+                nursery.start_soon(run.client, names)
+            with trio.move_on_after(seconds):
+                while True:
+                    await trio.sleep(kill_every_s * (0.5 + run.rng.random()))
+                    with trio.CancelScope(shield=True):
+                        await run.kill_one()
+            run.is_over = True
+        verdict = run.verdict
+        verdict.operations = len(run.history)
+        verdict.not_linearizable = not_linearizable(run.history)
+        with trio.move_on_after(30):
+            while True:
+                states = [await run.state(address) for address in addresses]
+                verdict.digests = ["none" if state is None else state["digest"] for state in states]
+                if len(set(verdict.digests)) == 1 and "none" not in verdict.digests:
+                    break
+                await trio.sleep(0.1)
+        async with ledgerlog.connect(running.uri) as cluster:
+            log = await cluster.open_log("kv")
+            info = await log.info()
+            verdict.first_offset, verdict.next_offset = info.first_offset, info.next_offset
+            found = await ledgerlog.LedgerSnapshots(cluster).find(log.incarnation)
+            verdict.snapshots = [snapshot.next_offset for snapshot in found]
+        return verdict

@@ -1,0 +1,535 @@
+"""Replicas of a state machine: following, leading, failing over, restoring; on a cluster that fails, in
+mock time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgerlog.election.election import Election
+from ledgerlog.errors import (
+    AppendUnknown,
+    CommandFailed,
+    InvalidArgument,
+    LedgerLogError,
+    LogSealed,
+    NotLeader,
+    ReplicaStopped,
+    RequestExpired,
+)
+from ledgerlog.limits import SESSION_TIMEOUT_S
+from ledgerlog.log.log import create_log, open_log
+from ledgerlog.machine.events import EventKind
+from ledgerlog.machine.replica import Replica
+from ledgerlog.machine.snapshots import LedgerSnapshots
+from ledgerlog.model.command import new_request_id
+from tests.clusters import Client, Cluster, eventually, open_cluster
+from tests.machine.machines import Keys
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def command(*parts: Any) -> bytes:
+    return json.dumps(parts).encode()
+
+
+@attrs.frozen
+class _Wrapped:
+    """What ``LedgerSnapshots`` takes for a cluster."""
+
+    client: Any
+
+
+@attrs.define(eq=False)
+class Node:
+    """A process with one replica, until it is killed or leaves."""
+
+    stage: Stage
+    election: bool
+    options: dict[str, Any]
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    made: trio.Event = attrs.Factory(trio.Event)
+    entered: trio.Event = attrs.Factory(trio.Event)
+    leaving: trio.Event = attrs.Factory(trio.Event)
+    ended: trio.Event = attrs.Factory(trio.Event)
+    error: BaseException | None = None
+    client: Client = attrs.field(init=False)
+    replica: Replica[Keys] = attrs.field(init=False)
+
+    @property
+    def name(self) -> str:
+        return self.client.host
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                async with self.stage.cluster.client() as self.client:
+                    opened = self.client.opened
+                    options = dict(self.options)
+                    if options.pop("snapshots", False):
+                        options["snapshots"] = LedgerSnapshots(_Wrapped(opened))
+                    if self.election:
+                        options["election"] = Election(opened, "log", candidate=self.name, listen=self.name)
+                    self.replica = Replica(await open_log(opened, "log"), Keys(), **options)
+                    self.made.set()
+                    async with self.replica:
+                        self.entered.set()
+                        await self.leaving.wait()
+        except LedgerLogError as error:
+            self.error = error
+        finally:
+            self.entered.set()
+            self.ended.set()
+
+    async def kill(self) -> None:
+        """Its connections break; its session ends when it has timed out."""
+        self.client.store.disconnect()
+        self.scope.cancel()
+        await self.ended.wait()
+
+    async def leave(self) -> None:
+        self.leaving.set()
+        await self.ended.wait()
+
+
+@attrs.define(eq=False)
+class Stage:
+    cluster: Cluster
+    nursery: trio.Nursery
+    client: Client
+    """One that has no replica."""
+    nodes: list[Node] = attrs.field(factory=list)
+
+    async def join(self, *, wait: bool = True, election: bool = True, **options: Any) -> Node:
+        node = Node(self, election, options)
+        self.nursery.start_soon(node.run)
+        await node.made.wait()
+        if wait:
+            await node.entered.wait()
+        self.nodes.append(node)
+        return node
+
+    async def leader(self, *others_than: Node) -> Node:
+        def found() -> list[Node]:
+            return [
+                n
+                for n in self.nodes
+                if n.replica.is_leading and not n.ended.is_set() and n not in others_than
+            ]
+
+        await eventually(lambda: len(found()) == 1)
+        return found()[0]
+
+    async def same_state(self) -> None:
+        """All that live come to the same state."""
+        living = [n.replica for n in self.nodes if not n.ended.is_set() and n.replica.failure is None]
+        await eventually(lambda: len({replica.digest() for replica in living}) == 1)
+
+
+@asynccontextmanager
+async def stage(nodes: int = 0, **options: Any) -> AsyncIterator[Stage]:
+    async with open_cluster() as cluster, cluster.client() as client, trio.open_nursery() as nursery:
+        await create_log(client.opened, "log")
+        made = Stage(cluster, nursery, client)
+        for _ in range(nodes):
+            await made.join(**options)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_proposed_to_the_leader_is_applied_by_all(clock: MockClock) -> None:
+    async with stage(3) as s:
+        leader = await s.leader()
+        assert await leader.replica.propose(command("add", "x", 2)) == b"2"
+        assert await leader.replica.propose(command("add", "x", 3)) == b"5"
+        for node in s.nodes:
+            await node.replica.wait_applied(1)
+            assert await node.replica.read(lambda machine: machine.values["x"]) == 5
+        assert await leader.replica.read(lambda machine: machine.values["x"], consistency="linear") == 5
+        await s.same_state()
+        assert leader.replica.statistics().executed == 2
+
+
+async def test_who_does_not_lead_names_the_leader(clock: MockClock) -> None:
+    async with stage(2) as s:
+        leader = await s.leader()
+        (follower,) = [node for node in s.nodes if node is not leader]
+        with pytest.raises(NotLeader) as refused:
+            await follower.replica.propose(command("set", "x", 1))
+        assert refused.value.leader == leader.name
+        with pytest.raises(NotLeader):
+            await follower.replica.read(lambda machine: 1, consistency="linear")
+        assert await follower.replica.leader() == leader.name
+        assert await leader.replica.leader() == leader.name
+        assert leader.replica.next_offset == 0
+
+
+async def test_a_request_that_is_proposed_again_is_not_executed_again(clock: MockClock) -> None:
+    async with stage(2) as s:
+        leader = await s.leader()
+        request = leader.replica.new_request_id()
+        results: list[bytes] = []
+
+        async def propose() -> None:
+            results.append(await leader.replica.propose(command("add", "x", 1), request_id=request))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(propose)
+        await propose()
+        assert results == [b"1"] * 6
+        assert leader.replica.next_offset == 1, "one record for all"
+        await leader.kill()
+        second = await s.leader()
+        assert await second.replica.propose(command("add", "x", 1), request_id=request) == b"1"
+        assert await second.replica.propose(command("add", "x", 1), request_id="my own") == b"2"
+        assert await second.replica.propose(command("add", "x", 1), request_id="my own") == b"2"
+
+
+async def test_what_apply_raises_is_the_result_for_every_proposer(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        for _ in range(2):
+            with pytest.raises(CommandFailed, match="ValueError: x is None") as failed:
+                await leader.replica.propose(command("cas", "x", 1, 2), request_id="r")
+            assert failed.value.error == "ValueError"
+        with pytest.raises(CommandFailed, match="JSONDecodeError"):
+            await leader.replica.propose(b"?")
+        assert await leader.replica.propose(command("add", "x", 1)) == b"1", "and it goes on"
+        with pytest.raises(InvalidArgument):
+            await leader.replica.propose("text")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument):
+            await leader.replica.propose(b"", request_id="")
+        with pytest.raises(InvalidArgument):
+            await leader.replica.read(lambda machine: 1, consistency="strong")  # type: ignore[arg-type]
+
+
+async def test_a_retry_from_before_the_table_reaches_is_refused(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        await leader.replica.propose(command("add", "x", 1))
+        leader.replica._core.requests.forgotten_through = 0
+        with pytest.raises(RequestExpired):
+            await leader.replica.propose(command("add", "x", 1), request_id=new_request_id(0, bytes(16)))
+        assert await leader.replica.propose(command("add", "x", 1)) == b"2"
+
+
+async def test_clients_that_retry_everything_lose_and_double_nothing_while_leaders_die(
+    clock: MockClock,
+) -> None:
+    async with stage(3, snapshots=True, snapshot_every=40) as s:
+        done: dict[str, int] = {}
+
+        async def client(number: int) -> None:
+            for at in range(40):
+                request = f"{number}-{at}"
+                while True:
+                    living = [node for node in s.nodes if not node.ended.is_set()]
+                    node = living[(number + at) % len(living)]
+                    named = [n for n in living if n.name == await node.replica.leader()]
+                    try:
+                        with trio.fail_after(5):
+                            result = await (named or [node])[0].replica.propose(
+                                command("add", "sum", 1), request_id=request
+                            )
+                    except (LedgerLogError, trio.TooSlowError):
+                        await trio.sleep(0.05)
+                        continue
+                    done[request] = int(result)
+                    break
+                await trio.sleep(0.05)
+
+        async def killer() -> None:
+            for _ in range(4):
+                await trio.sleep(0.7)
+                victim = await s.leader()
+                await victim.kill()
+                await s.join(snapshots=True, snapshot_every=40)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(client, number)
+            nursery.start_soon(killer)
+        assert sorted(done.values()) == list(range(1, 161)), "each was executed once"
+        await s.same_state()
+        leader = await s.leader()
+        assert await leader.replica.read(lambda m: m.values["sum"], consistency="linear") == 160
+
+
+async def test_a_deposed_leader_answers_no_linear_read_and_acknowledges_nothing(clock: MockClock) -> None:
+    async with stage(2) as s:
+        first = await s.leader()
+        await first.replica.propose(command("set", "x", 1))
+        s.cluster.network.stall(first.name, "*")  # It neither hears nor is heard, and believes that it leads.
+        first.client.store.is_hanging = True
+        second = await s.leader(first)
+        await second.replica.propose(command("set", "x", 2))
+        assert first.replica.is_leading
+        with trio.move_on_after(1) as waiting:
+            await first.replica.read(lambda machine: machine.values["x"], consistency="linear")
+        assert waiting.cancelled_caught, "it waits, and says nothing wrong"
+        assert await first.replica.read(lambda machine: machine.values["x"]) == 1, "a local read is old"
+        answers: list[object] = []
+
+        async def propose() -> None:
+            try:
+                answers.append(await first.replica.propose(command("set", "x", 3)))
+            except (NotLeader, AppendUnknown) as error:
+                answers.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(propose)
+            await trio.sleep(0.1)
+            first.client.store.is_hanging = False
+            s.cluster.network.heal()
+        assert isinstance(answers[0], NotLeader | AppendUnknown)
+        await s.same_state()
+        assert await second.replica.read(lambda m: m.values["x"], consistency="linear") == 2
+        await eventually(lambda: not first.replica.is_leading)
+
+
+async def test_reads_share_a_barrier(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        found: list[object] = []
+
+        async def read() -> None:
+            found.append(await leader.replica.read(lambda m: m.values.get("x"), consistency="linear"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(read)
+        assert found == [None] * 100
+        assert leader.replica.next_offset <= 2
+        await leader.replica.propose(command("set", "x", 1))
+        await read()
+        assert found[-1] == 1
+
+
+async def test_snapshots_are_taken_and_the_log_truncated_behind_them(clock: MockClock) -> None:
+    async with stage(2, snapshots=True, snapshot_every=10) as s:
+        leader = await s.leader()
+        events = leader.replica.events()
+        for _ in range(45):
+            await leader.replica.propose(command("add", "x", 1))
+        log = await open_log(leader.client.opened, "log")
+        await eventually(lambda: leader.replica.statistics().snapshots >= 4)
+        kinds = [(event.kind, event.offset) async for event in _first(events, 6)]
+        assert (EventKind.SNAPSHOT, 10) in kinds
+        assert (EventKind.TRUNCATED, 10) in kinds
+        with trio.fail_after(10):
+            while (await log.info()).first_offset < 30:  # noqa: ASYNC110  # It is somebody else's to move.
+                await trio.sleep(0.01)
+        late = await s.join(snapshots=True)
+        assert late.replica.statistics().restores == 1
+        await s.same_state()
+        assert late.replica.statistics().executed <= 15, "the rest came out of the snapshot"
+        store = LedgerSnapshots(_Wrapped(late.client.opened))
+        assert [info.next_offset for info in await store.find(log.incarnation)] == [40, 30]
+        labelled = [
+            ledger
+            for ledger in await late.client.ledgers.list()
+            if "snapshot-log" in (await late.client.ledgers.metadata(ledger)).custom
+        ]
+        assert len(labelled) == 2, "older ones are deleted"
+
+
+async def _first(events: Any, count: int) -> AsyncIterator[Any]:
+    for _ in range(count):
+        yield await events.__anext__()
+
+
+async def test_a_replica_that_slept_through_a_truncation_restores(clock: MockClock) -> None:
+    async with stage(2, snapshots=True, snapshot_every=10) as s:
+        leader = await s.leader()
+        (other,) = [node for node in s.nodes if node is not leader]
+        events = other.replica.events()
+        await leader.replica.propose(command("add", "x", 1))
+        await other.replica.wait_applied(0)
+        s.cluster.network.stall(other.name, "*")
+        log = await open_log(leader.client.opened, "log")
+        for _ in range(45):
+            await leader.replica.propose(command("add", "x", 1))
+        await (await _writer_roll(leader))
+        for _ in range(45):
+            await leader.replica.propose(command("add", "x", 1))
+        with trio.fail_after(10):
+            while (await log.info()).first_offset < 70:  # noqa: ASYNC110  # As above.
+                await trio.sleep(0.01)
+        s.cluster.network.heal()
+        await other.replica.wait_applied(90)
+        await s.same_state()
+        assert other.replica.statistics().restores == 1
+        seen = [event.kind async for event in _first(events, 1)]
+        assert seen == [EventKind.RESTORED]
+
+
+async def _writer_roll(node: Node) -> Any:
+    leading = node.replica._leading
+    assert leading is not None
+    return leading._writer.roll()
+
+
+async def test_a_gap_that_no_snapshot_covers_stops_the_replica_and_it_says_so(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        for _ in range(5):
+            await leader.replica.propose(command("add", "x", 1))
+        log = await open_log(leader.client.opened, "log")
+        await log.truncate(3)
+        late = await s.join(leads=False)
+        await eventually(lambda: late.replica.failure is not None)
+        with pytest.raises(ReplicaStopped, match="records 0 to 2 are truncated"):
+            await late.replica.propose(b"")
+        with pytest.raises(ReplicaStopped):
+            await late.replica.read(lambda machine: 1)
+        with pytest.raises(ReplicaStopped):
+            await late.replica.wait_applied(4)
+        assert late.replica.next_offset == 0
+        assert leader.replica.failure is None
+
+
+async def test_a_damaged_snapshot_is_told_and_an_older_one_used(clock: MockClock) -> None:
+    async with stage(1, snapshots=True, snapshot_every=10) as s:
+        leader = await s.leader()
+        for _ in range(25):
+            await leader.replica.propose(command("add", "x", 1))
+        await eventually(lambda: leader.replica.statistics().snapshots == 2)
+        log = await open_log(leader.client.opened, "log")
+        store = LedgerSnapshots(_Wrapped(leader.client.opened))
+        newest = (await store.find(log.incarnation))[0]
+        damaged = bytearray(await store.load(newest))
+        damaged[-20] ^= 1
+        await store.save("log", log.incarnation, newest.next_offset, [bytes(damaged)])
+        for ledger in [int(newest.place.split()[1])]:
+            await store._drop(log.incarnation, {ledger})
+        late = await s.join(snapshots=True, wait=False)
+        events = late.replica.events()
+        await late.entered.wait()
+        kinds = [event.kind async for event in _first(events, 2)]
+        assert kinds == [EventKind.SNAPSHOT_FAILED, EventKind.RESTORED]
+        await s.same_state()
+        assert late.replica.statistics().snapshot_offset == 10
+
+
+async def test_a_record_that_is_no_command_stops_the_replica(clock: MockClock) -> None:
+    async with stage() as s:
+        log = await open_log(s.client.opened, "log")
+        async with log.writer() as writer:
+            await writer.append(b"something else")
+        node = await s.join()
+        events = node.replica.events()
+        await eventually(lambda: node.replica.failure is not None)
+        with pytest.raises(ReplicaStopped, match="record 0 of log 'log' is no command"):
+            await node.replica.wait_leading()
+        assert [event.kind async for event in events][-1] is EventKind.STOPPED
+
+
+async def test_a_machine_that_has_no_memory_stops_its_replica_only(clock: MockClock) -> None:
+    async with stage(2) as s:
+        leader = await s.leader()
+
+        def fail(_: object) -> bytes:
+            raise MemoryError("no room")
+
+        leader.replica._machine.apply = fail  # type: ignore[method-assign]
+        with pytest.raises((ReplicaStopped, AppendUnknown, NotLeader)):
+            await leader.replica.propose(command("add", "x", 1), request_id="r")
+        second = await s.leader(leader)
+        assert await second.replica.propose(command("add", "x", 1), request_id="r") == b"1"
+        with pytest.raises(ReplicaStopped, match="MemoryError: no room"):
+            await leader.replica.read(lambda machine: 1)
+
+
+async def test_a_sealed_log_takes_nothing_more_and_is_followed_to_its_end(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        await leader.replica.propose(command("add", "x", 1))
+        log = await open_log(leader.client.opened, "log")
+        await log.seal()
+        with pytest.raises((LogSealed, NotLeader, AppendUnknown)):
+            await leader.replica.propose(command("add", "x", 1))
+        late = await s.join()
+        await late.replica.wait_applied(0)
+        with pytest.raises(LogSealed):
+            await late.replica.wait_leading()
+        with pytest.raises(LogSealed):
+            await late.replica.propose(command("add", "x", 1))
+
+
+async def test_who_leaves_finishes_what_was_proposed_and_the_next_one_leads_at_once(clock: MockClock) -> None:
+    async with stage(2) as s:
+        leader = await s.leader()
+        results: list[bytes] = []
+
+        async def propose() -> None:
+            results.append(await leader.replica.propose(command("add", "x", 1)))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(propose)
+            await trio.testing.wait_all_tasks_blocked(0.0)
+            began = trio.current_time()
+            await leader.leave()
+        assert sorted(map(int, results)) == list(range(1, 21))
+        assert leader.error is None
+        await s.leader(leader)
+        assert trio.current_time() - began < 1
+        with pytest.raises(ReplicaStopped, match="it was left"):
+            await leader.replica.propose(b"")
+
+
+async def test_without_an_election_a_replica_leads_at_once_and_gives_way_to_another(clock: MockClock) -> None:
+    async with stage() as s:
+        first = await s.join(election=False)
+        await first.replica.wait_leading()
+        await first.replica.propose(command("add", "x", 1))
+        second = await s.join(election=False)
+        await second.replica.wait_leading()
+        assert await second.replica.propose(command("add", "x", 1)) == b"2"
+        await eventually(lambda: not first.replica.is_leading)
+        await trio.sleep(10)
+        assert second.replica.is_leading, "they do not take it from one another"
+        with pytest.raises(NotLeader) as refused:
+            await first.replica.propose(command("add", "x", 1))
+        assert refused.value.leader is None
+        await s.same_state()
+
+
+async def test_a_store_that_is_away_for_a_while_is_waited_out(clock: MockClock) -> None:
+    async with stage(2) as s:
+        leader = await s.leader()
+        await leader.replica.propose(command("add", "x", 1))
+        for node in s.nodes:
+            node.client.store.disconnect()
+        await trio.sleep(SESSION_TIMEOUT_S)
+        for node in s.nodes:
+            node.client.store.reconnect()
+        leader = await s.leader()
+        assert await leader.replica.propose(command("add", "x", 1)) == b"2"
+        await s.same_state()
+
+
+async def test_a_replica_is_made_with_sense(clock: MockClock) -> None:
+    async with stage() as s:
+        log = await open_log(s.client.opened, "log")
+        for wrong in ({"snapshot_every": 0}, {"snapshots_kept": 0}, {"truncate": True}):
+            with pytest.raises(InvalidArgument):
+                Replica(log, Keys(), **wrong)  # type: ignore[arg-type]
+        replica = Replica(log, Keys())
+        async with replica:
+            with pytest.raises(InvalidArgument, match="no store"):
+                await replica.snapshot()
+        with pytest.raises(InvalidArgument, match="entered once"):
+            async with replica:
+                pass
