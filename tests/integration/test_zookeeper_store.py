@@ -91,6 +91,29 @@ async def test_while_no_server_answers_calls_end_in_time_and_nothing_of_them_hap
         assert await store.highest_id("n") == -1
 
 
+async def test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in_time(
+    server: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_zookeeper_store(server.hosts) as store:
+        version = await store.create("a", b"0")
+        await server.kill()
+        await until_state(store, SessionState.SUSPENDED)
+        # As in the moment before the loss of the connection is known in the loop.
+        store._conversation.set_connected(True)
+        monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.5)
+        with pytest.raises(MetadataUnavailable, match="nothing happened") as caught:
+            await store.set("a", b"late", version=version)
+        assert not isinstance(caught.value, MetadataOutcomeUnknown)
+        assert len(store._conversation.link._client._queue) == 1, "it is still on its way"
+        monkeypatch.undo()
+        await server.start()
+        await until_state(store, SessionState.CONNECTED)
+        await store.sync()
+        node = await store.get("a")
+        assert node is not None
+        assert node.value == b"0"
+
+
 async def test_a_session_outlives_a_server_that_is_killed_and_started_again(server: Ensemble) -> None:
     async with open_zookeeper_store(server.hosts) as store, store.watch("w") as watch:
         session = store.session

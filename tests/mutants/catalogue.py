@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.mutants import bookie_rules, client_rules, harmless, ledger_rules, log_rules, loss_rules
+from tests.mutants import (
+    bookie_rules,
+    client_rules,
+    harmless,
+    ledger_rules,
+    log_rules,
+    loss_rules,
+    metadata_rules,
+    repair_rules,
+)
 
 MUTANTS = (
     *ledger_rules.MUTANTS,
@@ -10,5 +19,7 @@ MUTANTS = (
     *bookie_rules.MUTANTS,
     *log_rules.MUTANTS,
     *loss_rules.MUTANTS,
+    *repair_rules.MUTANTS,
+    *metadata_rules.MUTANTS,
     *harmless.MUTANTS,
 )

@@ -26,7 +26,7 @@ timeout. It heard at the earliest when something was sent that it has answered, 
 timeout. The owner believes in its session no longer than that. The boot-time clock runs on while the
 process is stopped or the machine sleeps.
 
-**Additions to kazoo** (2.10 and 2.11, whose internals these classes use; hence the pin in pyproject):
+**Additions to kazoo** (2.11, whose internals these classes use; hence the pin in pyproject):
 
 * Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events, which kazoo lacks (its pull
   request 715). They belong to the connection: who owns the link adds them again on each new one.
@@ -504,6 +504,13 @@ class Link:
         call._link = self
         self.outstanding.add(call)
         self._client._call(call, call)
+
+    def give_up_unsent(self) -> None:
+        """What was submitted and not sent ends as not sent. Called when a session has expired: kazoo drops
+        its queue then, and what was put there in the same moment would be answered by nobody."""
+        for call in list(self.outstanding):
+            if call.revoke():
+                call.set_exception(kazoo_errors.ConnectionLoss())
 
     # --- in kazoo's thread -----------------------------------------------------------------------
 

@@ -311,6 +311,7 @@ class ZooKeeperStore:
             case Suspended():
                 self._lose_contact(SessionState.SUSPENDED)
             case Expired():
+                self._conversation.link.give_up_unsent()
                 self._lose_contact(SessionState.LOST)
             case Ended(why=why):
                 logger.error("metadata link to %s ended and is made anew: %s", self._conversation.hosts, why)

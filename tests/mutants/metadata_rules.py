@@ -1,0 +1,112 @@
+"""Mutants of the metadata in ZooKeeper, and of who is registered under a bookie's id."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_PLAN = "ledgerlog/meta/zookeeper/plan.py"
+_LINK = "ledgerlog/meta/zookeeper/link.py"
+_SESSION = "ledgerlog/meta/zookeeper/session.py"
+_STORE = "ledgerlog/meta/zookeeper/store.py"
+_CONVERSATION = "ledgerlog/meta/zookeeper/conversation.py"
+_REGISTRATION = "bookie/server/registration.py"
+
+_TEST_PLAN = "tests/unit/test_zookeeper_plan.py"
+_TEST_CONTRACT = "tests/contract/test_metadata_contract.py"
+_TEST_STORE = "tests/integration/test_zookeeper_store.py"
+_TEST_REGISTRATION = "tests/shells/test_server_registration.py"
+
+MUTANTS = (
+    mutant(
+        "compare_and_set_at_a_negative_version_is_a_plain_write",
+        "rule 13",
+        _PLAN,
+        "return version if 0 <= version < NO_VERSION else NO_VERSION",
+        "return version if version < NO_VERSION else NO_VERSION",
+        f"{_TEST_PLAN}::test_a_version_that_zookeeper_would_read_as_any_or_not_at_all_matches_none",
+        f"{_TEST_CONTRACT}::test_a_set_at_another_version_conflicts_and_changes_nothing",
+    ),
+    mutant(
+        "delete_does_not_look_for_children",
+        "metadata contract",
+        _PLAN,
+        "                    step(Role.PROVE_NO_DIRECTORY, MakeZnode(directory))\n"
+        "                    step(Role.PROVE_NO_DIRECTORY, DeleteZnode(directory))\n",
+        "                    pass\n",
+        f"{_TEST_PLAN}::test_a_delete_proves_in_the_same_instant_that_nothing_lies_below",
+        f"{_TEST_CONTRACT}::test_a_node_with_children_is_not_deleted",
+    ),
+    mutant(
+        "ephemeral_create_slips_into_the_next_session",
+        "D27.5",
+        _LINK,
+        "            self._met_wrong_session = self.session_id not in (None, link.session_id)\n",
+        "            self._met_wrong_session = False\n",
+        f"{_TEST_STORE}::test_an_ephemeral_create_for_a_session_that_ended_out_of_contact_is_refused",
+    ),
+    mutant(
+        "what_was_given_up_is_sent_later",
+        "rule 14",
+        _LINK,
+        "            if self._is_revoked or self._met_wrong_session:\n",
+        "            if self._met_wrong_session:\n",
+        f"{_TEST_STORE}::test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in_time",
+    ),
+    mutant(
+        "a_lost_answer_is_a_definite_failure",
+        "rule 14",
+        _CONVERSATION,
+        "                attempt.is_in_doubt = not call.revoke()\n",
+        "                call.revoke()\n",
+        f"{_TEST_STORE}::test_a_write_whose_answer_is_lost_is_unknown_and_settled_by_reading",
+    ),
+    mutant(
+        "a_lost_connection_writes_again",
+        "rule 14",
+        _CONVERSATION,
+        "                if not is_repeatable:\n",
+        "                if False:\n",
+        f"{_TEST_STORE}::test_a_write_that_was_under_way_when_its_server_died_is_unknown_at_once",
+    ),
+    mutant(
+        "a_session_is_believed_in_beyond_its_lease",
+        "metadata contract",
+        _SESSION,
+        "        if self._state is SessionState.CONNECTED and self.lease_left_s <= 0:\n",
+        "        if False:\n",
+        f"{_TEST_STORE}::test_a_process_that_was_stopped_for_too_long_believes_nothing_when_it_wakes",
+    ),
+    mutant(
+        "watches_are_not_added_again_on_a_new_connection",
+        "metadata contract",
+        _STORE,
+        "                for path, attached in self._attached.items():\n"
+        "                    self._add_watches(path, attached)\n",
+        "",
+        f"{_TEST_STORE}::test_a_session_outlives_a_server_that_is_killed_and_started_again",
+    ),
+    mutant(
+        "watches_sleep_through_what_happened_out_of_contact",
+        "metadata contract",
+        _STORE,
+        "                if attached.is_given_out:\n                    self._watches.changed([path])\n",
+        "",
+        f"{_TEST_STORE}::test_a_session_outlives_a_server_that_is_killed_and_started_again",
+    ),
+    mutant(
+        "a_bookie_replaces_a_registration_without_proof",
+        "D27.5",
+        _REGISTRATION,
+        '        return info.place != "" and info.place == self._info.place\n',
+        "        return info.place == self._info.place\n",
+        f"{_TEST_REGISTRATION}::test_a_node_from_another_place_is_never_replaced",
+    ),
+    mutant(
+        "a_bookie_replaces_the_registration_of_a_copy",
+        "D27.5",
+        _REGISTRATION,
+        '        return info.place != "" and info.place == self._info.place\n',
+        '        return info.place != ""\n',
+        f"{_TEST_REGISTRATION}::test_a_node_from_another_place_is_never_replaced",
+    ),
+)
