@@ -145,6 +145,8 @@ MUTANTS = (
         "                sink.connection.detach(sink)\n                self.sinks[sink.index]",
         "                self.sinks[sink.index]",
         f"{_TEST_RULES}::test_queue_rule_4_what_a_bookie_answers_after_its_tenure_reaches_nobody",
+        f"{_TEST_RULES}::"
+        "test_queue_rule_4_what_a_bookie_answers_for_one_slot_is_not_heard_for_the_next_that_it_gets",
     ),
     mutant(
         "a_lost_answer_is_taken_for_yes",

@@ -1,0 +1,105 @@
+"""Mutants of the core of repair: what may be touched, what is copied, what is written."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_REPAIR = "ledgerlog/core/repair.py"
+_TEST = "tests/unit/test_repair_core.py"
+_MODEL = "tests/model/test_model.py::test_no_order_of_events_breaks_an_invariant"
+
+MUTANTS = (
+    mutant(
+        "open_last_fragment_is_surveyed_for_copying",
+        "rule 20",
+        _REPAIR,
+        "            work = Work.RECOVER\n",
+        "            work = Work.COPY\n",
+        f"{_TEST}::test_a_survey_tells_which_fragments_name_lost_bookies_and_what_may_be_done",
+        f"{_TEST}::test_rule_20_the_last_fragment_of_a_ledger_that_is_not_closed_is_not_touched",
+        _MODEL,
+    ),
+    mutant(
+        "slot_without_entries_counts_as_lost",
+        "rule 21",
+        _REPAIR,
+        "    return any(replication.holds(slot, entry_id) for",
+        "    return True or any(replication.holds(slot, entry_id) for",
+        f"{_TEST}::test_rule_21_a_slot_that_a_short_striped_fragment_left_empty_lost_nothing",
+        f"{_TEST}::test_rule_21_an_empty_last_fragment_whose_bookies_are_all_gone_is_repaired_by_its_names_alone",
+    ),
+    mutant(
+        "striped_slot_is_judged_by_the_first_entry_alone",
+        "rules 21, 24",
+        _REPAIR,
+        "fragment.first_entry + replication.ensemble - 1)",
+        "fragment.first_entry)",
+        f"{_TEST}::test_everything_that_the_lost_slots_hold_is_copied_and_nothing_else",
+    ),
+    mutant(
+        "one_round_is_taken_for_the_fragment",
+        "rule 24",
+        _REPAIR,
+        "            if self._next > self.end:\n",
+        "            if self._next > self.fragment.first_entry:\n",
+        f"{_TEST}::test_everything_that_the_lost_slots_hold_is_copied_and_nothing_else",
+    ),
+    mutant(
+        "new_bookie_is_named_before_its_copies_are_durable",
+        "rule 23, A.5",
+        _REPAIR,
+        "        elif not self._unconfirmed:\n",
+        "        elif self._unconfirmed is not None:\n",
+        f"{_TEST}::test_new_names_are_written_once_every_copy_is_durable",
+        _MODEL,
+    ),
+    mutant(
+        "fragment_with_an_entry_that_nobody_has_is_renamed",
+        "rules 8, 20",
+        _REPAIR,
+        "            self._fail(read.failure)\n",
+        "            self._read, self._todo = None, []\n            self._go_on()\n",
+        f"{_TEST}::test_what_all_others_lack_fails_the_repair_and_nothing_is_written",
+    ),
+    mutant(
+        "copies_carry_the_end_of_their_fragment",
+        "rule 23",
+        _REPAIR,
+        "            self.lac = metadata.last_entry\n",
+        "            self.lac = end\n",
+        f"{_TEST}::test_rule_23_copies_carry_the_end_of_a_closed_ledger_or_all_before_the_last_fragment",
+    ),
+    mutant(
+        "copies_carry_a_lafr",
+        "rule 23, C LafrTruth",
+        _REPAIR,
+        "        self.lafr = NO_ENTRY\n",
+        "        self.lafr = self.lac if NO_ENTRY else NO_ENTRY\n",
+        f"{_TEST}::test_rule_23_copies_carry_the_end_of_a_closed_ledger_or_all_before_the_last_fragment",
+    ),
+    mutant(
+        "repair_writes_over_what_it_did_not_read",
+        "rule 13",
+        _REPAIR,
+        "        changed = self.metadata\n",
+        "        changed = self._base\n",
+        f"{_TEST}::test_rule_13_a_conflict_with_the_owners_change_keeps_what_he_wrote",
+        _MODEL,
+    ),
+    mutant(
+        "repair_takes_the_slot_of_whoever_is_there",
+        "rules 13, 14",
+        _REPAIR,
+        "elif all(ensemble[slot] == old and new not in ensemble for",
+        "elif all(ensemble[slot] == old or new not in ensemble for",
+        f"{_TEST}::test_a_repair_that_another_overtook_with_other_bookies_is_over",
+    ),
+    mutant(
+        "lost_answer_of_a_repair_is_not_settled",
+        "rule 14",
+        _REPAIR,
+        "        if all(ensemble[slot] == new for slot, (_, new) in slots.items()):\n",
+        "        if not slots:\n",
+        f"{_TEST}::test_a_write_whose_answer_was_lost_is_known_by_what_is_stored",
+    ),
+)
