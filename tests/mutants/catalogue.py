@@ -9,6 +9,7 @@ from tests.mutants import (
     ledger_rules,
     log_rules,
     loss_rules,
+    metadata_rules,
     repair_rules,
 )
 
@@ -19,5 +20,6 @@ MUTANTS = (
     *log_rules.MUTANTS,
     *loss_rules.MUTANTS,
     *repair_rules.MUTANTS,
+    *metadata_rules.MUTANTS,
     *harmless.MUTANTS,
 )
