@@ -10,8 +10,11 @@ Directed faults aim at what is known to break replicated logs; random ones rarel
     depose               a leader stands still, is replaced and wakes up
     late adds            what a client sends to some bookies is held back, and its rivals are woken: recovery
                          decides while adds are on their way, and they arrive afterwards
-    reset at a fence     when a bookie has confirmed a fence the connections to another one break, so that its
-                         fence is lost and it is read unfenced
+    member lost          while some bookies do not get what a client sends, the connection to another one,
+                         which has it, breaks: entries are half confirmed when the ensemble changes. Often
+                         the metadata store is slow meanwhile, so that the change takes its time
+    reset at a fence     when a bookie has confirmed a fence the connections to another one break, so that
+                         its fence is lost and it is read unfenced
     power cut after a fence   the bookie that has just confirmed a fence loses power, and comes back
 """
 
@@ -232,6 +235,8 @@ class Nemesis:
                 cluster.lose_metadata_writes(anybody, 0.0)
             case "late adds":
                 await self._late_adds(fault, random, client, lasting_s)
+            case "member lost":
+                await self._member_lost(fault, random, client, lasting_s)
             case "reset at a fence":
                 other = random.choice(cluster.bookies)
                 self._tell(fault, bookie, client, other)
@@ -288,6 +293,28 @@ class Nemesis:
         await trio.sleep(lasting_s)
         for bookie in held:
             network.heal(client, bookie)
+
+    async def _member_lost(self, fault: Fault, random: Random, client: str, lasting_s: float) -> None:
+        cluster, network = self._cluster, self._cluster.network
+        lost, *others = random.sample(cluster.bookies, len(cluster.bookies))
+        held = others[: random.randrange(len(others) + 1)]
+        self._tell(fault, client, "loses", lost, "and does not reach", ",".join(held))
+        cluster.faults[fault.kind] += 1
+        if random.random() < 0.6:
+            cluster.slow(client, METADATA, random.choice((20, 100)))
+        for bookie in held:
+            network.block(client, bookie, one_way=True)
+        await trio.sleep(random.choice((0.005, 0.02, 0.1)))
+        cluster.reset(client, lost)
+        network.block(client, lost)
+        if random.random() < 0.3:
+            self._world.poke()
+        await trio.sleep(random.choice((0.005, 0.05, lasting_s)))
+        for bookie in held:
+            network.heal(client, bookie)
+        await trio.sleep(lasting_s)
+        network.heal(client, METADATA)
+        network.heal(client, lost)
 
     async def _cut_after_fence(self, fault: Fault, random: Random, bookie: str) -> None:
         cluster = self._cluster

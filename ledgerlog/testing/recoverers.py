@@ -134,7 +134,7 @@ class RacingRecoverers:
                 for task in range(self._swarm.tasks):
                     nursery.start_soon(self._append, writer, book, task)
             if dice.random() < 0.6:
-                book.on_end("its owner", await writer.close(timeout_s=self._pace_s))
+                book.on_end("its owner", await writer.close(timeout_s=dice.choice((0.0, 0.02, self._pace_s))))
                 self._counts["closed by the owner"] += 1
             if self._swarm.deletes and dice.random() < 0.3:
                 book.is_deleted = True

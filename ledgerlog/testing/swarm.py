@@ -54,6 +54,7 @@ FAULTS = (
     # directed at what is known to break
     "depose",
     "late adds",
+    "member lost",
     "reset at a fence",
     "power cut after a fence",
 )
