@@ -67,6 +67,9 @@ _DYING_S = 3.0
 _ENSEMBLE_S = 60.0
 """ZooKeeper servers that do not come to serve within this time do not come."""
 
+_LASTING_S = 10.0
+"""A server that ran for so long had served."""
+
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
 
@@ -149,10 +152,11 @@ class LocalCluster:
         return answered and child.is_running
 
     async def _wait_answer(self, bookie_id: BookieId) -> bool:
-        connection = self.cluster.client.pool.connection(bookie_id)
+        pool = self.cluster.client.pool
         while True:
             try:
-                reply = await connection.request(Kind.INFO, timeout_s=_ANSWER_S)
+                # Each time anew: one that was made for data that has been replaced never answers again.
+                reply = await pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
                 if reply.header.status == Status.OK:
                     return True
             except BookieUnavailable:
@@ -167,11 +171,16 @@ class LocalCluster:
         down: list[str] = []
 
         async def keep_server(server: Server) -> None:
+            delay_s = _DELAY_MIN_S
             while True:
-                child = self.zookeepers[server.name]
+                child, began = self.zookeepers[server.name], trio.current_time()
                 await child.wait()
                 report(f"{child.how_it_ended()}; starting it again")
-                await trio.sleep(_DELAY_MIN_S)
+                # One that ends as soon as it was started is started ever more rarely, and never given up:
+                # the others may be a majority without it.
+                is_lasting = trio.current_time() - began > _LASTING_S
+                delay_s = _DELAY_MIN_S if is_lasting else min(2 * delay_s, _DELAY_MAX_S)
+                await trio.sleep(delay_s)
                 await self.start_zookeeper(server.name)
 
         async def keep(bookie_id: BookieId) -> None:
