@@ -49,7 +49,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,11s/^#  //p' Makefile
+	@sed -n '4,12s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)

@@ -77,6 +77,29 @@ class SpacePolicy:
         return None
 
 
+def why_kept(row: FileRow | None, policy: SpacePolicy) -> str:
+    """Why a file is there, for a person. None: the index does not name it."""
+    if row is None:
+        return (
+            "the index does not know it: it was replaced, or was not taken over yet; the next start decides"
+        )
+    if not row.runs:
+        return f"no entries; gone once there are {policy.merge_width} such files (fences move on)"
+    share = f"{row.live_bytes / max(1, row.run_bytes):.0%} of its bytes belong to ledgers that exist"
+    match policy.reason(row):
+        case "dead":
+            return "none of its ledgers exists; gone with the next look of compaction"
+        case "foreign":
+            return f"{share}; moves to an entry log with the next look of compaction"
+        case "sparse":
+            return f"{share}; compacted with the next look"
+        case "small":
+            return f"{share}; small, compacted once there are {policy.merge_width} like it"
+        case "wasteful":
+            return f"{share}; compacted eventually"
+    return share
+
+
 @attrs.frozen
 class Job:
     """Files to be replaced by one entry log."""

@@ -24,6 +24,7 @@ from bookie.core.records import (
 )
 from bookie.core.segment import SegmentHeader, SegmentScan, scan_segment
 from bookie.server.identity import read_cookie
+from bookie.server.inspect_entries import kept_because, known_files
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.marks import read_marks
@@ -61,6 +62,8 @@ async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
     """One item for each segment, in order; the item of a damaged one has ``damage``."""
     cookie = await _cookie(directory)
     files = SegmentFiles(directory.disk, directory.journal_path, cookie.instance)
+    known = await known_files(directory)
+    begins = await _replay_begins_at(directory)
     for number in await files.numbers():
         path = files.path(number)
         item: dict[str, Any] = {"segment": number, "file": path}
@@ -73,7 +76,25 @@ async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
             item |= _segment_figures(image, scan, path)
         except StorageCorrupt as damage:
             item["damage"] = str(damage)
+        if begins is not None and number >= begins:
+            item["kept_because"] = "the journal: the next start replays it"
+        else:
+            item["kept_because"] = kept_because(known, number)
         yield item
+
+
+async def _replay_begins_at(directory: StorageDirectory) -> int | None:
+    """The segment at which replay begins, None where the index does not say."""
+    try:
+        index = await directory.indexes.open(directory.index_path)
+    except StorageError:
+        return None
+    try:
+        return Catalogue(index).mark_now().segment
+    except StorageError:
+        return None
+    finally:
+        await index.aclose()
 
 
 def _segment_figures(image: memoryview, scan: SegmentScan, path: str) -> dict[str, Any]:
@@ -118,13 +139,15 @@ async def show_index(directory: StorageDirectory) -> AsyncGenerator[dict[str, An
     try:
         catalogue = Catalogue(index)
         mark = catalogue.mark_now()
-        segments = await catalogue.segments()
+        segments, logs = await catalogue.segments(), await catalogue.logs()
         yield {
             "instance": catalogue.instance_now(),
             "replay_begins_at_segment": mark.segment,
             "replay_begins_at_block": mark.sequence,
             "segments": len(segments),
-            "runs": sum(segment.runs for segment in segments),
+            "entry_logs": len(logs),
+            "runs": sum(row.runs for row in (*segments, *logs)),
+            "live_bytes": sum(row.live_bytes for row in (*segments, *logs)),
         }
         start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
         while True:
@@ -134,6 +157,7 @@ async def show_index(directory: StorageDirectory) -> AsyncGenerator[dict[str, An
                 yield {
                     "ledger": int.from_bytes(key[1:], "big"),
                     "is_fenced": stored.is_fenced,
+                    "is_deleted": stored.is_deleted,
                     "last_add_confirmed": stored.lac,
                     "last_add_fully_replicated": stored.lafr,
                     "last_entry": stored.last_entry,

@@ -5,7 +5,7 @@
                                    [--no-journal-data] [--fix-cookie]
     bookie cookie show PATH
     bookie cookie fix PATH --metadata URI [--id ID]
-    bookie inspect journal PATH | bookie inspect index PATH
+    bookie inspect journal PATH | bookie inspect entries PATH | bookie inspect index PATH
     bookie rebuild-index PATH
 
 Every command prints for a person by default and one JSON object (one a line) with ``--json``. Standard
@@ -38,6 +38,7 @@ import trio
 
 from bookie.server.identity import establish_identity
 from bookie.server.inspect import show_cookie, show_index, show_journal, show_marks
+from bookie.server.inspect_entries import show_entries
 from bookie.server.node import open_bookie
 from bookie.server.nursery import open_nursery
 from bookie.server.options import read_config
@@ -278,6 +279,14 @@ def inspect_journal(path: str, as_json: bool) -> None:
     _show(path, show_journal, as_json)
 
 
+@inspect.command("entries")
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each entry log.")
+def inspect_entries(path: str, as_json: bool) -> None:
+    """Show each entry log in PATH, and why it is kept."""
+    _show(path, show_entries, as_json)
+
+
 @inspect.command("index")
 @click.argument("path", type=click.Path(file_okay=False))
 @click.option(
@@ -292,7 +301,7 @@ def inspect_index(path: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rebuild_index_command(path: str, as_json: bool) -> None:
-    """Make the index in PATH again from its journal, of which every segment must be there and sound."""
+    """Make the index in PATH again from its journal and entry logs, which must all be there and sound."""
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {"runs": await rebuild_index(directory)}

@@ -68,6 +68,7 @@ class Collector:
         self._ledgers = ledgers
         self._rewriter = rewriter
         self.witness = witness
+        self._lock = trio.Lock()
 
     async def run(self, *, interval_s: float) -> None:
         """A pass now and then, for ever. StorageError if the journal or the index fails."""
@@ -79,7 +80,12 @@ class Collector:
                 logger.warning("nothing is collected, the metadata store cannot be asked: %s", trouble)
 
     async def collect(self) -> int:
-        """One pass; how many ledgers were deleted. MetadataUnavailable: it was not finished."""
+        """One pass; how many ledgers were deleted. MetadataUnavailable: it was not finished. One caller after
+        the other."""
+        async with self._lock:
+            return await self._collect()
+
+    async def _collect(self) -> int:
         deleted = 0
         start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
         while True:

@@ -80,6 +80,7 @@ class Compactor:
         self._is_busy = is_busy
         self._bytes_per_s = bytes_per_s
         self._free_at = 0.0
+        self._lock = trio.Lock()
 
     async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
         """Do what is to be done, for ever. StorageError if the disk or the index fails a write."""
@@ -92,7 +93,13 @@ class Compactor:
             await self.compact(is_eventual=is_eventual)
 
     async def compact(self, *, is_eventual: bool) -> int:
-        """Do every job that there is now; how many were done."""
+        """Do every job that there is now; how many were done. One caller after the other."""
+        async with self._lock:
+            done = await self._compact(is_eventual=is_eventual)
+            self.jobs += done
+            return done
+
+    async def _compact(self, *, is_eventual: bool) -> int:
         done = 0
         while (job := next_job(await self._candidates(), self._policy, is_eventual=is_eventual)) is not None:
             try:
@@ -105,7 +112,6 @@ class Compactor:
                 logger.error("not compacted, kept as it is: %s", damage)
                 continue
             done += 1
-        self.jobs += done
         return done
 
     async def _candidates(self) -> list[FileRow]:

@@ -448,12 +448,15 @@ async def test_a_stopped_directory_can_be_looked_into_and_a_running_one_not(plac
     code, segments, _ = await look("inspect", "journal")
     assert code == 0
     assert sum(int(str(segment["entries"])) for segment in segments) == 50
+    code, logs, _ = await look("inspect", "entries")
+    assert (code, logs) == (0, []), "nothing was moved yet"
     code, (head, ledger), _ = await look("inspect", "index")
     assert code == 0
     assert head["instance"] == there.instance
     assert ledger == {
         "ledger": L,
         "is_fenced": False,
+        "is_deleted": False,
         "last_add_confirmed": 48,
         "last_add_fully_replicated": -1,
         "last_entry": 49,

@@ -1,0 +1,102 @@
+"""Looking into the entry logs of a stopped bookie: what each holds, and why it is kept.
+
+As ``bookie.server.inspect``: damage is shown in its place and the rest goes on; nothing is changed. Where the
+index cannot be read, nothing is said of why a file is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
+from bookie.core.records import ADD, Record, decode_add
+from bookie.core.rows import FileRow
+from bookie.core.space import why_kept
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.config import StorageConfig
+from bookie.storage.directory import StorageDirectory
+from bookie.storage.disk import FileMissing
+from bookie.storage.entry_logs import EntryLogFiles
+from ledgerlog.errors import StorageCorrupt, StorageError
+
+_POLICY = StorageConfig().space_policy(is_journal_apart=False)
+
+
+async def known_files(directory: StorageDirectory) -> dict[int, FileRow] | None:
+    """What the index knows of segments and entry logs, by number; None where it cannot be read."""
+    try:
+        index = await directory.indexes.open(directory.index_path)
+    except StorageError:
+        return None
+    try:
+        catalogue = Catalogue(index)
+        return {row.file: row for row in (*await catalogue.segments(), *await catalogue.logs())}
+    except StorageError:
+        return None
+    finally:
+        await index.aclose()
+
+
+def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
+    """Why a file is kept, as far as the index says."""
+    return None if known is None else why_kept(known.get(file), _POLICY)
+
+
+async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
+    """One item for each entry log, in order; the item of a damaged one has ``damage``."""
+    instance = await directory.read_instance()
+    logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
+    known = await known_files(directory)
+    try:
+        numbers = await logs.numbers()
+    except FileMissing:
+        return  # A bookie that never ran.
+    for number in numbers:
+        item: dict[str, Any] = {"log": number, "file": logs.path(number)}
+        try:
+            item |= await _figures(logs, number)
+        except StorageCorrupt as damage:
+            item["damage"] = str(damage)
+        row = None if known is None else known.get(-number)
+        if row is not None:
+            item["live_bytes"] = row.live_bytes
+        item["kept_because"] = kept_because(known, -number)
+        yield item
+
+
+async def _figures(logs: EntryLogFiles, number: int) -> dict[str, Any]:
+    header = await logs.read_header(number)
+    path = logs.path(number)
+    runs = entries = entry_bytes = run_bytes = fenced = deleted = 0
+    ledgers: set[int] = set()
+    replaced: list[list[int]] = []
+    async with aclosing(logs.records(number)) as records:
+        async for record in records:
+            if record.kind == ADD:
+                add = Record(ADD, record.offset, memoryview(record.body))
+                run, _ = decode_add(add, file=-number, sequence=0, path=path)
+                runs += 1
+                entries += run.entry_count
+                run_bytes += run.length
+                entry_bytes += run.length - run.head_length
+                ledgers.add(run.ledger_id)
+            elif record.kind == LEDGER:
+                ledger = decode_ledger(record.body, path, record.offset)
+                fenced += ledger.is_fenced and not ledger.is_deleted
+                deleted += ledger.is_deleted
+            elif record.kind == REPLACES:
+                replaced = [list(each) for each in decode_replaces(record.body, path, record.offset).ranges]
+    return {
+        "bytes": header.size,
+        "level": header.level,
+        "runs": runs,
+        "entries": entries,
+        "entry_bytes": entry_bytes,
+        "run_bytes": run_bytes,
+        "ledgers": len(ledgers),
+        "fences": fenced,
+        "deleted_ledgers": deleted,
+        "replaced_files": replaced,
+    }

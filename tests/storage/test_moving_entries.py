@@ -1,0 +1,282 @@
+"""Entries that move: flushed, compacted, deleted with their ledgers, and read all the while."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import evolve
+from storing import (
+    KEY,
+    SMALL,
+    Crash,
+    add_durably,
+    add_frame,
+    opened,
+    payloads,
+    read,
+    read_all,
+    running,
+)
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.server.inspect import show_journal
+from bookie.server.inspect_entries import show_entries
+from bookie.storage.engine import Engine, open_engine
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
+from ledgerlog.errors import DiskFull, MetadataUnavailable
+from ledgerlog.wire.frame import Status
+
+CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
+
+
+class ToldWitness:
+    """Says that those ledgers are gone which a test put here."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+        self.is_away = False
+
+    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
+        await trio.lowlevel.checkpoint()
+        if self.is_away:
+            raise MetadataUnavailable("the store cannot be reached")
+        return self.gone & set(ledger_ids)
+
+
+class FullDisk(MemoryDisk):
+    is_full = False
+
+    async def create(self, path: str, size: int):  # type: ignore[no-untyped-def]
+        if self.is_full and "entries" in path:
+            raise DiskFull(f"cannot create {path}: No space left on device")
+        return await super().create(path, size)
+
+
+@pytest.fixture
+def disk() -> FullDisk:
+    return FullDisk()
+
+
+@pytest.fixture
+def witness() -> ToldWitness:
+    return ToldWitness()
+
+
+@pytest.fixture
+async def engine(disk: FullDisk, witness: ToldWitness) -> AsyncIterator[Engine]:
+    async with (
+        opened("b", disk, MemoryIndexes()) as directory,
+        open_engine(directory, CONFIG, witness=witness) as engine,
+    ):
+        yield engine
+
+
+def names(disk: MemoryDisk, ending: str) -> list[str]:
+    return sorted(path.rpartition("/")[2] for path in disk.files if path.endswith(ending))
+
+
+async def interleave(
+    engine: Engine, rounds: int, ledgers: Sequence[int] = (1, 2, 3), *, first: int = 0
+) -> None:
+    for at in range(first, first + rounds):
+        for ledger in ledgers:
+            await add_durably(engine, ledger, [2 * at, 2 * at + 1])
+    await wait_all_tasks_blocked()
+
+
+# --- flushes --------------------------------------------------------------------------------------
+
+
+async def test_a_segment_of_small_runs_goes_and_its_ledgers_lie_together_in_a_log(
+    engine: Engine, disk: FullDisk
+) -> None:
+    await interleave(engine, 40)
+    assert engine.statistics()["segments_flushed"] > 2
+    assert "0000000000000001.journal" not in names(disk, ".journal")
+    assert names(disk, ".entries")
+    for ledger in (1, 2, 3):
+        assert await read_all(engine, ledger) == payloads(ledger, range(80))
+
+
+async def test_a_segment_of_large_runs_stays_where_it_is(disk: FullDisk) -> None:
+    async with running(
+        "b", evolve(SMALL, small_run_bytes=1000), disk=disk, indexes=MemoryIndexes()
+    ) as engine:
+        for first in range(0, 600, 20):
+            await add_durably(engine, 1, range(first, first + 20))
+        await wait_all_tasks_blocked()
+        assert engine.statistics()["checkpoints"] > 2
+        assert engine.statistics()["segments_flushed"] == 0
+        assert await read_all(engine, 1) == payloads(1, range(600))
+    assert not names(disk, ".entries")
+
+
+async def test_a_segment_stays_after_all_where_the_disk_has_no_room_for_a_log(
+    engine: Engine, disk: FullDisk
+) -> None:
+    disk.is_full = True
+    await interleave(engine, 40)
+    assert engine.statistics()["checkpoints"] > 2
+    assert engine.statistics()["segments_flushed"] == 0
+    assert not names(disk, ".entries")
+    disk.is_full = False
+    await engine.compactor.compact(is_eventual=False)
+    assert names(disk, ".entries")
+    for ledger in (1, 2, 3):
+        assert await read_all(engine, ledger) == payloads(ledger, range(80))
+
+
+async def test_reads_while_entries_move_miss_nothing_and_give_nothing_twice(engine: Engine) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def keep_reading(ledger: int) -> None:
+            while True:
+                await trio.lowlevel.checkpoint()
+                result = await read(engine, ledger, bytes_max=10**6)
+                if result.status is not Status.NO_SUCH_LEDGER:
+                    ids = list(result.entries.ids)
+                    assert result.status is Status.OK
+                    assert ids == list(range(len(ids))), "an entry is missing, or there twice"
+                    assert result.entries.payloads() == list(payloads(ledger, ids).values())
+
+        async def keep_compacting() -> None:
+            while True:
+                await engine.compactor.compact(is_eventual=True)
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(keep_reading, 1)
+        nursery.start_soon(keep_reading, 2)
+        nursery.start_soon(keep_compacting)
+        nursery.start_soon(keep_compacting)
+        for at in range(150):
+            for ledger in (1, 2, 3):
+                await add_durably(engine, ledger, [2 * at, 2 * at + 1])
+        nursery.cancel_scope.cancel()
+    assert engine.statistics()["compactions"] > 3
+    assert engine.statistics()["segments_flushed"] > 5
+
+
+# --- compaction -----------------------------------------------------------------------------------
+
+
+async def test_small_logs_become_few_and_nothing_is_lost(engine: Engine, disk: FullDisk) -> None:
+    await interleave(engine, 100)
+    before = len(names(disk, ".entries"))
+    assert await engine.compactor.compact(is_eventual=False)
+    assert len(names(disk, ".entries")) < before
+    for ledger in (1, 2, 3):
+        assert await read_all(engine, ledger) == payloads(ledger, range(200))
+
+
+async def test_a_source_that_is_damaged_is_left_alone_and_the_others_are_compacted(
+    engine: Engine, disk: FullDisk
+) -> None:
+    await interleave(engine, 100)
+    path = f"b/entries/{names(disk, '.entries')[0]}"
+    disk.files[path][5000] ^= 1
+    await engine.compactor.compact(is_eventual=True)
+    assert path in disk.files
+    assert list(engine.compactor.damaged) == [-int(path[-24:-8], 16)]
+    assert len(names(disk, ".entries")) >= 2
+
+
+async def test_a_full_disk_ends_compaction_and_it_goes_on_later(engine: Engine, disk: FullDisk) -> None:
+    await interleave(engine, 60)
+    disk.is_full = True
+    assert await engine.compactor.compact(is_eventual=True) == 0
+    disk.is_full = False
+    assert await engine.compactor.compact(is_eventual=True) > 0
+    assert await read_all(engine, 2) == payloads(2, range(120))
+
+
+# --- deletion -------------------------------------------------------------------------------------
+
+
+async def test_what_the_store_says_is_gone_goes_and_stays_refused(
+    engine: Engine, disk: FullDisk, witness: ToldWitness
+) -> None:
+    await interleave(engine, 60)
+    await engine.flush()
+    assert engine.collector is not None
+    size = sum(len(disk.files[f"b/entries/{name}"]) for name in names(disk, ".entries"))
+    witness.gone = {1, 2}
+    assert await engine.collector.collect() == 2
+    assert (await read(engine, 1)).status is Status.NO_SUCH_LEDGER
+    assert engine.add(*add_frame(1, [500])) is Status.FENCED
+    assert engine.add(*add_frame(1, [500], recovery=True)) is Status.NO_SUCH_LEDGER
+    await engine.compactor.compact(is_eventual=True)
+    assert sum(len(disk.files[f"b/entries/{name}"]) for name in names(disk, ".entries")) < size / 2
+    assert await read_all(engine, 3) == payloads(3, range(120))
+    assert await engine.collector.collect() == 0
+
+
+async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, witness: ToldWitness) -> None:
+    await interleave(engine, 5)
+    await engine.flush()
+    assert engine.collector is not None
+    witness.gone, witness.is_away = {1}, True
+    with pytest.raises(MetadataUnavailable):
+        await engine.collector.collect()
+    assert await read_all(engine, 1) == payloads(1, range(10))
+
+
+async def test_a_deleted_ledger_stays_refused_after_stops_of_both_kinds_and_after_its_files_are_gone(
+    disk: FullDisk, witness: ToldWitness
+) -> None:
+    indexes = MemoryIndexes()
+
+    async def delete_and_crash() -> None:
+        async with (
+            opened("b", disk, indexes) as directory,
+            open_engine(directory, CONFIG, witness=witness) as engine,
+        ):
+            assert engine.collector is not None
+            await interleave(engine, 40)
+            await engine.fence(7, KEY)
+            await engine.flush()
+            witness.gone = {1, 2, 3, 7}
+            await engine.collector.collect()
+            raise Crash
+
+    with pytest.raises(Crash):
+        await delete_and_crash()
+    for _ in range(2):
+        async with opened("b", disk, indexes) as directory, open_engine(directory, CONFIG) as engine:
+            for ledger in (1, 2, 3, 7):
+                assert engine.add(*add_frame(ledger, [500])) is Status.FENCED
+                assert (await read(engine, ledger)).status is Status.NO_SUCH_LEDGER
+            await engine.compactor.compact(is_eventual=True)
+    assert sum(len(disk.files[f"b/entries/{name}"]) for name in names(disk, ".entries")) <= 3 * 8192
+
+
+def damage(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+# --- looking at it --------------------------------------------------------------------------------
+
+
+async def test_inspection_says_what_is_in_each_file_and_why_it_is_kept(tmp_path: Path) -> None:
+    path = str(tmp_path / "b")
+    async with running(path, CONFIG) as engine:
+        for at in range(60):
+            for ledger in (1, 2):
+                await add_durably(engine, ledger, [at])
+        await engine.fence(5, KEY)
+        await engine.flush()
+        assert engine.statistics()["segments_flushed"]
+    async with opened(path) as directory:
+        logs = [item async for item in show_entries(directory)]
+        segments = [item async for item in show_journal(directory)]
+        assert sum(item["entries"] for item in (*logs, *segments)) == 120
+        assert all("of its bytes belong to ledgers that exist" in item["kept_because"] for item in logs)
+        assert segments[-1]["kept_because"] == "the journal: the next start replays it"
+        damage(Path(logs[0]["file"]), 6000)
+        damaged, *_ = [item async for item in show_entries(directory)]
+        assert "checksum" in damaged["damage"]
