@@ -23,6 +23,8 @@ class RunningCluster:
     pids: dict[str, int]
     """Of its bookies."""
     child: Child
+    zookeepers: dict[str, int] = attrs.field(factory=dict)
+    """Of its ZooKeeper servers, where it has some."""
 
     def says(self) -> str:
         """What it has said on its standard error so far."""
@@ -49,7 +51,7 @@ async def start_cluster(children: Children, path: Path, *options: str) -> Runnin
             assert more, log_path.read_text(encoding="utf-8")
             line += more
     said = json.loads(line)
-    return RunningCluster(said["uri"], said["bookies"], child)
+    return RunningCluster(said["uri"], said["bookies"], child, said.get("zookeepers", {}))
 
 
 @asynccontextmanager

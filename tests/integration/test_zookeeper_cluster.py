@@ -80,13 +80,16 @@ async def test_a_cluster_is_run_and_killed_and_run_again_with_all_that_it_had(tm
         await ledgerlog_ok("log", "append", "kept", uri=first.uri, stdin=lines)
         # Everything at once, the runner last: it would start the others again.
         os.kill(first.child.pid, signal.SIGKILL)
-        for pid in first.pids.values():
+        for pid in (*first.pids.values(), *first.zookeepers.values()):
             with suppress(ProcessLookupError):  # It may have gone with its parent.
                 os.kill(pid, signal.SIGKILL)
         await first.child.wait()
         second = await start_cluster(children, path)  # Where the metadata is it finds by looking.
         assert second.uri == first.uri
         assert await ledgerlog_ok("log", "read", "kept", "--raw", uri=second.uri) == lines
+        os.kill(second.zookeepers["zookeeper-1"], signal.SIGKILL)
+        await second.wait_for("zookeeper-1 (process")
+        await ledgerlog_ok("log", "append", "kept", uri=second.uri, stdin=b"once more\n")
         second.child.send_signal(signal.SIGINT)
         with trio.fail_after(30):
             assert await second.child.wait() == 0

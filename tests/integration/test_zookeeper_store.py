@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import signal
 import sys
 import threading
@@ -20,7 +22,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     SessionExpired,
 )
-from ledgerlog.meta.store import Create, NodeExists, SessionState
+from ledgerlog.meta.store import Create, NodeExists, SessionState, Set, VersionConflict
 from ledgerlog.meta.zookeeper import tree
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
 from tests.zookeepers import Ensemble, expire_session, new_chroot, open_ensemble
@@ -438,3 +440,85 @@ async def test_the_contract_holds_for_what_a_session_owned_when_it_is_ended(ense
                 await session.wait_not(session.state)
         await eventually(lambda: store.session is not session)
         await store.create("mine", b"again", ephemeral=True)
+
+
+@pytest.mark.parametrize("seconds", [pytest.param(90.0, marks=pytest.mark.soak)])
+async def test_every_write_is_what_its_answer_said_under_random_faults(
+    ensemble: Ensemble, seconds: float
+) -> None:
+    """Four clients count together while servers are killed, stopped and started again."""
+    chance = random.Random(20)
+    sure: list[str] = []
+    refused: list[str] = []
+    in_doubt: list[str] = []
+    end = trio.current_time() + seconds
+
+    async def count(name: str) -> None:
+        async with open_zookeeper_store(ensemble.hosts) as store:
+            for n in itertools.count():
+                if trio.current_time() > end:
+                    return
+                token = f"{name}-{n}"
+                try:
+                    node = await store.get("count")
+                    assert node is not None
+                    await store.transaction(
+                        [
+                            Set("count", b"%d" % (int(node.value) + 1), node.version),
+                            Create(f"done/{token}", b""),
+                        ]
+                    )
+                except VersionConflict:
+                    refused.append(token)
+                except MetadataOutcomeUnknown:
+                    in_doubt.append(token)
+                except MetadataUnavailable:
+                    refused.append(token)
+                else:
+                    sure.append(token)
+
+    async def disturb() -> None:
+        numbers = [server.number for server in ensemble.servers]
+        while True:
+            await trio.sleep(chance.uniform(1, 5))
+            victims = numbers if chance.random() < 0.15 else [chance.choice(numbers)]
+            if chance.random() < 0.5:
+                await ensemble.kill(*victims)
+                await trio.sleep(chance.uniform(0, 3))
+                await ensemble.start(*victims)
+            else:
+                ensemble.stop(*victims)
+                await trio.sleep(chance.uniform(0.5, 8))
+                ensemble.go_on()
+
+    async with open_zookeeper_store(ensemble.hosts) as store:
+        await store.create("count", b"0")
+        async with trio.open_nursery() as faults:
+            faults.start_soon(disturb)
+            async with trio.open_nursery() as clients:
+                for name in "abcd":
+                    clients.start_soon(count, name)
+            faults.cancel_scope.cancel()
+        ensemble.go_on()
+        for number, child in list(ensemble.running.items()):
+            if not child.is_running:
+                await ensemble.start(number)
+        await ensemble.wait_serving()
+        with trio.fail_after(60):
+            while True:
+                try:
+                    await store.sync()
+                    break
+                except MetadataUnavailable:
+                    continue
+        done = set(await store.children("done"))
+        node = await store.get("count")
+        assert node is not None
+        assert int(node.value) == len(done)
+        assert set(sure) <= done
+        assert not done & set(refused)
+        assert done <= set(sure) | set(in_doubt)
+        print(
+            f"{len(sure)} done, {len(refused)} refused, {len(in_doubt)} in doubt, of which "
+            f"{len(done) - len(sure)} done"
+        )

@@ -145,6 +145,7 @@ _NEVER_DONE = (
 
 _UNCERTAIN = (
     kazoo_errors.ConnectionLoss,
+    kazoo_errors.ConnectionClosedError,  # Which kazoo derives from SessionExpiredError, and says by itself.
     kazoo_errors.OperationTimeoutError,
     kazoo_errors.RequestTimeoutError,
     kazoo_errors.SystemZookeeperError,
@@ -194,10 +195,12 @@ class Call:
             if not isinstance(self._answer, Exception):
                 return self._answer
             error = self._answer
-        if not self._is_sent or isinstance(error, _NEVER_DONE):
+        if not self._is_sent:
             raise NotSent from error
         if isinstance(error, _UNCERTAIN) or not isinstance(error, kazoo_errors.ZookeeperError):
             raise AnswerLost from error
+        if isinstance(error, _NEVER_DONE):
+            raise NotSent from error
         if isinstance(error, kazoo_errors.UnimplementedError):
             raise Unsupported from error
         refusal = _REFUSALS.get(type(error))
@@ -253,6 +256,9 @@ class Call:
                 return
             self._is_finished = True
             self._answer, self._error = answer, error
+            if error is not None and not self._is_sent:
+                # kazoo may say so and yet keep it in its queue; what has failed unsent is never sent.
+                self._is_revoked = True
         link.outstanding.discard(self)
         if answered and self._is_sent:
             link.heard(self._sent_ns)
