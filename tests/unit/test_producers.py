@@ -125,6 +125,17 @@ def test_nobody_is_forgotten_early_and_whoever_finds_no_place_is_refused() -> No
     assert [state.producer_id for state in leader.table.checkpoint(leader.now_ms)] == ["d"]
 
 
+def test_a_record_that_moved_up_when_another_was_taken_back_is_found_where_it_is() -> None:
+    leader = Leader()
+    plain = leader.queue.add(b"plain", 5)
+    leader.take("p", 0, 2)
+    assert leader.queue.take_back(plain, 0, 1)
+    leader.send()
+    leader.confirm()
+    assert leader.table.admit("p", 0, 2, 0) == [0, 1]
+    assert leader.entries == [([NumberedRecords("p", 0, 2, 0)], 0, 0)]
+
+
 def test_one_with_a_record_under_way_is_not_forgotten() -> None:
     leader = Leader(Dedupe(max_producers=1, keep_s=60))
     leader.take("a", 0)

@@ -1,0 +1,149 @@
+"""Mutants of what a log promises above its chain: appends that count once, pins, truncation, the sweep."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_PRODUCERS = "ledgerlog/core/producers.py"
+_QUEUE = "ledgerlog/core/append_queue.py"
+_LOG = "ledgerlog/model/log.py"
+_SENDER = "ledgerlog/log/sender.py"
+_TAKEOVER = "ledgerlog/log/takeover.py"
+_CURSORS = "ledgerlog/log/cursors.py"
+_KEEPING = "ledgerlog/log/keeping.py"
+_SWEEP = "ledgerlog/log/sweep.py"
+
+_TEST_PRODUCERS = "tests/unit/test_producers.py"
+_TEST_DEDUPE = "tests/shells/test_log_producers.py"
+_TEST_CURSORS = "tests/shells/test_log_cursors.py"
+_TEST_KEEPING = "tests/shells/test_log_keeping.py"
+_TEST_TRAPS = "tests/scenarios/test_log_traps.py"
+
+ONCE = (
+    mutant(
+        "repeat_of_a_record_on_its_way_is_written_again",
+        "A.6",
+        _PRODUCERS,
+        "        in_flight.append((Run(first_sequence, count, slot), batch))\n",
+        "",
+        f"{_TEST_PRODUCERS}::test_a_repeat_is_found_while_it_gathers_while_it_is_under_way_and_for_good",
+    ),
+    mutant(
+        "sequence_that_was_left_out_is_told_as_a_duplicate",
+        "A.6",
+        _PRODUCERS,
+        "            place = self._find(producer_id, sequence)\n",
+        "            place = self._find(producer_id, sequence) or last\n",
+        f"{_TEST_PRODUCERS}::test_with_gaps_a_sequence_need_only_grow_and_what_was_left_out_cannot_come_later",
+    ),
+    mutant(
+        "producer_is_forgotten_early",
+        "A.6",
+        _PRODUCERS,
+        "if self._states[oldest].last_ms >= before_ms or oldest in self._in_flight:",
+        "if oldest in self._in_flight:",
+        f"{_TEST_PRODUCERS}::test_nobody_is_forgotten_early_and_whoever_finds_no_place_is_refused",
+    ),
+    mutant(
+        "takeover_starts_with_an_empty_table",
+        "A.6",
+        _TAKEOVER,
+        "                producers.load(decode_checkpoint(payload, ledger_id=ledger_id, entry_id=at))\n",
+        "                decode_checkpoint(payload, ledger_id=ledger_id, entry_id=at)\n",
+        f"{_TEST_DEDUPE}::test_a_repeat_is_found_after_a_takeover_and_after_rolls",
+    ),
+    mutant(
+        "takeover_does_not_replay_what_follows_the_checkpoint",
+        "A.6",
+        _TAKEOVER,
+        "                producers.replay(numbering.numbered, header.first_offset, header.timestamp_ms)\n",
+        "                pass\n",
+        f"{_TEST_DEDUPE}::test_a_takeover_replays_what_follows_the_newest_checkpoint_and_no_more",
+    ),
+    mutant(
+        "no_checkpoint_after_the_first",
+        "A.6",
+        _SENDER,
+        "if checkpoint is None or checkpoint.is_old:",
+        "if checkpoint is None:",
+        f"{_TEST_DEDUPE}::test_a_takeover_replays_what_follows_the_newest_checkpoint_and_no_more",
+    ),
+    mutant(
+        "truncation_drops_the_ledger_that_tells_who_appended_what",
+        "A.6",
+        _LOG,
+        "for segment in self.segments[:told_by]:",
+        "for segment in self.segments:",
+        f"{_TEST_DEDUPE}::test_the_table_outlives_the_records_that_were_truncated",
+    ),
+    mutant(
+        "slots_of_producers_are_not_moved_up_with_their_records",
+        "A.6",
+        _QUEUE,
+        "return [one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]",
+        "return self.numbered or []",
+        f"{_TEST_PRODUCERS}::test_a_record_that_moved_up_when_another_was_taken_back_is_found_where_it_is",
+    ),
+)
+
+KEPT = (
+    mutant(
+        "pin_does_not_touch_the_record",
+        "A.6",
+        _CURSORS,
+        "        return [Set(log_record_path(self._incarnation), touched.encode(), version), cursor]\n",
+        "        return [cursor]\n",
+        f"{_TEST_CURSORS}::test_a_pin_that_comes_while_a_truncation_is_written_is_not_passed_over",
+    ),
+    mutant(
+        "move_of_a_cursor_overwrites_somebody_elses",
+        "A.6",
+        _CURSORS,
+        "                if _version(found) != _version(expected):\n",
+        "                expected = found\n                if False:\n",
+        f"{_TEST_CURSORS}::test_of_two_that_move_a_cursor_at_once_one_is_told",
+    ),
+    mutant(
+        "truncation_passes_over_pins",
+        "A.6",
+        _KEEPING,
+        "if pin is not None and pin.offset < before_offset:",
+        "if False:",
+        f"{_TEST_CURSORS}::test_a_pin_holds_against_truncation_and_retention",
+    ),
+    mutant(
+        "deposed_leader_truncates",
+        "A.6",
+        _KEEPING,
+        "            raise LostLeadership(name, metadata.epoch)\n",
+        "            pass\n",
+        f"{_TEST_TRAPS}::test_a_truncation_by_a_deposed_leader_fails",
+    ),
+    mutant(
+        "deposed_leader_applies_retention",
+        "A.6",
+        _KEEPING,
+        "        if epoch is not None and metadata.epoch != epoch:\n            return None\n",
+        "",
+        f"{_TEST_KEEPING}::test_a_deposed_leader_drops_nothing",
+    ),
+    mutant(
+        "sweep_deletes_what_a_leader_has_made_ahead",
+        "A.6",
+        _SWEEP,
+        "    if epoch < record.epoch:\n",
+        "    if epoch <= record.epoch:\n",
+        f"{_TEST_KEEPING}::test_a_ledger_that_a_leader_has_made_ahead_is_not_swept",
+    ),
+    mutant(
+        "sweep_believes_in_a_log_that_the_store_never_had",
+        "A.6",
+        _SWEEP,
+        "        if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:\n"
+        "            continue",
+        "        if False:\n            continue",
+        f"{_TEST_KEEPING}::test_ledgers_that_belong_to_no_log_are_left_alone",
+    ),
+)
+
+MUTANTS = (*ONCE, *KEPT)
