@@ -45,6 +45,7 @@ from ledgerlog.limits import (
     LOG_WINDOW_RECORDS,
     PRODUCER_ID_BYTES_MAX,
     RECORD_BYTES_MAX,
+    WRITER_FRAMES_OUTSTANDING,
 )
 from ledgerlog.model.ids import NO_ENTRY, Position
 from ledgerlog.model.producer import NumberedRecords
@@ -169,7 +170,9 @@ class Batch:
                 raise mismatch
             assert slot not in self.dropped, "nobody asks for a record that was taken back"
             slot = self.live_slot(slot)
-        return Ack(self.first_offset + slot, Position(self.ledger_id, self.entry_id, slot), self.epoch)
+        position = tuple_new(Position, (self.ledger_id, self.entry_id, slot))
+        ack: Ack = tuple_new(Ack, (self.first_offset + slot, position, self.epoch, False))
+        return ack
 
     def acks(self, start: int, stop: int) -> list[Ack]:
         """The answers for a stretch of slots, none of which was dropped."""
@@ -274,6 +277,13 @@ class AppendQueue:
     def has_full(self) -> bool:
         """Whether a batch that takes no more records waits to be sent."""
         return bool(self._queued) and self._queued[0] is not self._open
+
+    @property
+    def is_sendable(self) -> bool:
+        """Whether the oldest batch may go: few entries are on their way, or it is full."""
+        return len(self._sent) < WRITER_FRAMES_OUTSTANDING or (
+            bool(self._queued) and self._queued[0] is not self._open
+        )
 
     @property
     def entries_sent(self) -> int:

@@ -39,7 +39,6 @@ from ledgerlog.errors import (
 from ledgerlog.limits import (
     LOG_CLOSE_TIMEOUT_S,
     RECORD_BYTES_MAX,
-    WRITER_FRAMES_OUTSTANDING,
 )
 from ledgerlog.log.beside import beside
 from ledgerlog.log.registry import LogRegistry
@@ -200,14 +199,14 @@ class LogWriter:
             (ack,) = await self._append_numbered([data], [size], sequence, producer, atomic=True)
             return ack
         queue = self._queue
-        if not self._is_free_for(size):
+        if self._at_gate or self._sender.refusal is not None or not queue.has_room(size):
             await self._wait_room(size)
         if expected_offset is not None:
             queue.check_expected(expected_offset)
         batch = queue.add(data, size, expected_offset)
         slot = len(batch.records) - 1
         ticket = queue.next_ticket - 1
-        if queue.entries_sent < WRITER_FRAMES_OUTSTANDING or queue.has_full:
+        if queue.is_sendable:
             self._sender.pump()
         try:
             await self._answered.wait(ticket)
