@@ -2,7 +2,7 @@
 
     bookie run PATH --metadata URI [--listen HOST:PORT] [--advertise HOST:PORT] [--id ID]
                                    [--config FILE] [--label NAME=VALUE]...
-                                   [--no-journal-data] [--fix-cookie]
+                                   [--journal-dir DIR] [--no-journal-data] [--fix-cookie]
     bookie cookie show PATH
     bookie cookie fix PATH --metadata URI [--id ID]
     bookie inspect journal PATH | bookie inspect entries PATH | bookie inspect index PATH
@@ -51,6 +51,13 @@ from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
 
+_journal_dir = click.option(
+    "--journal-dir",
+    "journal_directory",
+    type=click.Path(file_okay=False),
+    help="Where the journal lies, if not in PATH.",
+)
+
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
@@ -76,6 +83,7 @@ def main() -> None:
     "--id", "bookie_id", help="The bookie's id; by default the directory's own, or a generated one."
 )
 @click.option("--config", type=click.Path(dir_okay=False), help="Options of the storage, a TOML file.")
+@_journal_dir
 @click.option(
     "--no-journal-data",
     is_flag=True,
@@ -104,6 +112,7 @@ def run(
     advertise: str | None,
     bookie_id: str | None,
     config: str | None,
+    journal_directory: str | None,
     no_journal_data: bool,
     fix_cookie: bool,
     labels: tuple[str, ...],
@@ -150,6 +159,7 @@ def run(
                 config=storage,
                 labels=placement,
                 find_place=partial(_find_place, path),
+                journal_directory=journal_directory,
                 fix_cookie=fix_cookie,
                 peers=partial(open_peers, store, TcpNetwork()),
             ) as node,
@@ -217,18 +227,20 @@ def cookie() -> None:
 
 @cookie.command("show")
 @click.argument("path", type=click.Path(file_okay=False))
+@_journal_dir
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def cookie_show(path: str, as_json: bool) -> None:
+def cookie_show(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show whose directory PATH is."""
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {**await show_cookie(directory), **await show_marks(directory)}
 
-    _show(path, items, as_json)
+    _show(path, journal_directory, items, as_json)
 
 
 @cookie.command("fix")
 @click.argument("path", type=click.Path(file_okay=False))
+@_journal_dir
 @click.option(
     "--metadata",
     required=True,
@@ -237,7 +249,9 @@ def cookie_show(path: str, as_json: bool) -> None:
 )
 @click.option("--id", "bookie_id", help="The bookie's id; by default the directory's own.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def cookie_fix(path: str, metadata: str, bookie_id: str | None, as_json: bool) -> None:
+def cookie_fix(
+    path: str, journal_directory: str | None, metadata: str, bookie_id: str | None, as_json: bool
+) -> None:
     """Take PATH into service for a bookie whose disk was emptied or exchanged.
 
     It is marked for the loss: when it serves, it refuses adds of all ledgers that exist now, denies nothing
@@ -263,7 +277,7 @@ def cookie_fix(path: str, metadata: str, bookie_id: str | None, as_json: bool) -
             check_bookie_id(bookie_id)
     with _failures():
         os.makedirs(path, mode=0o700, exist_ok=True)
-    _show(path, items, as_json)
+    _show(path, journal_directory, items, as_json)
 
 
 @main.group()
@@ -273,49 +287,56 @@ def inspect() -> None:
 
 @inspect.command("journal")
 @click.argument("path", type=click.Path(file_okay=False))
+@_journal_dir
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each segment.")
-def inspect_journal(path: str, as_json: bool) -> None:
+def inspect_journal(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show each segment of the journal in PATH."""
-    _show(path, show_journal, as_json)
+    _show(path, journal_directory, show_journal, as_json)
 
 
 @inspect.command("entries")
 @click.argument("path", type=click.Path(file_okay=False))
+@_journal_dir
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each entry log.")
-def inspect_entries(path: str, as_json: bool) -> None:
+def inspect_entries(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show each entry log in PATH, and why it is kept."""
-    _show(path, show_entries, as_json)
+    _show(path, journal_directory, show_entries, as_json)
 
 
 @inspect.command("index")
 @click.argument("path", type=click.Path(file_okay=False))
+@_journal_dir
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON: the index itself, then a line for each ledger."
 )
-def inspect_index(path: str, as_json: bool) -> None:
+def inspect_index(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show what the index in PATH knows."""
-    _show(path, show_index, as_json)
+    _show(path, journal_directory, show_index, as_json)
 
 
 @main.command("rebuild-index")
 @click.argument("path", type=click.Path(file_okay=False))
+@_journal_dir
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rebuild_index_command(path: str, as_json: bool) -> None:
+def rebuild_index_command(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Make the index in PATH again from its journal and entry logs, which must all be there and sound."""
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {"runs": await rebuild_index(directory)}
 
-    _show(path, items, as_json)
+    _show(path, journal_directory, items, as_json)
 
 
 Items = Callable[[StorageDirectory], AsyncGenerator[dict[str, Any], None]]
 
 
-def _show(path: str, items: Items, as_json: bool) -> None:
+def _show(path: str, journal_directory: str | None, items: Items, as_json: bool) -> None:
     async def show() -> bool:
         is_sound = True
-        async with open_directory(path) as directory, contextlib.aclosing(items(directory)) as found:
+        async with (
+            open_directory(path, journal_directory=journal_directory) as directory,
+            contextlib.aclosing(items(directory)) as found,
+        ):
             async for item in found:
                 is_sound = is_sound and "damage" not in item
                 if as_json:

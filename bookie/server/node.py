@@ -117,6 +117,7 @@ async def open_bookie(
     find_place: Callable[[], str] | None = None,
     disk: Disk | None = None,
     indexes: Indexes | None = None,
+    journal_directory: str | None = None,
     fix_cookie: bool = False,
     peers: OpenPeers | None = None,
 ) -> AsyncIterator[Node]:
@@ -127,8 +128,9 @@ async def open_bookie(
     ``find_place`` is asked once the directory is locked (``BookieInfo.place``); without it, what a killed
     process has left in the store is waited out. ``random_bytes`` makes ids and secrets (``os.urandom``).
     The ``store`` stays the caller's and must outlive the body. Without ``disk`` and ``indexes`` the
-    directory is a real one. ``fix_cookie`` takes a directory that was emptied or exchanged into service
-    (``identity``), and ``peers`` is what copies to it what is missing.
+    directory is a real one. ``journal_directory`` is where the journal lies, if not in it. ``fix_cookie``
+    takes a directory that was emptied or exchanged into service (``identity``), and ``peers`` is what copies
+    to it what is missing.
 
     The directory is made where there is none. Raises StorageLocked if another process serves it,
     CookieMismatch if it is not that bookie's, or if another process that lives is registered under its id,
@@ -137,7 +139,9 @@ async def open_bookie(
     A StorageError may also come at any time later: the body is cancelled and it is raised from here."""
     if not __debug__:
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
-    async with open_directory(path, disk=disk, indexes=indexes) as directory:
+    async with open_directory(
+        path, disk=disk, indexes=indexes, journal_directory=journal_directory
+    ) as directory:
         cookie = await establish_identity(
             store, directory, bookie_id=bookie_id, random_bytes=random_bytes, fix_cookie=fix_cookie
         )

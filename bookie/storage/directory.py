@@ -6,6 +6,11 @@
     PATH/journal/    segments, named by their number: %016x.journal
     PATH/index/      the index, a LevelDB directory
 
+**A journal of its own.** The journal may lie in another directory (``journal_directory``), on a device of its
+own. That one is locked and carries the same cookie: a journal that is not mounted, emptied or another's is
+noticed before anything is opened. It gets its cookie before the data's directory gets its own, so a
+formatting that was interrupted leaves at most a cookie beside an empty journal, and is done again.
+
 The cookie file is 8 bytes of magic, a length (u32), the cookie's own bytes (``model.bookie.Cookie``), and a
 CRC-32C of all that. A bookie compares it with the metadata store's before it serves; here it is only kept.
 
@@ -26,12 +31,12 @@ from bookie.core import rows
 from bookie.core.boot import Mark
 from bookie.core.marks import Marks
 from bookie.core.records import Place
-from bookie.storage.disk import Disk, FileMissing
+from bookie.storage.disk import Disk, FileMissing, Lock
 from bookie.storage.index import Indexes
 from bookie.storage.leveldb import LevelDb
 from bookie.storage.marks import write_marks
 from bookie.storage.real_disk import RealDisk
-from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.errors import CookieMismatch, StorageCorrupt, StorageError
 from ledgerlog.limits import METADATA_BYTES_MAX
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.model.codec import decode_record_untrusted
@@ -79,8 +84,38 @@ class StorageDirectory:
         return f"{self.path}/cookie"
 
     async def read_cookie(self) -> bytes | None:
-        """The cookie's bytes, None if the directory was not formatted. StorageCorrupt if it is damaged."""
-        path = self._cookie_path
+        """The cookie's bytes, None if the directory was not formatted. StorageCorrupt if it is damaged,
+        CookieMismatch if the journal has another directory and that does not carry the same."""
+        here = await self._read_cookie(self._cookie_path)
+        if self._journal_directory is None:
+            return here
+        there = await self._read_cookie(f"{self._journal_directory}/cookie")
+        if here != there and (here is not None or await self._has_segments()):
+            raise CookieMismatch(
+                f"{self.path} and its journal in {self._journal_directory} do not belong together: "
+                f"{self._whose(self.path, here)}, {self._whose(self._journal_directory, there)}. Mount the "
+                f"right "
+                "ones; if one of them is lost, empty both, and 'bookie cookie fix' takes them into service"
+            )
+        return here
+
+    def _whose(self, path: str, cookie: bytes | None) -> str:
+        if cookie is None:
+            return f"{path} has no cookie"
+
+        def corrupt(why: str) -> StorageCorrupt:
+            return StorageCorrupt(f"{path}/cookie", None, why)
+
+        fields = decode_record_untrusted(cookie, "cookie", corrupt)
+        return f"{path} has that of bookie {fields.get('id', str)}, instance {fields.get('instance', str)}"
+
+    async def _has_segments(self) -> bool:
+        try:
+            return bool(await self.disk.list_directory(self.journal_path))
+        except FileMissing:
+            return False
+
+    async def _read_cookie(self, path: str) -> bytes | None:
         try:
             data = await self.disk.read_file(path, _BYTES_MAX + 1)
         except FileMissing:
@@ -111,6 +146,8 @@ class StorageDirectory:
         names = await self.disk.list_directory(self.path)
         if "cookie.new" in names and "cookie" not in names:
             return False
+        if self._journal_directory is not None and await self._has_segments():
+            return True
         return "journal" in names or "index" in names
 
     async def format(self, cookie: Cookie, marks: Marks | None = None) -> None:
@@ -137,6 +174,10 @@ class StorageDirectory:
         finally:
             await index.aclose()
         await write_marks(disk, self.path, marks or Marks())
+        if self._journal_directory is not None:
+            await disk.write_file(f"{self._journal_directory}/cookie", body + _CHECKSUM.pack(checksum(body)))
+            await disk.sync_directory(self._journal_directory)
+            await disk.sync_directory(_parent(self._journal_directory))
         await disk.rename(unfinished, self._cookie_path)
         await disk.sync_directory(self.path)
         await disk.sync_directory(_parent(self.path))
@@ -149,9 +190,14 @@ def _parent(path: str) -> str:
 
 @asynccontextmanager
 async def open_directory(
-    path: str, *, disk: Disk | None = None, indexes: Indexes | None = None
+    path: str,
+    *,
+    disk: Disk | None = None,
+    indexes: Indexes | None = None,
+    journal_directory: str | None = None,
 ) -> AsyncIterator[StorageDirectory]:
-    """Make the directory if need be and lock it: no other process uses it inside the context.
+    """Make the directory if need be and lock it: no other process uses it inside the context. The same for
+    ``journal_directory``, where the journal is to lie, if it is another.
 
     Without ``disk`` and ``indexes`` it is a real one with a LevelDB index. Raises StorageLocked, naming the
     holder's pid, and StorageError."""
@@ -159,12 +205,16 @@ async def open_directory(
     used = own_disk or disk
     assert used is not None
     try:
-        await used.make_directory(path)
-        lock = await used.lock_directory(path)
+        locks: list[Lock] = []
         try:
-            yield StorageDirectory(path, used, indexes or LevelDb(used))
+            for each in (path, journal_directory):
+                if each is not None:
+                    await used.make_directory(each)
+                    locks.append(await used.lock_directory(each))
+            yield StorageDirectory(path, used, indexes or LevelDb(used), journal_directory=journal_directory)
         finally:
-            lock.release()
+            for lock in locks:
+                lock.release()
     finally:
         if own_disk is not None:
             await own_disk.aclose()

@@ -409,3 +409,80 @@ async def test_the_directory_of_a_bookie_that_is_registered_is_not_replaced(cloc
     assert await machine.cookie() is None
     await store.delete(layout.writable_path("b1"))
     await fix(store, machine)
+
+
+# --- a journal in a directory of its own ----------------------------------------------------------
+
+
+JOURNAL = "/fast/b1"
+
+
+async def establish_apart(
+    store: MemoryStore, machine: Machine, *, fix_cookie: bool = False, journal: str = JOURNAL
+) -> Cookie:
+    async with open_directory(
+        machine.path, disk=machine.disk, indexes=machine.indexes, journal_directory=journal
+    ) as directory:
+        return await establish_identity(
+            store, directory, bookie_id="b1", random_bytes=random_bytes, fix_cookie=fix_cookie
+        )
+
+
+async def formatted_apart(store: MemoryStore) -> Machine:
+    """A machine with two disks, whose bookie has served."""
+    machine = Machine()
+    await establish_apart(store, machine)
+    await machine.disk.write_file(f"{JOURNAL}/journal/{1:016x}.journal", b"entries")
+    return machine
+
+
+def empty(machine: Machine, path: str) -> None:
+    for name in [name for name in machine.disk.files if name.startswith(f"{path}/")]:
+        del machine.disk.files[name]
+
+
+async def test_both_directories_carry_the_cookie(store: MemoryStore) -> None:
+    machine = await formatted_apart(store)
+    cookie = await establish_apart(store, machine)
+    assert machine.disk.files[COOKIE] == machine.disk.files[f"{JOURNAL}/cookie"]
+    assert await establish_apart(store, machine) == cookie
+
+
+async def test_a_journal_directory_that_is_empty_or_anothers_is_refused(store: MemoryStore) -> None:
+    machine = await formatted_apart(store)
+    with pytest.raises(CookieMismatch, match="/fast/other has no cookie"):
+        await establish_apart(store, machine, journal="/fast/other")
+    machine.disk.files[f"{JOURNAL}/cookie"] = (await formatted(MemoryTree().open_store())).disk.files[COOKIE]
+    with pytest.raises(CookieMismatch, match="do not belong together: .* instance .*, .* instance "):
+        await establish_apart(store, machine)
+    empty(machine, JOURNAL)
+    with pytest.raises(CookieMismatch, match="/fast/b1 has no cookie"):
+        await establish_apart(store, machine)
+
+
+async def test_a_data_directory_that_was_emptied_is_not_formatted_beside_its_old_journal(
+    store: MemoryStore,
+) -> None:
+    machine = await formatted_apart(store)
+    for fix_cookie in (False, True):
+        empty(machine, PATH)
+        machine.indexes.indexes.clear()
+        with pytest.raises(CookieMismatch, match="/data/b1 has no cookie"):
+            await establish_apart(store, machine, fix_cookie=fix_cookie)
+    # Both are empty now: that may be fixed.
+    empty(machine, JOURNAL)
+    machine.disk.directories.clear()
+    fixed = await establish_apart(store, machine, fix_cookie=True)
+    assert await establish_apart(store, machine) == fixed
+
+
+async def test_a_formatting_of_two_directories_that_was_interrupted_is_done_again(store: MemoryStore) -> None:
+    machine = Machine()
+    machine.disk.fails = True
+    with pytest.raises(StorageError):
+        await establish_apart(store, machine)
+    machine.disk.fails = False
+    # As if the crash had come when the journal had its cookie already.
+    await machine.disk.write_file(f"{JOURNAL}/cookie", bytes(machine.disk.files[f"{COOKIE}.new"]))
+    cookie = await establish_apart(store, machine)
+    assert await establish_apart(store, machine) == cookie
