@@ -397,13 +397,9 @@ class LogWriter:
                 )
             if fresh_count:
                 at = len(known)
-                try:
-                    is_complete = await self._take_many(
-                        records[at:], sizes[at:], atomic, parts, (producer_id, first + at)
-                    )
-                except trio.Cancelled:
-                    self._sender.pump()
-                    raise
+                is_complete = await self._take_many(
+                    records[at:], sizes[at:], atomic, parts, (producer_id, first + at)
+                )
         acks: list[Ack] = []
         for place in known:
             if isinstance(place, int):
@@ -420,7 +416,7 @@ class LogWriter:
         else:
             await trio.lowlevel.checkpoint()
         if not is_complete:
-            raise self._verdict_of_many(parts, len(records))
+            raise self._verdict_of_many(parts, fresh_count)
         for batch, start, stop in parts:
             acks += batch.acks(start, stop)
         return acks
