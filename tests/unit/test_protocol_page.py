@@ -72,6 +72,17 @@ def test_every_invariant_of_the_model_checker_is_on_the_page_and_the_other_way_r
     assert {name for row in rows for name in row.split(", ")} == checked
 
 
+def test_every_invariant_of_the_chain_is_on_the_page_and_the_other_way_round() -> None:
+    models = ROOT / "tests" / "model"
+    source = "".join(
+        (models / name).read_text(encoding="utf-8") for name in ("chain_invariants.py", "chain_world.py")
+    )
+    checked = set(re.findall(r'Violation\(\s*"(\w+)"', source)) - {"Assertion"}
+    rows = re.findall(r"^\| ([\w, ]+) \|.*\| chain model \|$", PAGE, re.MULTILINE)
+    shared = {"NoTruncation", "FailedMeansAbsent"}  # Of the ledger, and said of the log in the same words.
+    assert {name for row in rows for name in row.split(", ")} == checked - shared
+
+
 def test_every_schedule_that_is_played_is_on_the_page() -> None:
     source = (ROOT / "tests" / "scenarios" / "test_schedules.py").read_text(encoding="utf-8")
     played = set(re.findall(r'^        "(T\d\d)",$', source, re.MULTILINE))
