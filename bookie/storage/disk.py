@@ -132,6 +132,12 @@ class Disk(Protocol):
         before."""
         ...
 
+    async def read_many(
+        self, requests: Sequence[tuple[File, Sequence[tuple[int, int]]]]
+    ) -> list[list[bytes]]:
+        """As ``read`` for each of several files, in one go."""
+        ...
+
     def read_now(self, file: File, offset: int, length: int) -> bytes:
         """As ``read``, of one range, without letting other tasks run. For rare and small things only."""
         ...

@@ -57,21 +57,32 @@ class FilePool:
     async def read(self, file: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes at each (offset, length); fewer where the file is too short. StorageError, also where
         there is no such file."""
-        opened = self._open.pop(file, None)
-        if opened is None:
-            made = await self._disk.open(self.path_of(file))
-            other = self._open.pop(file, None)
-            if other is None:
-                opened = _OpenFile(made)
-            else:
-                self._disk.close(made)  # Another read opened it at the same time.
-                opened = other
-        self._open[file] = opened
-        opened.users += 1
+        (found,) = await self.read_many([(file, ranges)])
+        return found
+
+    async def read_many(self, requests: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> list[list[bytes]]:
+        """As ``read``, of several files at once."""
+        used: list[_OpenFile] = []
         try:
-            return await self._disk.read(opened.file, ranges)
+            for file, _ in requests:
+                opened = self._open.pop(file, None)
+                if opened is None:
+                    made = await self._disk.open(self.path_of(file))
+                    other = self._open.pop(file, None)
+                    if other is None:
+                        opened = _OpenFile(made)
+                    else:
+                        self._disk.close(made)  # Another read opened it at the same time.
+                        opened = other
+                self._open[file] = opened
+                opened.users += 1
+                used.append(opened)
+            return await self._disk.read_many(
+                [(opened.file, ranges) for opened, (_, ranges) in zip(used, requests, strict=True)]
+            )
         finally:
-            opened.users -= 1
+            for opened in used:
+                opened.users -= 1
             self._close_idle()
 
     def read_now(self, file: int, offset: int, length: int) -> bytes:

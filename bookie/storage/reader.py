@@ -16,7 +16,7 @@ not durable yet does not exist yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Protocol
 
@@ -37,7 +37,7 @@ from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
 from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted
 from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind, Status
 
-_RUNS_PER_FETCH = 64
+_RUNS_PER_FETCH = 256
 _GAP_BYTES = 4096
 """Runs that lie no further apart are read together."""
 
@@ -136,44 +136,54 @@ class Reader:
         return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
 
     async def _fetch(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, bytes | Status]:
-        """The frames of the first few runs: as many as lie together in memory, or together in one file, and
+        """The frames of the first few runs: as many as lie in one segment in memory, or in files, and
         as may be needed for ``bytes_max`` payload bytes."""
-        number = runs[0].file
-        is_resident = number in self._residents
-        most = bytes_max if is_resident else max(bytes_max, self._read_ahead_bytes)
-        batch: list[Run] = []
-        size = 0
-        for run in takewhile(lambda run: run.file == number, runs[:_RUNS_PER_FETCH]):
-            if batch and size + run.length > most:
-                break
-            batch.append(run)
-            size += run.length
-        segment = self._residents.get(number)
-        if segment is not None:
+        resident = self._residents.get(runs[0].file)
+        if resident is not None:
+            number, view = runs[0].file, resident.image.view
+            batch = _first_few(takewhile(lambda run: run.file == number, runs), bytes_max)
             self.runs_from_memory += len(batch)
-            view = segment.image.view
             return {run: bytes(view[run.offset : run.offset + run.length]) for run in batch}
+        on_disk = takewhile(lambda run: run.file not in self._residents, runs)
+        batch = _first_few(on_disk, max(bytes_max, self._read_ahead_bytes))
         self.runs_from_disk += len(batch)
         try:
-            frames = await self._read_together(number, batch)
+            return await self._read_together(batch)
+        except StorageError:
+            if len({run.file for run in batch}) == 1:
+                return dict.fromkeys(batch, Status.IO_ERROR)
+        # One file of several cannot be read, which says nothing of the others.
+        batch = [run for run in batch if run.file == batch[0].file]
+        try:
+            return await self._read_together(batch)
         except StorageError:
             return dict.fromkeys(batch, Status.IO_ERROR)
-        return dict(zip(batch, frames, strict=True))
 
-    async def _read_together(self, file: int, batch: Sequence[Run]) -> list[bytes]:
-        """The frames of some runs of one file; those that lie together are read as one range."""
-        spans: list[list[Run]] = []
+    async def _read_together(self, batch: Sequence[Run]) -> dict[Run, bytes | Status]:
+        """The frames of some runs in files; those that lie together in one are read as one range."""
+        files: dict[int, list[list[Run]]] = {}
         for run in batch:
+            spans = files.setdefault(run.file, [])
             before = spans[-1][-1] if spans else None
             if before is not None and 0 <= run.offset - before.offset - before.length <= _GAP_BYTES:
                 spans[-1].append(run)
             else:
                 spans.append([run])
-        ranges = [(span[0].offset, span[-1].offset + span[-1].length - span[0].offset) for span in spans]
-        frames: list[bytes] = []
-        for span, data in zip(spans, await self._pool.read(file, ranges), strict=True):
-            start = span[0].offset
-            frames += [data[run.offset - start : run.offset - start + run.length] for run in span]
+        found = await self._pool.read_many(
+            [
+                (
+                    file,
+                    [(span[0].offset, span[-1].offset + span[-1].length - span[0].offset) for span in spans],
+                )
+                for file, spans in files.items()
+            ]
+        )
+        frames: dict[Run, bytes | Status] = {}
+        for spans, data in zip(files.values(), found, strict=True):
+            for span, part in zip(spans, data, strict=True):
+                start = span[0].offset
+                for run in span:
+                    frames[run] = part[run.offset - start : run.offset - start + run.length]
         return frames
 
     def _cached(self, run: Run) -> bytes | Entries | None:
@@ -314,3 +324,15 @@ def damaged_entries(entries: Entries) -> list[int]:
     if actual == entries.digests:
         return []
     return [e for e, a, d in zip(entries.ids, actual, entries.digests, strict=True) if a != d]
+
+
+def _first_few(runs: Iterable[Run], bytes_max: int) -> list[Run]:
+    """The first of some runs, and more of them up to ``bytes_max``."""
+    batch: list[Run] = []
+    size = 0
+    for run in runs:
+        size += run.length
+        if batch and (size > bytes_max or len(batch) == _RUNS_PER_FETCH):
+            break
+        batch.append(run)
+    return batch

@@ -299,6 +299,23 @@ class RealDisk:
             lambda: [_read(file.descriptor, offset, length) for offset, length in ranges],
         )
 
+    async def read_many(
+        self, requests: Sequence[tuple[File, Sequence[tuple[int, int]]]]
+    ) -> list[list[bytes]]:
+        def read(file: RealFile, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+            try:
+                return [_read(file.descriptor, offset, length) for offset, length in ranges]
+            except OSError as cause:
+                _raise("read", file.path, cause)
+
+        files: list[tuple[RealFile, Sequence[tuple[int, int]]]] = []
+        for file, ranges in requests:
+            assert isinstance(file, RealFile)
+            files.append((file, ranges))
+        return await trio.to_thread.run_sync(
+            lambda: [read(file, ranges) for file, ranges in files], limiter=self._limiter
+        )
+
     def read_now(self, file: File, offset: int, length: int) -> bytes:
         assert isinstance(file, RealFile)
         try:

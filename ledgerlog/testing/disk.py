@@ -481,6 +481,11 @@ class SimDisk(_Door):
         await self.take_time()
         return [self.read_now(file, offset, length) for offset, length in ranges]
 
+    async def read_many(
+        self, requests: Sequence[tuple[File, Sequence[tuple[int, int]]]]
+    ) -> list[list[bytes]]:
+        return [await self.read(file, ranges) for file, ranges in requests]
+
     def read_now(self, file: File, offset: int, length: int) -> bytes:
         assert isinstance(file, _OpenFile)
         self.incarnation.check()

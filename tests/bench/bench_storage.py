@@ -110,10 +110,10 @@ async def write(engine: Engine, *, ledgers: int, entries: int, frame: int, size:
     tell("segments flushed of", f"{figures['segments_flushed']} of {figures['checkpoints']}")
 
 
-async def read(engine: Engine, ledger_ids: list[int]) -> float:
-    """Entries a second, one ledger after the other."""
+async def read(engine: Engine, ledger_ids: list[int], name: str) -> float:
+    """Read one ledger after the other; microseconds of CPU an entry."""
     count = 0
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for ledger_id in ledger_ids:
         first = 0
         while True:
@@ -125,7 +125,9 @@ async def read(engine: Engine, ledger_ids: list[int]) -> float:
                 break
             count += len(result.entries)
             first = result.through + 1
-    return count / (time.perf_counter() - began)
+    used = (time.process_time() - cpu) / count * 1e6
+    tell(name, f"{count / (time.perf_counter() - began):,.0f} entries/s, CPU {used:.2f} us an entry")
+    return used
 
 
 @asynccontextmanager
@@ -153,8 +155,7 @@ async def measure(arguments: argparse.Namespace, path: str) -> None:
         tell("all files", f"{size_of(many) / entries / size:.2f} bytes per byte of payload")
         async with opened(directory, config, "start after a clean stop") as engine:
             chosen = Random(1).sample(range(ledgers), min(ledgers, _LEDGERS_READ))
-            speed = await read(engine, chosen)
-            tell(f"one of {ledgers} ledgers read", f"{speed:,.0f} entries/s")
+            among = await read(engine, chosen, f"one of {ledgers} interleaved ledgers read")
         with contextlib.suppress(Crash):
             async with open_engine(directory, config) as engine:
                 crashed = min(entries, 200_000)
@@ -177,12 +178,20 @@ async def measure(arguments: argparse.Namespace, path: str) -> None:
     async with open_directory(lone) as directory:
         await directory.format(Cookie(bookie_id="b2", instance="bench", cluster="bench"))
         count = min(entries, 1_000_000)
+        each = entries // ledgers
         async with open_engine(directory, config) as engine:
             await write(engine, ledgers=1, entries=count, frame=_LONE_FRAME, size=size)
+            payloads = [os.urandom(size) for _ in range(min(each, _LONE_FRAME))]
+            for ledger_id in range(1, 1 + _LEDGERS_READ):
+                for first in range(0, each, len(payloads)):
+                    await engine.wait_room()
+                    engine.add(*frame_of(ledger_id, first, payloads))
         async with open_engine(directory, config) as engine:
-            alone = await read(engine, [0])
-            tell("a lone ledger read", f"{alone:,.0f} entries/s")
-            tell("one among many against a lone one", f"{speed / alone:.2f}")
+            await read(engine, [0], f"a lone ledger of {count} entries read")
+            alone = await read(
+                engine, list(range(1, 1 + _LEDGERS_READ)), f"lone ledgers of {each} entries read"
+            )
+            tell("speed among many against alone", f"{alone / among:.2f} (by CPU)")
     tell(
         "memory, greatest by the kernel",
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB",

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+
+import trio
 
 from bookie.core import rows
 from bookie.core.block import PAGE_BYTES
 from bookie.core.boot import Mark
+from bookie.core.entry_log import LoggedLedger
+from bookie.core.file_set import FileSet
 from bookie.core.journal import GroupCommit, SegmentImage
+from bookie.core.merging import merge_runs
 from bookie.core.records import ADD, FENCE, START, Place, Run, encode_fence, encode_start
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.rewriting import no_pace
 from ledgerlog.wire.entries import Entries, encode_add
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md"
@@ -37,6 +46,32 @@ def write(commit: GroupCommit) -> None:
     block = commit.take_block()
     assert block is not None
     commit.on_written(block)
+
+
+def example_log() -> bytes:
+    """The entry log that would take the place of the example segment."""
+
+    async def write() -> bytes:
+        segment = memoryview(example_segment())
+        run = Run(7, 41, 42, 2, file=1, offset=8264, length=120, sequence=2)
+
+        async def fetch(runs: Sequence[Run]) -> list[memoryview]:
+            return [segment[each.offset : each.offset + each.length] for each in runs]
+
+        disk = MemoryDisk()
+        logs = EntryLogFiles(disk, "entries", "i1", lambda: NONCE)
+        await logs.prepare()
+        written = await logs.write(
+            level=0,
+            replaced=FileSet.of([1]),
+            ledgers={7: LoggedLedger(7, KEY, is_fenced=True, is_deleted=False, lac=40, lafr=39)},
+            runs=list(merge_runs([run])),
+            fetch=fetch,
+            pace=no_pace,
+        )
+        return bytes(disk.files[logs.path(written.number)])
+
+    return trio.run(write)
 
 
 def example_rows() -> list[rows.Row]:
@@ -72,6 +107,10 @@ def section() -> str:
 
 def test_the_example_segment_is_what_is_written() -> None:
     assert f"```\n{dump(example_segment())}\n```" in section()
+
+
+def test_the_example_log_is_what_is_written() -> None:
+    assert f"```\n{dump(example_log())}\n```" in section()
 
 
 def test_the_example_rows_are_what_is_written() -> None:
