@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -47,6 +47,7 @@ __all__ = ["Machine", "ReplicaCore", "RequestTable", "digest_of"]
 _TABLE_HEAD = struct.Struct("<qI")
 _ENTRY = struct.Struct("<QHHI")
 _ENTRY_COST_BYTES = 128
+_PIECE_ENTRIES = 500
 _ERROR_BYTES_MAX = 256
 
 
@@ -99,12 +100,25 @@ class RequestTable:
             self.forgotten_through = forgotten.offset
 
     def encode(self) -> bytes:
-        parts = [_TABLE_HEAD.pack(self.forgotten_through, len(self._outcomes))]
-        for request_id, outcome in self._outcomes.items():
-            name, error = request_id.encode(), (outcome.error or "").encode()
-            parts.append(_ENTRY.pack(outcome.offset, len(name), len(error), len(outcome.result)))
-            parts += (name, error, outcome.result)
-        return b"".join(parts)
+        return b"".join(self.pieces()[1])
+
+    def pieces(self) -> tuple[int, Iterator[bytes]]:
+        """The table as it is now, in pieces that may be made while it goes on, and how many there are."""
+        outcomes = list(self._outcomes.items())
+        head = _TABLE_HEAD.pack(self.forgotten_through, len(outcomes))
+        stretches = range(0, len(outcomes), _PIECE_ENTRIES)
+
+        def made() -> Iterator[bytes]:
+            yield head
+            for at in stretches:
+                parts: list[bytes] = []
+                for request_id, outcome in outcomes[at : at + _PIECE_ENTRIES]:
+                    name, error = request_id.encode(), (outcome.error or "").encode()
+                    parts.append(_ENTRY.pack(outcome.offset, len(name), len(error), len(outcome.result)))
+                    parts += (name, error, outcome.result)
+                yield b"".join(parts)
+
+        return 1 + len(stretches), made()
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> RequestTable:

@@ -27,6 +27,8 @@ class EventKind(enum.Enum):
     """One was not made, or cannot be used; ``detail`` says why. The replica goes on without."""
     TRUNCATED = "truncated"
     """The log was truncated before ``offset``, behind durable snapshots."""
+    NOT_TRUNCATED = "not truncated"
+    """The log was not truncated behind a snapshot up to ``offset``; ``detail`` says why."""
     STOPPED = "stopped"
     """The replica has stopped at ``offset``; ``detail`` says why."""
     MISSED = "missed"

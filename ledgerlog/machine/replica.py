@@ -18,10 +18,6 @@ where applying ended.
 snapshot that reaches at least to where the log begins now. Where there is none it stops, says why, and
 serves nothing any more: a state with a hole in it is worse than none.
 
-**Truncation** is done by the leader alone, and only behind snapshots in a store that every replica can
-read: up to where the oldest snapshot that is kept reaches, so that the newest one may turn out to be
-damaged and nothing is lost.
-
 **Trouble.** What passes (the store is away, too few bookies, a lost leadership) is waited out, with
 growing pauses. What does not (a record that is no command, a deleted log, a machine that cannot go on)
 stops the replica: ``ReplicaStopped`` from every call, with the reason."""
@@ -29,7 +25,7 @@ stops the replica: ``ReplicaStopped`` from every call, with the reason."""
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Generic, Literal, TypeVar
@@ -38,7 +34,7 @@ import attrs
 import trio
 
 from ledgerlog.client.watermark import Watermark, fresh
-from ledgerlog.core.replica import ReplicaCore, RequestTable
+from ledgerlog.core.replica import ReplicaCore
 from ledgerlog.election.election import Election
 from ledgerlog.errors import (
     AppendUnknown,
@@ -67,6 +63,7 @@ from ledgerlog.log.beside import beside
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.events import EventKind, Events, Listeners
+from ledgerlog.machine.keeper import SnapshotKeeper
 from ledgerlog.machine.leading import Leading
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
@@ -78,7 +75,6 @@ from ledgerlog.model.command import (
     new_request_id,
 )
 from ledgerlog.wire.commands import decode_envelope_untrusted
-from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
 
 __all__ = ["Replica", "ReplicaStatistics"]
 
@@ -142,16 +138,22 @@ class Replica(Generic[M]):
         self._log = log
         self._machine = machine
         self._election = election
-        self._snapshots = snapshots
         self._leads = leads
-        self._every = snapshot_every
-        self._kept = snapshots_kept
-        self._truncates = (snapshots is not None and snapshots.is_shared) if truncate is None else truncate
         self._core = ReplicaCore(machine)
         self._environment = log._client.environment
         self._applied = Watermark()
         """The last offset that is applied. It fails when the replica stops."""
         self._listeners = Listeners()
+        self._keeper = SnapshotKeeper(
+            log=log,
+            core=self._core,
+            store=snapshots,
+            listeners=self._listeners,
+            every=snapshot_every,
+            kept=snapshots_kept,
+            truncates=(snapshots is not None and snapshots.is_shared) if truncate is None else truncate,
+            is_leading=lambda: self._leading is not None,
+        )
         self._leading: Leading | None = None
         self._epoch: int | None = None
         self._failure: ReplicaStopped | None = None
@@ -165,14 +167,6 @@ class Replica(Generic[M]):
         self._follow_scope = trio.CancelScope()
         self._parked = trio.Event()
         """Set while nothing is followed."""
-        self._nursery: trio.Nursery | None = None
-        self._is_saving = False
-        self._saved = trio.Event()
-        self._snapshot_at = 0
-        """Where the newest snapshot reaches that was taken, tried or restored."""
-        self._snapshot_offset = 0
-        self._snapshots_taken = 0
-        self._restores = 0
         self._leader_seen: tuple[float, str | None] = (float("-inf"), None)
         self._context: AbstractAsyncContextManager[None] | None = None
 
@@ -204,9 +198,9 @@ class Replica(Generic[M]):
             epoch=self._epoch,
             executed=self._core.executed,
             requests=len(self._core.requests),
-            snapshots=self._snapshots_taken,
-            snapshot_offset=self._snapshot_offset,
-            restores=self._restores,
+            snapshots=self._keeper.taken,
+            snapshot_offset=self._keeper.reaches,
+            restores=self._keeper.restores,
         )
 
     def events(self) -> Events:
@@ -307,12 +301,8 @@ class Replica(Generic[M]):
     async def snapshot(self) -> SnapshotInfo:
         """Take a snapshot now; returns once it is durable. Another one that is being taken is waited for
         first. InvalidArgument without a store; what the store raises; ReplicaStopped."""
-        if self._snapshots is None:
-            raise InvalidArgument("this replica has no store for snapshots")
-        while self._is_saving:
-            await self._saved.wait()
         self._check()
-        return await self._save()
+        return await self._keeper.take()
 
     async def _leading_now(self) -> Leading:
         self._check()
@@ -363,7 +353,7 @@ class Replica(Generic[M]):
         """Everything, until the replica is left and has finished, or stops."""
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+                self._keeper.nursery = nursery
                 self._may_follow.set()
                 nursery.start_soon(self._supervise, self._follow_always)
                 if self._leads:
@@ -411,9 +401,13 @@ class Replica(Generic[M]):
     def _apply(self, offset: int, envelope: Envelope) -> Outcome | None:
         outcome = self._core.apply(offset, envelope)
         self._applied.advance(offset)
-        if self._snapshots is not None and self._core.next_offset - self._snapshot_at >= self._every:
-            self._want_snapshot()
+        self._keeper.on_applied()
         return outcome
+
+    async def _restore(self, gap: Truncated | None = None) -> None:
+        reached = await self._keeper.restore(gap)
+        if reached is not None:
+            self._applied.advance(reached - 1)
 
     async def _follow_always(self) -> None:
         """Follow the log, whenever this replica does not lead."""
@@ -548,95 +542,3 @@ class Replica(Generic[M]):
 
     def _new_seed(self) -> int:
         return int.from_bytes(self._environment.new_token()[:8], "little")
-
-    # --- snapshots ----------------------------------------------------------------------------
-
-    def _want_snapshot(self) -> None:
-        assert self._snapshots is not None
-        if self._is_saving or self._nursery is None or (self._snapshots.is_shared and not self._leading):
-            return
-        self._snapshot_at = self._core.next_offset
-        stream = self._stream()
-        self._is_saving = True
-        self._nursery.start_soon(self._save_quietly, self._core.next_offset, stream)
-
-    def _stream(self) -> Iterator[bytes]:
-        """The state now, as a stream that may be taken later."""
-        head = SnapshotHead(
-            log=self._log.name,
-            incarnation=self._log.incarnation,
-            next_offset=self._core.next_offset,
-            timestamp_ms=self._core.timestamp_ms,
-        )
-        return encode_snapshot(head, self._core.requests.encode(), self._core.chunks())
-
-    async def _save_quietly(self, next_offset: int, stream: Iterator[bytes]) -> None:
-        try:
-            await self._save(next_offset, stream)
-        except Exception as error:
-            # The machine's own code runs in here as well; a snapshot that fails is told, and tried again
-            # later.
-            logger.warning("log=%s: a snapshot was not made: %s", self._log.name, error)
-            self._listeners.tell(EventKind.SNAPSHOT_FAILED, next_offset, f"{type(error).__name__}: {error}")
-
-    async def _save(
-        self, next_offset: int | None = None, stream: Iterator[bytes] | None = None
-    ) -> SnapshotInfo:
-        assert self._snapshots is not None
-        self._is_saving = True
-        try:
-            if next_offset is None or stream is None:
-                next_offset, stream = self._core.next_offset, self._stream()
-                self._snapshot_at = next_offset
-            incarnation = self._log.incarnation
-            info = await self._snapshots.save(self._log.name, incarnation, next_offset, stream)
-            self._snapshots_taken += 1
-            self._snapshot_offset = max(self._snapshot_offset, next_offset)
-            self._listeners.tell(EventKind.SNAPSHOT, next_offset)
-            await self._snapshots.prune(incarnation, self._kept)
-            if self._truncates and self._leading is not None:
-                kept = await self._snapshots.find(incarnation)
-                if len(kept) >= self._kept:
-                    before = kept[-1].next_offset
-                    await self._log.truncate(before)
-                    self._listeners.tell(EventKind.TRUNCATED, before)
-            return info
-        finally:
-            self._is_saving = False
-            self._saved.set()
-            self._saved = trio.Event()
-
-    async def _restore(self, gap: Truncated | None = None) -> None:
-        """Become what the newest usable snapshot says; with a gap, one that covers it, or stop."""
-        least = self._core.next_offset if gap is None else gap.first_offset
-        if self._snapshots is not None:
-            for info in await self._snapshots.find(self._log.incarnation):
-                if info.next_offset < least or info.next_offset <= self._core.next_offset:
-                    break
-                if await self._restore_from(info):
-                    return
-        if gap is not None:
-            raise ReplicaStopped(
-                self._log.name,
-                f"records {self._core.next_offset} to {gap.first_offset - 1} are truncated, "
-                "and no snapshot that can be read covers them",
-            )
-
-    async def _restore_from(self, info: SnapshotInfo) -> bool:
-        assert self._snapshots is not None
-        try:
-            found = decode_snapshot_untrusted(await self._snapshots.load(info))
-            table = RequestTable.decode_untrusted(found.requests)
-            if (found.head.incarnation, found.head.next_offset) != (self._log.incarnation, info.next_offset):
-                raise WireError(f"it is of {found.head}")
-        except LedgerLogError as error:
-            logger.warning("log=%s: snapshot %s cannot be used: %s", self._log.name, info.place, error)
-            self._listeners.tell(EventKind.SNAPSHOT_FAILED, info.next_offset, str(error))
-            return False
-        self._core.restore(found.head.next_offset, found.head.timestamp_ms, table, found.chunks)
-        self._snapshot_at = self._snapshot_offset = info.next_offset
-        self._restores += 1
-        self._applied.advance(info.next_offset - 1)
-        self._listeners.tell(EventKind.RESTORED, info.next_offset, info.place)
-        logger.info("log=%s: restored up to %d from %s", self._log.name, info.next_offset, info.place)
-        return True

@@ -20,7 +20,7 @@ that save at once all succeed; the list is changed by compare-and-set."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -37,6 +37,7 @@ from ledgerlog.errors import (
 from ledgerlog.limits import KIB, REPLICA_SNAPSHOT_BYTES_MAX
 from ledgerlog.meta.store import NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.layout import snapshots_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
 
@@ -140,9 +141,17 @@ class LedgerSnapshots:
             async with writer:
                 unfinished = _Listed(ledger_id, next_offset, -1)
                 await self._change(incarnation, lambda listed: [*listed, unfinished])
-                for entries in _gathered(stream):
-                    size += sum(map(len, entries))
-                    await writer.append_many(entries)
+                buffer = bytearray()
+                for piece in stream:
+                    buffer += piece
+                    await trio.lowlevel.checkpoint()
+                    if len(buffer) >= _ENTRIES_AT_ONCE * _ENTRY_BYTES:
+                        size += len(buffer)
+                        await writer.append_many(_entries(buffer))
+                        buffer = bytearray()
+                size += len(buffer)
+                if buffer:
+                    await writer.append_many(_entries(buffer))
             finished = _Listed(ledger_id, next_offset, size)
             await self._change(incarnation, lambda listed: _finish(listed, finished))
         except BaseException:
@@ -174,14 +183,14 @@ class LedgerSnapshots:
     # --- the list -----------------------------------------------------------------------------
 
     async def _read(self, incarnation: int) -> tuple[list[_Listed], int]:
-        node = await self._client.store.get(_path(incarnation))
+        node = await self._client.store.get(snapshots_path(incarnation))
         if node is None:
             return [], -1
         return _decode(node.value, incarnation), node.version
 
     async def _change(self, incarnation: int, change: Callable[[list[_Listed]], list[_Listed]]) -> None:
         """Compare-and-set until it takes effect. ``change`` may be made twice, and must not mind."""
-        store, path = self._client.store, _path(incarnation)
+        store, path = self._client.store, snapshots_path(incarnation)
         while True:
             listed, version = await self._read(incarnation)
             changed = change(list(listed))
@@ -219,20 +228,8 @@ def _finish(listed: list[_Listed], finished: _Listed) -> list[_Listed]:
     return [finished if s.ledger_id == finished.ledger_id else s for s in listed]
 
 
-def _gathered(stream: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The stream as entries, some at a time."""
-    buffer = bytearray()
-    for piece in stream:
-        buffer += piece
-        while len(buffer) >= _ENTRIES_AT_ONCE * _ENTRY_BYTES:
-            yield [bytes(buffer[n * _ENTRY_BYTES : (n + 1) * _ENTRY_BYTES]) for n in range(_ENTRIES_AT_ONCE)]
-            del buffer[: _ENTRIES_AT_ONCE * _ENTRY_BYTES]
-    if buffer:
-        yield [bytes(buffer[at : at + _ENTRY_BYTES]) for at in range(0, len(buffer), _ENTRY_BYTES)]
-
-
-def _path(incarnation: int) -> str:
-    return f"snapshots/{incarnation:016x}"
+def _entries(data: bytearray) -> list[bytes]:
+    return [bytes(data[at : at + _ENTRY_BYTES]) for at in range(0, len(data), _ENTRY_BYTES)]
 
 
 def _encode(listed: list[_Listed]) -> bytes:

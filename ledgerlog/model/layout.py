@@ -9,6 +9,7 @@
     logs/NAME                       a log's name -> its incarnation, a number never used again
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
     cursors/HHHHHHHHHHHHHHHH/NAME   a cursor of that incarnation of a log
+    snapshots/HHHHHHHHHHHHHHHH      which ledgers hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and who has it
     elections/NAME/candidates/ID    a candidate (ephemeral)
 
@@ -99,6 +100,10 @@ def log_record_path(incarnation: int) -> str:
 def election_path(name: str) -> str:
     """Slashes in a name are spelled %2F, as for logs."""
     return f"elections/{name.replace('/', '%2F')}"
+
+
+def snapshots_path(incarnation: int) -> str:
+    return f"snapshots/{incarnation:016x}"
 
 
 def candidates_path(name: str) -> str:

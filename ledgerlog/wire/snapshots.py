@@ -4,11 +4,11 @@
     frames    each: size (u32), CRC-32C of the payload (u32), the payload; little endian
     end       FFFFFFFF (u32), number of frames (u32), CRC-32C of all before this field (u32)
 
-The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the log,
-``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in it.
-The second frame is the table of requests (``core.replica``). All others are what the machine gave, chunk for
-chunk. A stream that is cut off anywhere, or has one bit turned, is refused as a whole before the machine sees
-any of it.
+The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the
+log, ``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest
+command in it, ``requests`` (how many frames hold the table of requests). Those frames follow, and joined
+are the table (``core.replica``). All others are what the machine gave, chunk for chunk. A stream that is
+cut off anywhere, or has one bit turned, is refused as a whole before the machine sees any of it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class SnapshotHead:
     next_offset: int
     """The first record that is not in it."""
     timestamp_ms: int
+    requests: int
+    """Frames of the table of requests."""
 
     def encode(self) -> bytes:
         return encode_record({"v": _FORMAT, **attrs.asdict(self)})
@@ -55,6 +57,7 @@ class SnapshotHead:
             incarnation=fields.integer("incarnation"),
             next_offset=fields.integer("next_offset"),
             timestamp_ms=fields.integer("timestamp_ms"),
+            requests=fields.integer("requests"),
         )
 
 
@@ -67,15 +70,18 @@ class Snapshot:
     chunks: Sequence[bytes]
 
 
-def encode_snapshot(head: SnapshotHead, requests: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The stream, piece by piece; a chunk is taken when its piece is asked for."""
+def encode_snapshot(
+    head: SnapshotHead, requests: Iterable[bytes], chunks: Iterable[bytes]
+) -> Iterator[bytes]:
+    """The stream, piece by piece; a chunk is taken when its piece is asked for. ``requests`` are as many
+    pieces of the table as the head says."""
     crc = checksum(_MAGIC)
     count = 0
     yield _MAGIC
 
     def frames() -> Iterator[bytes]:
         yield head.encode()
-        yield requests
+        yield from requests
         yield from chunks
 
     for payload in frames():
@@ -111,6 +117,10 @@ def decode_snapshot_untrusted(data: bytes) -> Snapshot:
         if at > end or checksum(payload) != crc:
             raise WireError(f"frame {len(payloads)} is damaged")
         payloads.append(payload)
-    if len(payloads) != count or count < 2:
+    if len(payloads) != count or not count:
         raise WireError(f"it has {len(payloads)} frames and says {count}")
-    return Snapshot(SnapshotHead.decode_untrusted(payloads[0]), payloads[1], payloads[2:])
+    head = SnapshotHead.decode_untrusted(payloads[0])
+    first_chunk = 1 + head.requests
+    if first_chunk > count:
+        raise WireError(f"it has {count} frames, and its table of requests would be {head.requests} of them")
+    return Snapshot(head, b"".join(payloads[1:first_chunk]), payloads[first_chunk:])

@@ -165,8 +165,8 @@ def test_the_example_of_the_envelopes_page() -> None:
 def test_a_snapshot_survives_encoding_and_one_turned_bit_is_found(
     chunks: list[bytes], draw: st.DataObject
 ) -> None:
-    head = SnapshotHead(log="log", incarnation=3, next_offset=17, timestamp_ms=5)
-    data = b"".join(encode_snapshot(head, b"table", chunks))
+    head = SnapshotHead(log="log", incarnation=3, next_offset=17, timestamp_ms=5, requests=2)
+    data = b"".join(encode_snapshot(head, [b"tab", b"le"], chunks))
     found = decode_snapshot_untrusted(data)
     assert (found.head, found.requests, list(found.chunks)) == (head, b"table", chunks)
     bit = draw.draw(st.integers(0, 8 * len(data) - 1))
