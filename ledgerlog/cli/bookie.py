@@ -26,6 +26,8 @@ class BookieState:
     address: str | None
     state: str
     """writable, read-only, or unavailable: not registered, or registered and silent."""
+    journal_write_data: bool = True
+    """Whether it syncs entries before it acknowledges them, as far as its registration says."""
 
 
 @click.group()
@@ -46,10 +48,21 @@ def bookie_list(uri: str, as_json: bool) -> None:
     states = run(body)
     if as_json:
         for state in states:
-            print_json({"id": state.bookie_id, "address": state.address, "state": state.state})
+            print_json(
+                {
+                    "id": state.bookie_id,
+                    "address": state.address,
+                    "state": state.state,
+                    "journal_write_data": state.journal_write_data,
+                }
+            )
     elif states:
         print_table(
-            ("bookie", "address", "state"), [(s.bookie_id, s.address or "-", s.state) for s in states]
+            ("bookie", "address", "state"),
+            [
+                (s.bookie_id, s.address or "-", s.state if s.journal_write_data else f"{s.state}, unsynced")
+                for s in states
+            ],
         )
     else:
         print_line("no bookie ever served this cluster")
@@ -83,6 +96,7 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
                 bookie_id,
                 None if found is None else found[0].address,
                 "unavailable" if found is None or is_silent else found[1],
+                found is None or found[0].journal_write_data,
             )
         )
     return states

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from bookie.core.marks import NO_LEDGER, Marks
 from ledgerlog.errors import StorageCorrupt
+
+FORMATS = Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md"
 
 
 def in_limbo(marks: Marks, through: int) -> list[int]:
@@ -91,3 +94,9 @@ def test_what_was_written_is_read_again_and_anything_else_is_corrupt() -> None:
 def test_marks_that_make_no_sense_are_corrupt_though_their_checksum_holds(marks: Marks) -> None:
     with pytest.raises(StorageCorrupt):
         Marks.decode_untrusted(marks.encode(), "marks")
+
+
+def test_the_example_on_the_page_is_what_is_written() -> None:
+    data = Marks().after_loss(41).cleared([(0, 39)]).encode()
+    lines = "\n".join(f"{at:04x}  {data[at : at + 16].hex(' ')}" for at in range(0, len(data), 16))
+    assert f"```\n{lines}\n```" in FORMATS.read_text(encoding="utf-8")
