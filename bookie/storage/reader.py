@@ -150,10 +150,8 @@ class Reader:
         try:
             return await self._read_together(batch)
         except StorageError:
-            if len({run.file for run in batch}) == 1:
-                return dict.fromkeys(batch, Status.IO_ERROR)
-        # One file of several cannot be read, which says nothing of the others.
-        batch = [run for run in batch if run.file == batch[0].file]
+            # That one of several files cannot be read says nothing of the others.
+            batch = [run for run in batch if run.file == batch[0].file]
         try:
             return await self._read_together(batch)
         except StorageError:
