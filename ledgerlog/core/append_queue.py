@@ -144,13 +144,13 @@ class Batch:
         """The ``count`` records from ``slot`` on, just added, are a producer's."""
         numbered = self.numbered = self.numbered or []
         if numbered:
-            last = numbered[-1]
-            if (last.producer_id, last.slot + last.length, last.first_sequence + last.length) == (
-                producer_id,
-                slot,
-                first_sequence,
+            last_id, last_slot, length, last_sequence = numbered[-1]
+            if (
+                last_slot + length == slot
+                and last_sequence + length == first_sequence
+                and last_id == producer_id
             ):
-                numbered[-1] = last._replace(length=last.length + count)
+                numbered[-1] = NumberedRecords(producer_id, last_slot, length + count, last_sequence)
                 return
         numbered.append(NumberedRecords(producer_id, slot, count, first_sequence))
         self.cost += _NUMBERED_OVERHEAD

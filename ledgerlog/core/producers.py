@@ -54,6 +54,10 @@ class Producers:
     def __len__(self) -> int:
         return len(self._states)
 
+    def __contains__(self, producer_id: str) -> bool:
+        """Whether the producer is known."""
+        return producer_id in self._states
+
     # --- from the log ---------------------------------------------------------------------------
 
     def load(self, states: Iterable[ProducerState]) -> None:
@@ -115,7 +119,11 @@ class Producers:
         """Records were taken into a batch, from ``slot`` on."""
         if producer_id not in self._states:
             self._states[producer_id] = ProducerState(producer_id, now_ms, ())
-        in_flight = self._in_flight.setdefault(producer_id, deque())
+        in_flight = self._in_flight.get(producer_id)
+        if in_flight is None:
+            in_flight = self._in_flight[producer_id] = deque()
+        while in_flight and in_flight[0][1].state is BatchState.DURABLE:
+            in_flight.popleft()
         in_flight.append((Run(first_sequence, count, slot), batch))
         batch.number(producer_id, slot, count, first_sequence)
 
@@ -156,7 +164,10 @@ class Producers:
         runs = () if state is None else state.runs
         if runs:
             last = runs[-1]
-            if last.end_sequence == run.first_sequence and last.first_offset + last.length == run.first_offset:
+            if (
+                last.end_sequence == run.first_sequence
+                and last.first_offset + last.length == run.first_offset
+            ):
                 run = Run(last.first_sequence, last.length + run.length, last.first_offset)
                 runs = runs[:-1]
         self._states[producer_id] = ProducerState(

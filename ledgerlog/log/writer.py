@@ -196,8 +196,10 @@ class LogWriter:
         if sequence is not None or producer is not None:
             if expected_offset is not None:
                 raise InvalidArgument("a record has a sequence or an expected offset, not both")
-            (ack,) = await self._append_numbered([data], [size], sequence, producer, atomic=True)
-            return ack
+            if self._numbered_gate.locked() or not self._is_free_for(size):
+                (ack,) = await self._append_numbered([data], [size], sequence, producer, atomic=True)
+                return ack
+            return await self._append_one_numbered(data, size, *self._numbering(sequence, producer, 1))
         queue = self._queue
         if self._at_gate or self._sender.refusal is not None or not queue.has_room(size):
             await self._wait_room(size)
@@ -355,13 +357,16 @@ class LogWriter:
 
     def _numbering(self, sequence: int | None, producer: str | None, count: int) -> tuple[str, int]:
         """Whose records, from which sequence on. InvalidArgument."""
-        if self._sender.producers is None:
+        producers = self._sender.producers
+        if producers is None:
             raise InvalidArgument(
                 f"log {self._name!r}: a sequence needs deduplication; enter log.writer(dedupe=True)"
             )
-        producer_id = self._producer if producer is None else check_producer_id(producer)
+        producer_id = self._producer if producer is None else producer
         if producer_id is None or sequence is None:
             raise InvalidArgument("a numbered record has a producer and a sequence")
+        if not isinstance(producer_id, str) or producer_id not in producers:
+            check_producer_id(producer_id)
         return producer_id, check_sequence(sequence, count)
 
     def _admit(self, numbering: tuple[str, int], count: int) -> list[Known]:
@@ -370,6 +375,28 @@ class LogWriter:
 
     def _ack_of(self, offset: int) -> Ack:
         return Ack(offset, None, self._sender.epoch, duplicate=True)
+
+    async def _append_one_numbered(self, data: bytes, size: int, producer_id: str, sequence: int) -> Ack:
+        """Append a record for which there is a place, and nobody else asks what is new."""
+        known = self._admit((producer_id, sequence), 1)
+        if known:
+            return await self._known_ack(known[0])
+        batch = self._queue.add(data, size)
+        slot = len(batch.records) - 1
+        self._number((batch, slot, slot + 1), producer_id, sequence)
+        if self._queue.is_sendable:
+            self._sender.pump()
+        await self._wait(batch, batch.first_ticket + slot)
+        return batch.ack(slot)
+
+    async def _known_ack(self, place: Known) -> Ack:
+        """The Ack of a record that was appended before, once it is durable. Always a checkpoint."""
+        if isinstance(place, int):
+            await trio.lowlevel.checkpoint()
+            return self._ack_of(place)
+        batch, slot = place
+        await self._wait(batch, batch.first_ticket + slot)
+        return batch.ack(slot)._replace(duplicate=True)
 
     async def _append_numbered(
         self,
@@ -400,14 +427,9 @@ class LogWriter:
                 is_complete = await self._take_many(
                     records[at:], sizes[at:], atomic, parts, (producer_id, first + at)
                 )
-        acks: list[Ack] = []
-        for place in known:
-            if isinstance(place, int):
-                acks.append(self._ack_of(place))
-            else:
-                batch, slot = place
-                await self._wait(batch, batch.first_ticket + slot)
-                acks.append(batch.ack(slot)._replace(duplicate=True))
+        acks = [
+            self._ack_of(place) if isinstance(place, int) else await self._known_ack(place) for place in known
+        ]
         if parts:
             try:
                 await self._answered.wait(parts[-1][0].end_ticket - 1)
