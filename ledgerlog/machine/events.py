@@ -21,6 +21,8 @@ class EventKind(enum.Enum):
     """It leads from ``offset`` on; ``detail`` has the epoch of the log."""
     FOLLOWING = "following"
     """It does not lead any more; ``detail`` says why."""
+    SEALED = "sealed"
+    """The log is complete: nothing is proposed any more."""
     SNAPSHOT = "snapshot"
     """A snapshot up to ``offset`` is durable."""
     SNAPSHOT_FAILED = "snapshot failed"

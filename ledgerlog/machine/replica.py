@@ -441,8 +441,14 @@ class Replica(Generic[M]):
                 for payload in batch.payloads:
                     self._apply(offset, self._decode(offset, payload))
                     offset += 1
-        self._refusal = LogSealed(self._log.name)
+        self._refuse(LogSealed(self._log.name))
         await trio.sleep_forever()
+
+    def _refuse(self, why: LedgerLogError) -> None:
+        """Nothing is proposed any more, for good; what is in the log is applied to its end."""
+        if self._refusal is None:
+            self._refusal = why
+            self._listeners.tell(EventKind.SEALED, self._core.next_offset)
 
     def _decode(self, offset: int, payload: bytes) -> Envelope:
         try:
@@ -473,7 +479,7 @@ class Replica(Generic[M]):
                     if term.why is not None:
                         why = LostLeadership(self._log.name, None, term.why)
             except LogSealed as sealed:
-                self._refusal = sealed
+                self._refuse(sealed)
                 return
             except LogNotFound:
                 raise
