@@ -75,6 +75,7 @@ from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import tuple_new
 
 _FORMAT = 2
 _FORMAT_OF_LISTS = 1
@@ -437,7 +438,6 @@ class LogMetadata:
 
     def encode(self) -> bytes:
         """Canonical CBOR. LogListFull where it is over ``limits.LOG_RECORD_BYTES_MAX``."""
-        counted = [segment for segment in self.segments if segment.is_counted]
         data = encode_record(
             {
                 "v": _FORMAT,
@@ -464,21 +464,12 @@ class LogMetadata:
                 "token": self.token,
                 "before": list(self.before),
                 "dedupe_epoch": self.dedupe_epoch,
-                "segments": _encode_segments(self.segments, len(counted), self._times()),
+                "segments": _encode_segments(self.segments, len(self.open_segments), self.before[2]),
             }
         )
         if len(data) > LOG_RECORD_BYTES_MAX:
             raise LogListFull(self.name, len(self.segments))
         return data
-
-    def _times(self) -> list[int]:
-        times: list[int] = []
-        last = self.before[2]
-        for segment in self.segments:
-            if segment.first_ms is not None and segment.last_ms is not None:
-                times += (segment.first_ms - last, segment.last_ms - segment.first_ms)
-                last = segment.last_ms
-        return times
 
     @classmethod
     def decode_untrusted(cls, data: bytes, incarnation: int) -> LogMetadata:
@@ -574,12 +565,20 @@ def _differences(numbers: Sequence[int]) -> list[int]:
     return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 
-def _encode_segments(segments: Sequence[Segment], counted: int, times: list[int]) -> list[int | bytes]:
+def _encode_segments(segments: Sequence[Segment], uncounted: int, last_ms: int) -> list[int | bytes]:
+    # By the column, as decoding does: a list of ten thousand is written with each roll, beside appends.
+    counted = len(segments) - uncounted
+    ledgers, epochs, _, counts, sizes, firsts, lasts = zip(*segments, strict=True) if segments else [()] * 7
+    first = [begun for begun in firsts if begun is not None]
+    last = [ended for ended in lasts if ended is not None]
+    times = [0] * (2 * len(first))
+    times[::2] = map(operator.sub, first, [last_ms, *last])
+    times[1::2] = map(operator.sub, last, first)
     columns = _Columns(
-        ledgers=_differences([segment.ledger_id for segment in segments]),
-        epochs=_differences([segment.epoch for segment in segments]),
-        counts=[segment.record_count or 0 for segment in segments[:counted]],
-        sizes=[segment.byte_length or 0 for segment in segments[:counted]],
+        ledgers=_differences(ledgers),
+        epochs=_differences(epochs),
+        counts=counts[:counted],
+        sizes=sizes[:counted],
         times=times,
     )
     raw = [number_bytes(column) for column in columns]
@@ -652,7 +651,8 @@ def _segments(fields: Fields, columns: _Columns, offset: int, last_ms: int) -> t
                 fields.fail("a ledger without records has bytes")
             firsts.insert(index, None)
             lasts.insert(index, None)
-    segments = list(map(Segment, ledgers, epochs, starts, counts, sizes, firsts, lasts))
+    rows = zip(ledgers, epochs, starts, counts, sizes, firsts, lasts, strict=False)
+    segments: list[Segment] = list(map(tuple_new, itertools.repeat(Segment), rows))
     start: int | None = starts[-1]
     for ledger_id, epoch in zip(ledgers[len(counts) :], epochs[len(counts) :], strict=True):
         segments.append(Segment(ledger_id, epoch, start))
