@@ -92,6 +92,10 @@ class Counters:
     def clients(self) -> list[str]:
         return self._services
 
+    @property
+    def writers(self) -> list[str]:
+        return self._services
+
     async def prepare(self) -> None:
         async with self._cluster.client("counter-maker") as client:
             await client.create_log(LOG, roll=self._swarm.roll)
@@ -110,7 +114,7 @@ class Counters:
     async def _use(self) -> None:
         dice = self._dice
         while not self._is_over and len(self.commands) < self._swarm.records_max:
-            await trio.sleep(dice.expovariate(20))
+            await trio.sleep(dice.expovariate(1 / self._swarm.think_s))
             number = len(self.commands)
             command = _Command(number, dice.choice(NAMES), dice.randrange(1, 10), self._tick())
             self.commands.append(command)

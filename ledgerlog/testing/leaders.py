@@ -45,6 +45,10 @@ class ContendingLeaders:
         return [*self._leaders, "follower", *admin]
 
     @property
+    def writers(self) -> list[str]:
+        return self._leaders
+
+    @property
     def _has_admin(self) -> bool:
         return self._swarm.truncates or self._swarm.seals or self._swarm.deletes
 
@@ -92,7 +96,7 @@ class ContendingLeaders:
     async def _append(self, writer: LogWriter, task: int) -> None:
         dice, history = self._dice, self.history
         while self._records < self._swarm.records_max:
-            await trio.sleep(dice.expovariate(20))
+            await trio.sleep(dice.expovariate(1 / self._swarm.think_s))
             if dice.random() < 0.02:
                 try:
                     await writer.roll()

@@ -66,12 +66,13 @@ def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
 class Nemesis:
     """Carries a plan out."""
 
-    def __init__(self, world: World, clients: list[str]) -> None:
+    def __init__(self, world: World, clients: list[str], writers: list[str]) -> None:
         self.told: list[str] = []
         """What was done, for a person."""
         self._world = world
         self._cluster = world.cluster
         self._clients = clients
+        self._writers = writers
 
     async def make_trouble(self, plan: tuple[Fault, ...]) -> None:
         """Until the time for trouble is over. What is broken then stays so, until it is healed."""
@@ -137,6 +138,7 @@ class Nemesis:
             if not process.is_running:
                 try:
                     await cluster.restart(bookie)
+                    self._world.counts["restarts"] += 1
                 except StorageCorrupt as error:
                     self.require_rot(bookie, error)
 
@@ -147,7 +149,9 @@ class Nemesis:
         random = world.simulation.random(f"fault {fault.number}")
         kind, swarm = fault.kind, world.swarm
         may_fall = sum(not cluster.is_running(bookie) for bookie in cluster.bookies) < swarm.down_max
-        bookie, client = random.choice(cluster.bookies), random.choice(self._clients)
+        aims_at_appends = kind in ("depose", "late adds", "member lost")
+        bookie = random.choice(cluster.bookies)
+        client = random.choice(self._writers if aims_at_appends else self._clients)
         anybody = random.choice((bookie, bookie, client))
         lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * min(swarm.trouble_s, 40.0)
         if anybody == bookie and not may_fall:
@@ -164,8 +168,14 @@ class Nemesis:
                 self._tell(fault, anybody)
                 cluster.kill(anybody)
             case "power cut":
-                self._tell(fault, bookie)
-                cluster.kill(bookie, power_cut=True)
+                incarnation = cluster.process(bookie).incarnation
+                if incarnation is not None and random.random() < 0.6:
+                    self._tell(fault, bookie, "in the next write")
+                    cluster.faults[kind] += 1
+                    incarnation.crash_at_door(1, before=True, power_cut=True, writes_only=True)
+                else:
+                    self._tell(fault, bookie, "now")
+                    cluster.kill(bookie, power_cut=True)
             case "clean stop":
                 self._tell(fault, bookie)
                 cluster.faults[kind] += 1
@@ -277,6 +287,11 @@ class Nemesis:
                 world.rotten[bookie] = None
                 world.counts["bits rotten"] += flipped
                 self._tell(fault, bookie, flipped, "bits")
+                if random.random() < 0.6:
+                    # A bookie that starts reads its disk, and has nothing in memory.
+                    with trio.move_on_after(lasting_s):
+                        await cluster.stop(bookie)
+                    await self._try_restart(bookie)
             case _:
                 raise AssertionError(f"there is no fault of the kind {kind!r}")
         cluster.faults[kind] += 1

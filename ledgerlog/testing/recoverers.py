@@ -103,6 +103,10 @@ class RacingRecoverers:
     def clients(self) -> list[str]:
         return [*self._owners, *self._recoverers, "ledger-reader"]
 
+    @property
+    def writers(self) -> list[str]:
+        return self._owners
+
     async def prepare(self) -> None:
         for name in self._owners:
             self._cluster.start(name, self._own)
@@ -175,7 +179,7 @@ class RacingRecoverers:
                 self._world.god.on_ack(book.ledger_id, entry_id)
                 book.acked = max(book.acked, entry_id)
                 self._counts["acked"] += 1
-            await trio.sleep(dice.expovariate(20))
+            await trio.sleep(dice.expovariate(1 / self._swarm.think_s))
 
     # --- recoverers ---------------------------------------------------------------------------
 

@@ -23,7 +23,10 @@ import attrs
 from ledgerlog.model.log import RollPolicy
 from ledgerlog.model.quorum import Replication
 
-__all__ = ["FAULTS", "WORKLOAD_MIXES", "Size", "Swarm"]
+__all__ = ["DIRECTED", "FAULTS", "WORKLOAD_MIXES", "Size", "Swarm"]
+
+DIRECTED = ("depose", "late adds", "member lost", "reset at a fence", "power cut after a fence")
+"""Kinds of faults that are aimed at what is known to break; drawn more often than the others."""
 
 FAULTS = (
     # processes
@@ -51,12 +54,7 @@ FAULTS = (
     "full disk",
     "failed sync",
     "bit rot",
-    # directed at what is known to break
-    "depose",
-    "late adds",
-    "member lost",
-    "reset at a fence",
-    "power cut after a fence",
+    *DIRECTED,
 )
 
 WORKLOAD_MIXES = (
@@ -110,6 +108,9 @@ class Swarm:
     trouble_s: float
     pace_s: float
     """How long a term of leadership, or the life of a ledger, takes on an average."""
+    think_s: float
+    """How long those who append wait between two appends on an average: what there is to be sent lasts for as
+    long as the trouble."""
     faults: tuple[str, ...]
     gap_s: float
     """The mean time between two faults."""
@@ -131,19 +132,23 @@ class Swarm:
         is_small = size is Size.SMALL
         replication = random.choice(_SHAPES)
         bookies = replication.ensemble + random.choice((0, 1, 1) if is_small else (0, 1, 1, 2))
-        faults = random.sample(FAULTS, random.choice((2, 3, 5) if is_small else (2, 3, 5, 8)))
+        kinds = random.choice((2, 3, 5) if is_small else (2, 3, 5, 8))
+        faults = list(dict.fromkeys(random.sample((*FAULTS, *DIRECTED, *DIRECTED), kinds)))
         rotten_max = min(replication.ack_quorum - 1, bookies - replication.ensemble)
         if not rotten_max and "bit rot" in faults:
             faults.remove("bit rot")
         trouble_s = random.choice((0.3, 0.6, 1.5, 3.0) if is_small else (10.0, 20.0, 40.0))
+        clients = random.choice((1, 2) if is_small else (1, 2, 2, 3))
+        tasks = random.choice((1, 2) if is_small else (1, 2, 4))
+        records_max = 30 if is_small else 600
         return cls(
             size=size,
             bookies=bookies,
             replication=replication,
             workloads=random.choice(WORKLOAD_MIXES),
-            clients=random.choice((1, 2) if is_small else (1, 2, 2, 3)),
-            tasks=random.choice((1, 2) if is_small else (1, 2, 4)),
-            records_max=30 if is_small else 600,
+            clients=clients,
+            tasks=tasks,
+            records_max=records_max,
             roll=random.choice(
                 (
                     RollPolicy(),
@@ -155,6 +160,7 @@ class Swarm:
             ),
             trouble_s=trouble_s,
             pace_s=trouble_s / (3 if is_small else 8),
+            think_s=min(0.3, 2 * trouble_s * clients * tasks / records_max),
             faults=tuple(sorted(faults)),
             gap_s=trouble_s / random.choice((4, 10) if is_small else (10, 20, 40)),
             down_max=random.choice((1, 1, 2, bookies)),

@@ -123,7 +123,8 @@ class _Run:
             for name, main in RESIDENTS.items():
                 cluster.start(name, main)
             clients = [name for workload in workloads for name in workload.clients]
-            nemesis = Nemesis(world, [*clients, *RESIDENTS])
+            writers = [name for workload in workloads for name in workload.writers]
+            nemesis = Nemesis(world, [*clients, *RESIDENTS], writers)
             self.told = nemesis.told
             try:
                 await nemesis.make_trouble(self.plan)
@@ -226,6 +227,7 @@ def lacking(numbers: Counter[str], runs: int) -> list[str]:
         "open ends": runs // 10,
         "late adds": runs // 25,
         "bit rot": runs // 50,
+        "damage told": runs // 200,
         "CloseProven": runs // 2,
         "NegativeReadFinal": runs // 2,
     }

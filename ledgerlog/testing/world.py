@@ -70,6 +70,11 @@ class Workload(Protocol):
         """The names of its processes, for the nemesis to choose from. They are ended before the judgement."""
         ...
 
+    @property
+    def writers(self) -> list[str]:
+        """Those of them that append, for faults that are aimed at appends."""
+        ...
+
     async def prepare(self) -> None:
         """Make what is needed, and start the processes with ``cluster.start``."""
         ...
