@@ -33,8 +33,8 @@ from tests.model.chain_nodes import (
     contents_of,
 )
 from tests.model.invariants import Violation
+from tests.model.numbers import Action, State
 from tests.model.structure import picture
-from tests.model.world import Action, State
 
 BUDGETS = ("takeovers", "seals", "records", "rolls", "leaves", "lost", "crash", "fail", "truncate")
 

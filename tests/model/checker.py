@@ -20,8 +20,9 @@ import attrs
 from tests.model.chain_world import ChainConfiguration, ChainWorld
 from tests.model.configuration import Configuration
 from tests.model.invariants import Violation
+from tests.model.numbers import Action, State
 from tests.model.words import describe
-from tests.model.world import Action, State, World
+from tests.model.world import World
 
 Model = World | ChainWorld
 AnyConfiguration = Configuration | ChainConfiguration

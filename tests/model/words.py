@@ -11,7 +11,8 @@ from tests.model.messages import (
     describe_handling,
     describe_receipt,
 )
-from tests.model.world import Action, State, World
+from tests.model.numbers import Action, State
+from tests.model.world import World
 
 
 def describe(world: World, state: State, action: Action) -> str:
