@@ -81,7 +81,7 @@ async def test_while_no_server_answers_calls_end_in_time_and_nothing_of_them_hap
             with pytest.raises(MetadataUnavailable, match="nothing happened") as caught:
                 await call()
             assert not isinstance(caught.value, MetadataOutcomeUnknown)
-            assert 0.4 < trio.current_time() - began < 2
+            assert 0.4 < trio.current_time() - began < 5
         monkeypatch.undo()
         await server.start()
         await store.sync()
@@ -174,7 +174,7 @@ async def test_a_silent_server_suspends_the_session_before_it_can_have_ended(ser
     async with open_zookeeper_store(server.hosts, session_timeout_s=3.0) as store:
         session = store.session
         server.stop()
-        with trio.fail_after(3.0):
+        with trio.fail_after(3.0 + 1.0):
             await until_state(store, SessionState.SUSPENDED)
         server.go_on()
         await until_state(store, SessionState.CONNECTED, SessionState.LOST)
@@ -201,7 +201,7 @@ async def test_a_store_closes_in_time_without_a_server_and_leaves_no_thread(
             server.stop()
         session = store.session
         began = trio.current_time()
-    assert trio.current_time() - began < 5
+    assert trio.current_time() - began < 10
     assert session.state is SessionState.LOST
     assert _kazoo_threads() - before == set()
     with pytest.raises(MetadataUnavailable):
@@ -232,7 +232,7 @@ async def test_a_store_goes_on_in_a_new_session_when_kazoos_thread_has_died(
             raise RuntimeError("an answer that kazoo does not understand")
 
         monkeypatch.setattr(handler, "_read_response", fail)
-        with trio.fail_after(5):
+        with trio.fail_after(9):  # Not by the deadline of the call that the thread failed on.
             assert await store.get("a") is not None
         assert session.state is SessionState.LOST
         assert store.session is not session
