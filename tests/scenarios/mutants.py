@@ -310,8 +310,12 @@ def reading_starts_below_the_last_fragment() -> Iterator[None]:
         yield
 
 
-def _closed_anywhere(self: LedgerMetadata, last_entry: int, token: bytes, fragments: Any) -> LedgerMetadata:
-    return attrs.evolve(self, state=LedgerState.CLOSED, last_entry=last_entry, fragments=fragments)
+def _closed_anywhere(
+    self: LedgerMetadata, last_entry: int, token: bytes, fragments: Any = None
+) -> LedgerMetadata:
+    return attrs.evolve(
+        self, state=LedgerState.CLOSED, last_entry=last_entry, fragments=fragments or self.fragments
+    )
 
 
 @contextmanager
