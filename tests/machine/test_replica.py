@@ -399,6 +399,22 @@ async def test_a_gap_that_no_snapshot_covers_stops_the_replica_and_it_says_so(cl
         assert leader.replica.failure is None
 
 
+async def test_a_gap_is_not_crossed_by_a_snapshot_that_is_too_short(clock: MockClock) -> None:
+    async with stage(1, snapshots=True, snapshot_every=10, truncate=False) as s:
+        leader = await s.leader()
+        for _ in range(15):
+            await leader.replica.propose(command("add", "x", 1))
+        await eventually(lambda: leader.replica.statistics().snapshots == 1)
+        log = await open_log(leader.client.opened, "log")
+        await log.truncate(12)
+        late = await s.join(snapshots=True, leads=False)
+        assert late.replica.next_offset == 10
+        await eventually(lambda: late.replica.failure is not None)
+        assert late.replica.next_offset == 10
+        with pytest.raises(ReplicaStopped, match="records 10 to 11 are truncated"):
+            await late.replica.wait_applied(14)
+
+
 async def test_a_damaged_snapshot_is_told_and_an_older_one_used(clock: MockClock) -> None:
     async with stage(1, snapshots=True, snapshot_every=10) as s:
         leader = await s.leader()

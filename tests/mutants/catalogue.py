@@ -10,6 +10,7 @@ from tests.mutants import (
     ledger_rules,
     log_rules,
     loss_rules,
+    machine_rules,
     metadata_rules,
     repair_rules,
 )
@@ -21,6 +22,7 @@ MUTANTS = (
     *log_rules.MUTANTS,
     *keeping_rules.MUTANTS,
     *loss_rules.MUTANTS,
+    *machine_rules.MUTANTS,
     *repair_rules.MUTANTS,
     *metadata_rules.MUTANTS,
     *harmless.MUTANTS,

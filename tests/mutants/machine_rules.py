@@ -1,0 +1,147 @@
+"""Mutants of elections and of replicated state machines."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Edit, mutant
+
+_ELECTION = "ledgerlog/core/election.py"
+_STAND = "ledgerlog/election/election.py"
+_CORE = "ledgerlog/core/replica.py"
+_LEADING = "ledgerlog/machine/leading.py"
+_KEEPER = "ledgerlog/machine/keeper.py"
+_STREAM = "ledgerlog/wire/snapshots.py"
+
+_TEST_ELECTION = "tests/unit/test_election_core.py"
+_TEST_STAND = "tests/election/test_election.py"
+_TEST_CORE = "tests/unit/test_replica_core.py"
+_TEST_REPLICA = "tests/machine/test_replica.py"
+
+ELECTIONS = (
+    mutant(
+        "suspicion_does_not_wait_for_the_tenure",
+        "election",
+        _ELECTION,
+        "            return self._seen_at + record.tenure_ms / 1000\n",
+        "            return self._seen_at\n",
+        f"{_TEST_ELECTION}::test_suspicion_waits_for_the_tenure_and_ends_with_a_beat",
+    ),
+    mutant(
+        "duels_do_not_slow_down",
+        "election",
+        _ELECTION,
+        "        return min(2 * before, round(ELECTION_TENURE_MAX_S * 1000))\n",
+        "        return shortest\n",
+        f"{_TEST_ELECTION}::test_two_candidates_that_depose_one_another_do_it_ever_more_seldom",
+    ),
+    mutant(
+        "a_suspicion_of_one_term_counts_for_the_next",
+        "election",
+        _ELECTION,
+        "        if self._suspected == record.term:\n",
+        "        if self._suspected is not None:\n",
+        f"{_TEST_ELECTION}::test_suspicion_waits_for_the_tenure_and_ends_with_a_beat",
+    ),
+    mutant(
+        "a_lost_session_does_not_end_the_leadership",
+        "election",
+        _ELECTION,
+        '            self._lose("the metadata session is not connected")\n',
+        "            pass\n",
+        f"{_TEST_ELECTION}::test_a_leadership_ends_with_the_first_doubt",
+    ),
+    mutant(
+        "a_claim_of_a_session_that_is_over_leads",
+        "election",
+        _ELECTION,
+        "        if claimed.holder != self.me or not self._is_connected:\n",
+        "        if not self._is_connected:\n",
+        f"{_TEST_ELECTION}::test_a_claim_that_took_effect_after_the_session_ended_is_worth_nothing",
+    ),
+    mutant(
+        "who_leaves_does_not_say_so",
+        "election",
+        _STAND,
+        "                self._server.say_ended(self._term.number, self._led_as)\n",
+        "                pass\n",
+        f"{_TEST_STAND}::test_a_leader_that_loses_the_store_ends_at_once_and_its_standby_follows_at_once",
+    ),
+)
+
+REPLICAS = (
+    mutant(
+        "a_repeat_is_executed_again",
+        "machine",
+        _CORE,
+        "            outcome = self.requests.find(request_id)\n            if outcome is None and",
+        "            outcome = None\n            if outcome is None and",
+        f"{_TEST_CORE}::test_commands_are_applied_in_order_and_a_repeat_changes_nothing",
+    ),
+    mutant(
+        "a_late_retry_is_executed_again",
+        "machine",
+        _CORE,
+        "        return since is not None and since <= self.forgotten_through\n",
+        "        return False\n",
+        f"{_TEST_CORE}::test_a_retry_that_comes_too_late_is_refused_where_its_id_tells",
+    ),
+    mutant(
+        "the_bound_of_what_is_forgotten_is_one_too_low",
+        "machine",
+        _CORE,
+        "        return since is not None and since <= self.forgotten_through\n",
+        "        return since is not None and since < self.forgotten_through\n",
+        f"{_TEST_REPLICA}::test_a_retry_from_before_the_table_reaches_is_refused",
+    ),
+    mutant(
+        "the_clock_of_a_machine_goes_back",
+        "machine",
+        _CORE,
+        "        timestamp_ms = max(self.timestamp_ms, envelope.timestamp_ms)\n",
+        "        timestamp_ms = envelope.timestamp_ms\n",
+        f"{_TEST_CORE}::test_the_clock_of_a_machine_never_goes_back",
+    ),
+    mutant(
+        "a_lack_of_memory_is_a_result",
+        "machine",
+        _CORE,
+        "        except (MemoryError, RecursionError):\n            raise\n",
+        "",
+        f"{_TEST_CORE}::test_an_exception_is_a_result_and_a_lack_of_memory_is_not",
+    ),
+    mutant(
+        "a_linear_read_asks_nobody",
+        "machine",
+        _LEADING,
+        "        await forming.wait()\n\n    def _stamp",
+        "\n    def _stamp",
+        f"{_TEST_REPLICA}::test_a_deposed_leader_answers_no_linear_read_and_acknowledges_nothing",
+    ),
+    mutant(
+        "a_request_that_is_on_its_way_is_appended_again",
+        "machine",
+        _LEADING,
+        "        proposal = self._by_request.get(request_id)\n",
+        "        proposal = None\n",
+        f"{_TEST_REPLICA}::test_a_request_that_is_proposed_again_is_not_executed_again",
+    ),
+    mutant(
+        "the_log_is_truncated_behind_the_newest_snapshot",
+        "machine",
+        _KEEPER,
+        "                before = kept[-1].next_offset\n",
+        "                before = kept[0].next_offset\n",
+        f"{_TEST_REPLICA}::test_snapshots_are_taken_and_the_log_truncated_behind_them",
+    ),
+    mutant(
+        "a_damaged_snapshot_is_restored",
+        "machine",
+        _STREAM,
+        "    if digest != checksum(data[: len(data) - 4]):\n"
+        '        raise WireError("its digest is not that of its bytes")\n',
+        "",
+        f"{_TEST_CORE}::test_a_snapshot_survives_encoding_and_one_turned_bit_is_found",
+        also=(Edit(_STREAM, "at > end or checksum(payload) != crc", "at > end"),),
+    ),
+)
+
+MUTANTS = (*ELECTIONS, *REPLICAS)
