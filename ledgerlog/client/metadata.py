@@ -122,6 +122,8 @@ class LedgerRegistry:
 
     async def list(self) -> list[int]:
         """The ids of all ledgers, growing; complete, or an error."""
+        # A replica of the store that lags behind would leave out what was made last (D27.4).
+        await self._store.sync()
         found: list[int] = []
         for high in await self._store.children(LEDGERS):
             for middle in await self._store.children(f"{LEDGERS}/{high}"):

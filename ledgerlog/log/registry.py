@@ -194,6 +194,7 @@ class LogRegistry:
 
     async def list(self, prefix: str) -> list[str]:
         """The names of all logs that start with ``prefix``, sorted; complete, or an error."""
+        await self._store.sync()  # A replica of the store that lags behind would leave out the newest.
         names = (log_name_of(component) for component in await self._store.children(LOG_NAMES))
         return sorted(name for name in names if name.startswith(prefix))
 
