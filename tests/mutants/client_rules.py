@@ -165,8 +165,8 @@ MUTANTS = (
         "a_lost_answer_is_settled_by_a_stale_read",
         "rule 14",
         _METADATA,
-        "        await self._store.sync()\n",
-        "",
+        "        await self._store.sync()\n        return await self.find(ledger_id)\n",
+        "        return await self.find(ledger_id)\n",
         f"{_TEST_RULES}::test_rule_14_a_conflict_is_settled_by_what_is_stored_and_not_by_a_replica_that_is_behind",
     ),
     mutant(
