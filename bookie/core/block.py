@@ -24,13 +24,14 @@ The header comes first and has a fixed size, so that records can be copied to th
 block is still open; the table comes last because its size is known only when the block closes. A lone
 small record makes a block of one page.
 
-**Torn or rotten.** A segment is preallocated and every byte of it is written at most once, so a sector that a
-crash kept from being written reads as zeros. The padding, the header and each table entry are never
-zero, and the table says which sectors of the records are zeros by right. So a page that fails its
-checksum was *torn* if it has a sector of zeros that should not be zeros, and is *rotten* otherwise: no
-crash leaves other bytes behind. The same holds for the header (which lies within one sector) and for
-the table. What a torn block held was never acknowledged, provided that nothing was written after it:
-only one block is written at a time, so any trace of a later one proves that this one was synced.
+**Torn or rotten.** A segment reads as zeros before it is written, and every byte of it is written at most
+once (a file that was another segment's is filled with zeros first), so a sector that a crash kept from being
+written reads as zeros. The padding, the header and each table entry are never zero, and the table says which
+sectors of the records are zeros by right. So a page that fails its checksum was *torn* if it has a sector of
+zeros that should not be zeros, and is *rotten* otherwise: no crash leaves other bytes behind. The same holds
+for the header (which lies within one sector) and for the table. What a torn block held was never
+acknowledged, provided that nothing was written after it: only one block is written at a time, so any trace of
+a later one proves that this one was synced.
 
 **Nonce.** Each segment has 16 random bytes in its file header, which are part of every checksum here.
 Payloads are chosen by clients, and a payload that looked like a later block could otherwise turn a torn

@@ -14,9 +14,10 @@ blocks (``bookie.core.block``) without gaps, then zeros:
     112           padding of 0xA5
     4092    4     checksum   CRC-32C of bytes 0 to 4091
 
-Segments are numbered from 1 without gaps, written one after the other, and never recycled. They are where
-entries stay: the index says where in which segment each run lies. Once nothing more can be written to a
-segment and the index has all of it, its file may be *trimmed*: cut behind its last block.
+Segments are numbered from 1 without gaps and written one after the other. They are where entries may stay:
+the index says where in which segment each run lies. Once nothing more can be written to a segment and the
+index has all of it, its file may be *trimmed*: cut behind its last block. Where its entries went to an entry
+log, the file goes.
 
 **Scanning.** ``scan_segment`` reads blocks until one is not valid and decides what that means, on the
 evidence within the segment: the end (nothing but zeros follow), a torn write (see ``bookie.core.block``), or

@@ -54,6 +54,8 @@ class StorageConfig:
     small_run_bytes: int = 8 * KIB
     """A segment whose runs are smaller on average is written again, sorted and put together, when it is full.
     0: all stay where they are."""
+    spare_segments: int = 1
+    """So many files of segments that are not needed any more are kept for the next ones."""
     compact_soon_ratio: float = 0.2
     """A file of which a smaller part counts is compacted at the next look."""
     compact_eventual_ratio: float = 0.8

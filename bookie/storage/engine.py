@@ -68,6 +68,7 @@ from bookie.storage.leveldb import REMEDY
 from bookie.storage.marks import KeptMarks, read_marks
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.reader import Reader, Resident
+from bookie.storage.recycling import Recycler
 from bookie.storage.replay import Replayed, replay
 from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import Segment, SegmentFiles
@@ -640,6 +641,9 @@ async def open_engine(
             # Durable before the first request, and so that a crash from here on is known for what it is.
             await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
             ledgers = Ledgers(catalogue, maximum=config.ledgers_max, durable=lambda: commit.durable)
+            files.recycler = recycler = Recycler(
+                disk, files.directory, size=config.segment_bytes, count=config.spare_segments
+            )
             rewriter = Rewriter(files=files, logs=logs, pool=pool, catalogue=catalogue, ledgers=ledgers)
             residents: Mapping[int, Resident] = journal.residents
             write_cache = None
@@ -700,7 +704,7 @@ async def open_engine(
                 marks=marks,
                 write_cache=write_cache,
             )
-            async with _running(engine, journal, config):
+            async with _running(engine, journal, recycler, config):
                 yield engine
         finally:
             journal.close_files()
@@ -741,7 +745,9 @@ async def _next_segment(
 
 
 @asynccontextmanager
-async def _running(engine: Engine, journal: Journal, config: StorageConfig) -> AsyncIterator[None]:
+async def _running(
+    engine: Engine, journal: Journal, recycler: Recycler, config: StorageConfig
+) -> AsyncIterator[None]:
     """Runs the tasks of an engine around the body."""
     failure: StorageError | None = None
     body_error: BaseException | None = None
@@ -760,6 +766,7 @@ async def _running(engine: Engine, journal: Journal, config: StorageConfig) -> A
         nursery.start_soon(guard, journal.run_writer)
         nursery.start_soon(guard, lambda: journal.run_supply(engine._forget))
         nursery.start_soon(guard, engine._checkpointer.run)
+        nursery.start_soon(guard, recycler.run)
         if engine._write_cache is not None:
             nursery.start_soon(guard, engine._write_cache.run_supply)
             nursery.start_soon(guard, engine._write_cache.run_flushes)

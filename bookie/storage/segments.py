@@ -15,6 +15,7 @@ from bookie.core.journal import SegmentImage
 from bookie.core.records import Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.disk import Disk, File
+from bookie.storage.recycling import SPARE, Recycler
 
 _NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
 _UNFINISHED = ".new"
@@ -54,6 +55,8 @@ class SegmentFiles:
         self.disk = disk
         self.directory = directory
         self.instance = instance
+        self.recycler: Recycler | None = None
+        """Where files that are not needed any more go, and new ones come from, if anywhere."""
 
     def path(self, number: int) -> str:
         return f"{self.directory}/{number:016x}.journal"
@@ -64,9 +67,10 @@ class SegmentFiles:
         return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
 
     async def remove_unfinished(self) -> None:
-        """Remove what an interrupted ``create`` left."""
+        """Remove what an interrupted ``create`` left, and spares: nobody knows how far they are zeros."""
         for name in await self.disk.list_directory(self.directory):
-            if name.endswith(_UNFINISHED) and _NAME.match(name.removesuffix(_UNFINISHED)):
+            bare = name.removesuffix(_UNFINISHED).removesuffix(SPARE)
+            if bare != name and _NAME.match(bare):
                 await self.disk.unlink(f"{self.directory}/{name}")
 
     async def create(self, number: int, view: memoryview, nonce: bytes) -> Segment:
@@ -75,7 +79,12 @@ class SegmentFiles:
         unfinished = path + _UNFINISHED
         header = SegmentHeader(number=number, size=len(view), nonce=nonce, instance=self.instance)
         view[:SEGMENT_HEADER_BYTES] = header.encode()
-        file = await self.disk.create(unfinished, len(view))
+        spare = None if self.recycler is None else self.recycler.take_out(len(view))
+        if spare is None:
+            file = await self.disk.create(unfinished, len(view))
+        else:
+            unfinished = spare
+            file = await self.disk.open(spare, for_writing=True)
         try:
             await self.disk.write_sync(file, 0, view[:SEGMENT_HEADER_BYTES])
         finally:
@@ -93,7 +102,9 @@ class SegmentFiles:
         return Segment(SegmentImage(header.number, header.nonce, view), file)
 
     async def remove(self, number: int) -> None:
-        """Remove a segment's file, durably."""
+        """Remove a segment's file, durably, or let it become another's."""
+        if self.recycler is not None and await self.recycler.take_in(self.path(number)):
+            return
         await self.disk.unlink(self.path(number))
         await self.disk.sync_directory(self.directory)
 
