@@ -94,6 +94,14 @@ MUTANTS = (
         f"{_TEST_STORE}::test_a_session_outlives_a_server_that_is_killed_and_started_again",
     ),
     mutant(
+        "a_listing_shows_what_a_lagging_server_has",
+        "D27.4",
+        "ledgerlog/client/metadata.py",
+        "        await self._store.sync()\n        found: list[int] = []\n",
+        "        found: list[int] = []\n",
+        "tests/shells/test_client_rules.py::test_a_listing_is_not_that_of_a_replica_that_is_behind",
+    ),
+    mutant(
         "a_bookie_replaces_a_registration_without_proof",
         "D27.5",
         _REGISTRATION,

@@ -346,3 +346,24 @@ async def test_rule_14_a_conflict_is_settled_by_what_is_stored_and_not_by_a_repl
     newer = await others.set(path, recovering.encode(), version=version)
     mine = metadata.with_ensemble(0, ("b1", "b2", "b4"), b"mine")
     assert await registry.attempt(MetadataIntent(mine, version)) == (recovering, newer)
+
+
+class ListingStore(FaultyStore):
+    """Lists what a replica shows that has seen nothing yet, until ``sync``."""
+
+    is_behind = True
+
+    async def children(self, path: str) -> list[str]:
+        return [] if self.is_behind else await super().children(path)
+
+    async def sync(self) -> None:
+        self.is_behind = False
+        await super().sync()
+
+
+async def test_a_listing_is_not_that_of_a_replica_that_is_behind() -> None:
+    tree = MemoryTree()
+    registry = LedgerRegistry(FaultyStore(tree), SeededEnvironment("listing"))
+    metadata, _ = await registry.create(R332, ("b1", "b2", "b3"), {})
+    lagging = LedgerRegistry(ListingStore(tree), SeededEnvironment("listing elsewhere"))
+    assert await lagging.list() == [metadata.ledger_id]
