@@ -230,6 +230,36 @@ async def test_a_log_of_ledgers_goes_on_while_a_bookie_comes_back_empty(clock: M
             assert (await client.ledgers.verify(ledger_id)).unreadable == []
 
 
+async def test_after_a_power_failure_of_all_bookies_nothing_is_guessed_and_an_operator_decides(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3, config=UNSYNCED) as cluster, cluster.client() as client:
+        writer, _ = await opened(client)
+        flushed = [b"flushed %d" % number for number in range(10)]
+        for payload in flushed:
+            await writer.append(payload)
+        for bookie in cluster.bookies.values():
+            await bookie.node.engine.flush()
+        for number in range(10):
+            await writer.append(b"not flushed %d" % number)
+        for bookie in cluster.bookies.values():
+            await bookie.kill(session_s=0)
+        await cluster.start_all()
+        await trio.sleep(120)
+        metadata = await client.ledgers.metadata(writer.ledger_id)
+        assert not metadata.is_closed, "nobody knows where it ends"
+        for bookie in cluster.bookies.values():
+            assert bookie.node.engine.marks.now.denies_nothing(writer.ledger_id)
+        found = await client.ledgers.recover_accepting_loss(writer.ledger_id)
+        assert found.metadata.last_entry == 9
+        assert found.lost_from == 10
+        assert await client.contents(writer.ledger_id) == flushed
+        for bookie in cluster.bookies.values():
+            with trio.fail_after(300):
+                await bookie.node.repair.wait_done()
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == []
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_bookies_that_do_not_sync_entries_crash_one_at_a_time_and_nothing_acknowledged_is_lost(
     clock: MockClock, seed: int
