@@ -22,15 +22,13 @@ The bookie knows no client: who opens it hands in ``OpenPeers``, and that is ope
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
 
 from bookie.core.marks import Range
-from bookie.core.missing import Share, gaps, shares
 from bookie.storage.engine import Engine
 from ledgerlog.errors import (
     EntryCorrupt,
@@ -38,11 +36,10 @@ from ledgerlog.errors import (
     LedgerLogError,
     StorageError,
 )
-from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.wire.checksum import entry_digests
-from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, encode_add
+from ledgerlog.model.missing import Share, gaps, shares
+from ledgerlog.wire.entries import Entries, cut_to_frames, decode_entries_untrusted, encode_add
 from ledgerlog.wire.frame import Status, decode_frame_untrusted
 
 logger = logging.getLogger(__name__)
@@ -242,37 +239,17 @@ class LimboRepair:
         # Of a closed ledger the end is confirmed; of an open one all before its last fragment (rule 23).
         lac = share.last if metadata.last_entry is None else metadata.last_entry
         lafr = lac if metadata.replication.guaranteed else -1
-        for ids in _frames(found):
-            payloads = [found[entry_id] for entry_id in ids]
-            entries = Entries(
-                metadata.ledger_id,
-                compact_ids(ids),
-                array("I", map(len, payloads)),
-                entry_digests(metadata.ledger_id, ids, payloads),
-                b"".join(payloads),
-            )
+        for part in cut_to_frames(found):
+            entries = Entries.gather(metadata.ledger_id, part)
             raw = b"".join(encode_add(entries, lac=lac, lafr=lafr, key=metadata.key, recovery=True))
             frame = decode_frame_untrusted(memoryview(raw))
             await engine.wait_room()
             verdict = engine.add(frame, decode_entries_untrusted(frame))
             if isinstance(verdict, Status):
-                raise _Refused(f"a copy of entries {ids[0]}..{ids[-1]} is refused: {verdict.name}")
-            self.copied += len(ids)
-
-
-def _frames(found: dict[int, bytes]) -> Iterator[list[int]]:
-    """The ids in order, cut so that a frame holds each part."""
-    ids: list[int] = []
-    size = 0
-    for entry_id in sorted(found):
-        length = len(found[entry_id])
-        if ids and (size + length > FRAME_BYTES_TARGET or len(ids) == FRAME_ENTRIES_MAX):
-            yield ids
-            ids, size = [], 0
-        ids.append(entry_id)
-        size += length
-    if ids:
-        yield ids
+                raise _Refused(
+                    f"a copy of entries {entries.first}..{entries.last} is refused: {verdict.name}"
+                )
+            self.copied += len(part)
 
 
 def _complement(ledger_ids: list[int], through: int) -> list[Range]:

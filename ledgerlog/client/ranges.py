@@ -11,7 +11,7 @@ from ledgerlog.errors import BookieUnavailable, WireError
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
 from ledgerlog.net.connection import BookieConnection
 from ledgerlog.wire.entries import decode_entries_untrusted
-from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, Status
+from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, Status, decode_pairs_untrusted
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,18 @@ _NEGATIVES = {
 
 _ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
 """Errors in reading one entry: the reply is complete up to the one before it."""
+
+
+@attrs.frozen
+class Listing:
+    """Which entries a bookie's index names, from the one asked for on."""
+
+    pairs: list[tuple[int, int]]
+    """Growing ranges."""
+    through: int
+    """They are complete up to here; meaningful where there are any."""
+    negative: Negative
+    """What it means that an entry is not among them."""
 
 
 @attrs.frozen
@@ -91,3 +103,20 @@ async def read_range(
             return None
         negative = Negative.ABSENT  # The error is about the entry after ``through``.
     return RangeAnswer(found, through, negative or Negative.ABSENT, damaged)
+
+
+async def list_range(
+    connection: BookieConnection, ledger_id: int, *, first: int, timeout_s: float = REQUEST_TIMEOUT_S
+) -> Listing | None:
+    """Which entries of a ledger a bookie has, from ``first`` on, as far as one reply goes; the bytes are not
+    looked at. None where it did not answer, or cannot read its index: nothing is known then."""
+    try:
+        reply = await connection.request(Kind.LIST, timeout_s=timeout_s, ledger_id=ledger_id, first=first)
+        pairs = decode_pairs_untrusted(reply.body)
+    except (BookieUnavailable, WireError) as cause:
+        logger.debug("ledger=%d bookie=%s listing failed: %s", ledger_id, connection.bookie_id, cause)
+        return None
+    negative = _NEGATIVES.get(Status(reply.header.status))
+    if negative is None:
+        return None
+    return Listing(pairs, reply.header.argument, negative)

@@ -1,9 +1,11 @@
 """Choosing bookies for an ensemble, or replacements for some of its slots.
 
 Candidates come in an order of preference that the caller made (shuffled, with recently failed ones
-last). Copies are kept apart by label where the bookies carry labels: a candidate is preferred if no
-bookie already chosen shares its ``zone``, then its ``rack``, then its ``host``. Keeping apart is a
-preference and not a condition: a cluster on one host still works.
+last). Copies are kept apart: a candidate is preferred if no bookie already chosen shares its ``zone``, then
+its ``rack``, then its ``host``. These are labels that bookies carry. A rack belongs to its zone: racks of
+one name in two zones are two racks. A bookie without a ``host`` label is on the host of its address, so
+that copies lie on different machines where nobody has labelled anything. Keeping apart is a preference
+and not a condition: a cluster on one host still works.
 """
 
 from __future__ import annotations
@@ -49,8 +51,22 @@ def choose_bookies(
 
 
 def _clashes(candidate: BookieInfo, taken: Sequence[BookieInfo]) -> tuple[int, ...]:
-    """For each label, widest first: how many bookies already taken share it."""
+    """For each kind of place, widest first: how many bookies already taken share the candidate's."""
+    mine = _places(candidate)
+    theirs = [_places(info) for info in taken]
     return tuple(
-        sum(label in candidate.labels and info.labels.get(label) == candidate.labels[label] for info in taken)
-        for label in KEEP_APART
+        sum(place is not None and places[kind] == place for places in theirs)
+        for kind, place in enumerate(mine)
     )
+
+
+def _places(info: BookieInfo) -> tuple[object, ...]:
+    """Where a bookie is, in the kinds of ``KEEP_APART``; None where nobody says so."""
+    zone, rack, host = (info.labels.get(label) for label in KEEP_APART)
+    return zone, None if rack is None else (zone, rack), host or _host_of(info.address)
+
+
+def _host_of(address: str) -> str | None:
+    """The host of ``host:port``; None for the name of a bookie inside this process, which says nothing."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdigit() and host else None

@@ -12,6 +12,7 @@
     snapshots/HHHHHHHHHHHHHHHH      which ledgers hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and who has it
     elections/NAME/candidates/ID    a candidate (ephemeral)
+    repair/...                      what auto-recovery keeps: see ``model.repair``
 
 A log's name and its record are separate nodes so that a log that is deleted and made again is
 another node: a stale writer's compare-and-set meets NodeMissing, never an equal version by chance.
@@ -31,6 +32,15 @@ COOKIES = "cookies"
 LOG_NAMES = "logs"
 CURSORS = "cursors"
 
+REPAIR = "repair"
+REPAIR_SETTINGS = "repair/settings"
+REPAIR_TASKS = "repair/tasks"
+REPAIR_LOCKS = "repair/locks"
+REPAIR_WORKERS = "repair/workers"
+REPAIR_PROGRESS = "repair/progress"
+REPAIR_DRAINING = "repair/draining"
+REPAIR_AUDIT = "repair/audit"
+
 LEDGER_COUNTER = "ledger"
 LOG_COUNTER = "log"
 
@@ -48,6 +58,27 @@ def ledger_id_of(*components: str) -> int:
     if not 0 <= ledger_id <= LEDGER_ID_MAX or ledger_path(ledger_id) != path:
         raise ValueError(f"{path!r} is not the path of a ledger")
     return ledger_id
+
+
+def repair_task_path(ledger_id: int) -> str:
+    """Spread over a tree as the ledgers are."""
+    return f"{REPAIR_TASKS}/{ledger_path(ledger_id).removeprefix(LEDGERS + '/')}"
+
+
+def repair_lock_path(ledger_id: int) -> str:
+    return f"{REPAIR_LOCKS}/{ledger_id:016x}"
+
+
+def repair_worker_path(token: str) -> str:
+    return f"{REPAIR_WORKERS}/{token}"
+
+
+def repair_progress_path(token: str) -> str:
+    return f"{REPAIR_PROGRESS}/{token}"
+
+
+def draining_path(bookie_id: BookieId) -> str:
+    return f"{REPAIR_DRAINING}/{bookie_id}"
 
 
 def writable_path(bookie_id: BookieId) -> str:

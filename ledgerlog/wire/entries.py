@@ -11,10 +11,10 @@ import functools
 import itertools
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ledgerlog.errors import WireError
-from ledgerlog.limits import ENTRY_BYTES_MAX
+from ledgerlog.limits import ENTRY_BYTES_MAX, FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX
 from ledgerlog.wire.checksum import entry_digests, u32_array, u32_bytes
 from ledgerlog.wire.frame import HEADER_BYTES, RECOVERY, SPARSE, Frame, Kind, encode_head
 
@@ -48,6 +48,18 @@ class Entries:
         return cls(
             ledger_id,
             ids,
+            array("I", map(len, payloads)),
+            entry_digests(ledger_id, ids, payloads),
+            b"".join(payloads),
+        )
+
+    @classmethod
+    def gather(cls, ledger_id: int, found: Mapping[int, bytes]) -> Entries:
+        """Entries with any ids, in growing order, with their digests computed: what a copy carries."""
+        ids, payloads = list(found), list(found.values())
+        return cls(
+            ledger_id,
+            compact_ids(ids),
             array("I", map(len, payloads)),
             entry_digests(ledger_id, ids, payloads),
             b"".join(payloads),
@@ -97,6 +109,21 @@ class Entries:
     @property
     def flags(self) -> int:
         return 0 if isinstance(self.ids, range) else SPARSE
+
+
+def cut_to_frames(found: Mapping[int, bytes]) -> Iterator[dict[int, bytes]]:
+    """Payloads by entry id, in the order of the ids, cut so that a frame holds each part."""
+    part: dict[int, bytes] = {}
+    size = 0
+    for entry_id in sorted(found):
+        payload = found[entry_id]
+        if part and (size + len(payload) > FRAME_BYTES_TARGET or len(part) == FRAME_ENTRIES_MAX):
+            yield part
+            part, size = {}, 0
+        part[entry_id] = payload
+        size += len(payload)
+    if part:
+        yield part
 
 
 def compact_ids(ids: list[int]) -> Sequence[int]:

@@ -75,7 +75,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election"),
     # The same without await, for threads that have no event loop.
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.cluster"),
-    "ledgerlog.autorecovery": BELOW_TOOLS,
+    # The auditor is elected.
+    "ledgerlog.autorecovery": (*BELOW_LOG, "ledgerlog.election"),
     "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster"),
     # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
     "ledgerlog.embedded": (*FROM_BOOKIE, "ledgerlog.net.local", *BOOKIE),

@@ -94,3 +94,21 @@ def test_the_complaint_says_how_many_are_needed_and_who_was_not_counted() -> Non
 def test_the_choice_depends_on_nothing_but_its_arguments() -> None:
     for order in itertools.permutations(FOUR):
         assert choose_bookies(order, 2) == [info.bookie_id for info in order[:2]]
+
+
+def test_racks_of_one_name_in_two_zones_are_two_racks() -> None:
+    beside = [bookie("b9", zone="z1", rack="r1")]
+    candidates = [bookie("b0", zone="z1", rack="r2"), bookie("b1", zone="z2", rack="r1")]
+    assert choose_bookies(candidates, 1, beside=beside) == ["b1"]
+    third = [*beside, bookie("b1", zone="z2", rack="r1")]
+    more = [bookie("b3", zone="z1", rack="r1"), bookie("b4", zone="z1", rack="r2")]
+    assert choose_bookies(more, 1, beside=third) == ["b4"]
+
+
+def test_without_labels_copies_are_kept_on_different_machines_by_their_addresses() -> None:
+    def at(name: str, address: str) -> BookieInfo:
+        return BookieInfo(bookie_id=name, address=address, instance="i")
+
+    candidates = [at("b0", "host-a:1"), at("b1", "host-a:2"), at("b2", "host-b:1"), at("b3", "in-process")]
+    assert choose_bookies(candidates, 3) == ["b0", "b2", "b3"]
+    assert choose_bookies(candidates, 1, beside=[at("b9", "host-a:9")]) == ["b2"]

@@ -6,8 +6,8 @@ import random
 
 import attrs
 
-from bookie.core.missing import Share, gaps, shares
 from ledgerlog.model.ledger import Fragment, LedgerState
+from ledgerlog.model.missing import Share, gaps, shares
 from ledgerlog.model.quorum import Replication
 from tests.cores import bookies, new_metadata
 

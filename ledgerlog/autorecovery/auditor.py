@@ -1,0 +1,299 @@
+"""The auditor: finds what is under-replicated and makes tasks of it (rules 22 and 24). It repairs nothing.
+
+One of the auto-recovery processes is the auditor, by an election; when it dies another one is. While it
+leads:
+
+    registrations   watched. Who is not there is absent; after the delay, lost (``core.audit.Absences``)
+    metadata        all of it is gone over at the start, when a bookie is lost or to be drained, and from time
+                    to time: each ledger that names a lost or drained bookie gets a task
+    entries         from time to time bookies are asked for what they should have (``checking``)
+
+**At its start it compares everything** (rule 22): a bookie may have been lost while nobody led, and nothing
+of that is heard any more. It knows bookies by their cookies, by their registrations and by what metadata
+names, so one that was never seen alive counts as well.
+
+**Every conclusion is drawn from a fresh look**, behind a sync, never from a view that is kept up by
+watching: a view that lags would call a bookie lost that has long been back. A deposed auditor that has not
+noticed may make a task more; tasks are hints, and who works on one looks for himself.
+
+**Between two passes** a ledger can come to name a lost bookie only by a writer that had chosen it before;
+that writer replaces it. What it leaves when it dies is found by the next pass. """
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+
+import attrs
+import trio
+
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.checking import CheckPace, LedgerFaults, check_ledger
+from ledgerlog.autorecovery.copying import Copying
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.core.audit import Absences, named_bookies
+from ledgerlog.election.election import Election
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.layout import BOOKIES, REPAIR_DRAINING, REPAIR_SETTINGS
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.repair import AuditRecord, RepairSettings
+
+__all__ = ["AUDITOR_ELECTION", "Auditor", "Pass", "check_entries", "pass_over_metadata"]
+
+AUDITOR_ELECTION = "ledgerlog.auditor"
+"""The name of the election."""
+
+_LEDGERS_AT_ONCE = 8
+_LOOK_S = 30.0
+"""It looks so often, whatever it hears."""
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Pass:
+    """What a pass over all metadata found."""
+
+    ledgers: int
+    affected: dict[int, tuple[BookieId, ...]]
+    """The ledgers that name any of the bookies that were looked for, and which."""
+    named: frozenset[BookieId]
+    """All bookies that any ledger names."""
+    damaged: tuple[int, ...]
+    """Ledgers whose metadata cannot be read."""
+
+
+async def pass_over_metadata(client: LedgerClient, gone: Collection[BookieId]) -> Pass:
+    """Which ledgers name any of these bookies. MetadataUnavailable."""
+    registry = LedgerRegistry(client.store, client.environment)
+    await client.store.sync()
+    ledgers = await registry.list()
+    affected: dict[int, tuple[BookieId, ...]] = {}
+    named: set[BookieId] = set()
+    damaged: list[int] = []
+
+    async def look(ledger_id: int) -> None:
+        try:
+            found = await registry.find(ledger_id)
+        except MetadataCorrupt as damage:
+            logger.error("ledger=%d cannot be looked after: %s", ledger_id, damage)
+            damaged.append(ledger_id)
+            return
+        if found is not None:
+            names = named_bookies(found[0])
+            named.update(names)
+            hit = tuple(sorted(names.intersection(gone)))
+            if hit:
+                affected[ledger_id] = hit
+
+    await _for_each(ledgers, look)
+    return Pass(len(ledgers), dict(sorted(affected.items())), frozenset(named), tuple(sorted(damaged)))
+
+
+async def check_entries(
+    client: LedgerClient,
+    copying: Copying,
+    *,
+    check_all: bool,
+    per_s: int,
+    on_fault: Callable[[int, LedgerFaults], Awaitable[None]],
+) -> int:
+    """Ask bookies for what they should have of every ledger; how many ledgers were looked at.
+    MetadataUnavailable."""
+    registry = LedgerRegistry(client.store, client.environment)
+    ledgers = await registry.list()
+    pace = CheckPace(per_s)
+
+    async def look(ledger_id: int) -> None:
+        try:
+            faults = await check_ledger(client, copying, ledger_id, check_all=check_all, pace=pace)
+        except MetadataCorrupt as damage:
+            logger.error("ledger=%d cannot be checked: %s", ledger_id, damage)
+            return
+        if not faults.is_clean:
+            await on_fault(ledger_id, faults)
+
+    await _for_each(ledgers, look)
+    return len(ledgers)
+
+
+async def _for_each(ledgers: list[int], look: Callable[[int], Awaitable[None]]) -> None:
+    waiting = iter(ledgers)
+    failure: LedgerLogError | None = None
+
+    async def work(nursery: trio.Nursery) -> None:
+        nonlocal failure
+        for ledger_id in waiting:
+            try:
+                await look(ledger_id)
+            except LedgerLogError as error:
+                failure = failure or error
+                nursery.cancel_scope.cancel()
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(_LEDGERS_AT_ONCE, len(ledgers))):
+            nursery.start_soon(work, nursery)
+    if failure is not None:
+        raise failure
+
+
+class Auditor:
+    """One process's part in it: a candidate, and the auditor while it leads. ``run`` is its task."""
+
+    def __init__(self, client: LedgerClient, copying: Copying, *, name: str) -> None:
+        self.name = name
+        self.is_leading = False
+        self._client = client
+        self._copying = copying
+        self._board = Board(client)
+        self._wake = trio.Event()
+        self._record = AuditRecord()
+
+    async def run(self) -> None:
+        """Stand, lead, stand again, until cancelled."""
+        election = Election(self._client, AUDITOR_ELECTION, candidate=self.name)
+        while True:
+            try:
+                async with election.leadership():
+                    self.is_leading = True
+                    await self._lead()
+            except LedgerLogError as trouble:
+                logger.warning("auditor=%s steps down: %s", self.name, trouble)
+            finally:
+                self.is_leading = False
+            await trio.sleep(RECONNECT_DELAY_MAX_S)
+
+    async def _lead(self) -> None:
+        """Audit until cancelled. Raises what the store raises: it is somebody else's turn then, or ours
+        again, from the start."""
+        self._record = attrs.evolve(await self._board.audit_record() or AuditRecord(), auditor=self.name)
+        failure: LedgerLogError | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def part(task: Callable[[], Awaitable[None]]) -> None:
+                nonlocal failure
+                try:
+                    await task()
+                except LedgerLogError as error:
+                    failure = failure or error
+                    nursery.cancel_scope.cancel()
+
+            for path in (BOOKIES, REPAIR_SETTINGS, REPAIR_DRAINING):
+                nursery.start_soon(part, partial(self._listen, path))
+            nursery.start_soon(part, self._watch_bookies)
+            nursery.start_soon(part, self._check_entries)
+        if failure is not None:
+            raise failure
+
+    async def _listen(self, path: str) -> None:
+        async with self._client.store.watch(path) as watch:
+            while True:
+                self._wake.set()
+                await watch.wait()
+
+    # --- bookies and metadata -------------------------------------------------------------------
+
+    async def _watch_bookies(self) -> None:
+        absences = Absences()
+        named: frozenset[BookieId] = frozenset()
+        audited: frozenset[BookieId] | None = None
+        """The lost and drained bookies that the last pass looked for; None before the first."""
+        next_pass_at = trio.current_time()
+        while True:
+            self._wake = trio.Event()
+            settings = await self._board.settings()
+            draining = frozenset(await self._board.draining())
+            registered = await self._board.registered()
+            now, delay_s = trio.current_time(), settings.lost_after_ms / 1000
+            absences.look({*named, *await self._board.known()} - registered.keys(), now)
+            lost = absences.lost(now, delay_s)
+            gone = lost | draining
+            if audited is not None:
+                audited &= gone  # Who came back is looked for again when it is lost again.
+            next_pass_at = min(next_pass_at, now + settings.bookie_check_ms / 1000)
+            if audited is None or not gone <= audited or now >= next_pass_at:
+                found = await self._pass(lost, gone)
+                is_news = not found.named <= {*named, *registered}
+                named, audited = found.named, gone
+                next_pass_at = trio.current_time() + settings.bookie_check_ms / 1000
+                if is_news:
+                    continue  # Metadata names bookies of which nothing was known: they are absent, too.
+            await self._say_absences(absences)
+            wake_at = min(next_pass_at, now + _LOOK_S, absences.next_lost_at(now, delay_s) or now + _LOOK_S)
+            with trio.move_on_at(wake_at):
+                await self._wake.wait()
+
+    async def _pass(self, lost: frozenset[BookieId], gone: frozenset[BookieId]) -> Pass:
+        found = await pass_over_metadata(self._client, gone)
+        made = 0
+        for ledger_id, hit in found.affected.items():
+            made += await self._board.post(ledger_id, lost=hit)
+        if gone:
+            logger.info(
+                "auditor=%s: lost=%s drained=%s affected=%d new tasks=%d of ledgers=%d",
+                self.name,
+                ",".join(sorted(lost)) or "none",
+                ",".join(sorted(gone - lost)) or "none",
+                len(found.affected),
+                made,
+                found.ledgers,
+            )
+        self._record = attrs.evolve(
+            self._record,
+            metadata_at_ms=self._client.environment.now_ms(),
+            ledgers=found.ledgers,
+            affected=len(found.affected),
+        )
+        await self._board.say_audit(self._record)
+        return found
+
+    async def _say_absences(self, absences: Absences) -> None:
+        now, now_ms = trio.current_time(), self._client.environment.now_ms()
+        absent = {
+            bookie: self._record.absent.get(bookie, now_ms - round(1000 * (now - since)))
+            for bookie, since in absences.since().items()
+        }
+        if absent != self._record.absent:
+            self._record = attrs.evolve(self._record, absent=absent)
+            await self._board.say_audit(self._record)
+
+    # --- entries ----------------------------------------------------------------------------------
+
+    async def _check_entries(self) -> None:
+        while True:
+            settings = await self._board.settings()
+            if settings.entry_check_ms and self._check_is_due(settings):
+                await self._check_once(settings)
+            await trio.sleep(min(_LOOK_S, max(settings.entry_check_ms, 1000) / 1000))
+
+    def _check_is_due(self, settings: RepairSettings) -> bool:
+        # By the wall clock, so that a check a day is one a day however often the auditor changes. A clock
+        # that goes back makes it late by as much at most.
+        since_ms = self._client.environment.now_ms() - self._record.entries_at_ms
+        return since_ms >= settings.entry_check_ms or since_ms < 0
+
+    async def _check_once(self, settings: RepairSettings) -> None:
+        async def on_fault(ledger_id: int, faults: LedgerFaults) -> None:
+            logger.warning(
+                "auditor=%s: ledger=%d incomplete on=%s damaged on=%s",
+                self.name,
+                ledger_id,
+                ",".join(faults.incomplete) or "none",
+                ",".join(faults.damaged) or "none",
+            )
+            await self._board.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
+
+        await check_entries(
+            self._client,
+            self._copying,
+            check_all=settings.check_all,
+            per_s=settings.checks_per_s,
+            on_fault=on_fault,
+        )
+        self._record = attrs.evolve(self._record, entries_at_ms=self._client.environment.now_ms())
+        await self._board.say_audit(self._record)

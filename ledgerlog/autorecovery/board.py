@@ -1,0 +1,371 @@
+"""The board in the metadata store that auto-recovery works by: tasks, locks, settings, drained bookies.
+
+``model.repair`` has the records and where they lie; here is how they change. Every write is a compare-and-set
+and is settled by reading, and nothing here decides what is to be repaired.
+
+**A task's life (rule 22).** Whoever finds something wrong with a ledger *posts* it: a new task, or what he
+found added to the one that is there, which changes its version. A worker takes the lock, and only then reads
+the task. It works, and *removes* the task at the version that it read: what was added meanwhile stays, to be
+looked at next. It lets go of the lock after that, and never before, so nobody starts on a task that is done.
+
+**Versions come back** where a node is deleted and made again (``meta.store``), and tasks are. A worker that
+was cut off while it worked, and whose lock went to another one with its session, could then remove a task
+that was made after the other one's work and that nobody has looked at. So removal is a transaction that also
+checks the worker's own node. That is ephemeral and at a path that is never used twice: it is there exactly
+as long as the worker's session is, and so is the lock. While both are there nobody else can have removed the
+task.
+
+**Locks** are ephemeral: those of a process that died go with its session. The value is the worker's token, by
+which a lost answer to a lock is settled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection
+
+import attrs
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.errors import InvalidArgument, MetadataOutcomeUnknown, MetadataUnavailable
+from ledgerlog.meta.store import (
+    Check,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NodeMissing,
+    VersionConflict,
+)
+from ledgerlog.model.bookie import BookieInfo, Cookie
+from ledgerlog.model.ids import BookieId, check_bookie_id
+from ledgerlog.model.layout import (
+    COOKIES,
+    READ_ONLY_BOOKIES,
+    REPAIR_AUDIT,
+    REPAIR_DRAINING,
+    REPAIR_LOCKS,
+    REPAIR_SETTINGS,
+    REPAIR_TASKS,
+    REPAIR_WORKERS,
+    WRITABLE_BOOKIES,
+    cookie_path,
+    draining_path,
+    ledger_id_of,
+    read_only_path,
+    repair_lock_path,
+    repair_progress_path,
+    repair_task_path,
+    repair_worker_path,
+    writable_path,
+)
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.repair import AuditRecord, Draining, RepairSettings, RepairTask, WorkerProgress
+
+__all__ = ["Board", "WorkerKey"]
+
+_ATTEMPTS_MAX = 16
+"""A node that changes so often between a look and a write is somebody's fault."""
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class WorkerKey:
+    """A worker's own node: there as long as its session."""
+
+    token: str
+    version: int
+
+
+class Board:
+    """One process's view of the board. Every method may raise MetadataUnavailable, and SessionExpired where
+    it makes an ephemeral node."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self._store: MetadataStore = client.store
+        self._environment = client.environment
+
+    # --- settings -----------------------------------------------------------------------------
+
+    async def settings(self) -> RepairSettings:
+        """What holds now. MetadataCorrupt."""
+        node = await self._store.get(REPAIR_SETTINGS)
+        return RepairSettings() if node is None else RepairSettings.decode_untrusted(node.value)
+
+    async def change_settings(self, change: Callable[[RepairSettings], RepairSettings]) -> RepairSettings:
+        """Replace the settings by ``change`` of them, which may be called several times; the new ones."""
+        for _ in range(_ATTEMPTS_MAX):
+            await self._store.sync()
+            node = await self._store.get(REPAIR_SETTINGS)
+            now = RepairSettings() if node is None else RepairSettings.decode_untrusted(node.value)
+            wanted = change(now)
+            if wanted == now and node is not None:
+                return wanted
+            try:
+                if node is None:
+                    await self._store.create(REPAIR_SETTINGS, wanted.encode())
+                else:
+                    await self._store.set(REPAIR_SETTINGS, wanted.encode(), version=node.version)
+                return wanted
+            except (NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown):
+                continue
+        raise MetadataUnavailable("the settings of repair change all the time")
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    async def tasks(self) -> list[int]:
+        """The ledgers that have a task, growing."""
+        store, found = self._store, list[int]()
+        for high in await store.children(REPAIR_TASKS):
+            for middle in await store.children(f"{REPAIR_TASKS}/{high}"):
+                for low in await store.children(f"{REPAIR_TASKS}/{high}/{middle}"):
+                    try:
+                        found.append(ledger_id_of(high, middle, low))
+                    except ValueError:
+                        logger.warning(
+                            "%s is not the path of a task", f"{REPAIR_TASKS}/{high}/{middle}/{low}"
+                        )
+        return found
+
+    async def task(self, ledger_id: int) -> tuple[RepairTask, int] | None:
+        """A ledger's task and its version, None where it has none. MetadataCorrupt."""
+        node = await self._store.get(repair_task_path(ledger_id))
+        if node is None:
+            return None
+        return RepairTask.decode_untrusted(node.value, ledger_id), node.version
+
+    async def post(
+        self,
+        ledger_id: int,
+        *,
+        lost: Collection[BookieId] = (),
+        damaged: Collection[BookieId] = (),
+        incomplete: Collection[BookieId] = (),
+    ) -> bool:
+        """See to it that the ledger has a task that names all of these; whether anything was written."""
+        path = repair_task_path(ledger_id)
+        for _ in range(_ATTEMPTS_MAX):
+            found = await self.task(ledger_id)
+            base = (
+                RepairTask(ledger_id=ledger_id, made_at_ms=self._environment.now_ms())
+                if found is None
+                else found[0]
+            )
+            wanted = base.merged(lost=lost, damaged=damaged, incomplete=incomplete)
+            if found is not None and wanted == base:
+                return False
+            try:
+                if found is None:
+                    await self._store.create(path, wanted.encode())
+                else:
+                    await self._store.set(path, wanted.encode(), version=found[1])
+                return True
+            except (NodeExists, NodeMissing, VersionConflict):
+                continue
+            except MetadataOutcomeUnknown:
+                await self._store.sync()
+        raise MetadataUnavailable(f"the repair task of ledger {ledger_id} changes all the time")
+
+    async def note(self, task: RepairTask, version: int, why: str | None) -> int | None:
+        """Write down what keeps a task from being done; its new version, None if it was changed meanwhile."""
+        wanted = task.troubled(why)
+        if wanted == task:
+            return version
+        try:
+            return await self._store.set(repair_task_path(task.ledger_id), wanted.encode(), version=version)
+        except (NodeMissing, VersionConflict):
+            return None
+
+    async def remove(self, ledger_id: int, version: int, worker: WorkerKey) -> bool:
+        """Remove a task at the version that was read; whether it is gone.
+
+        False: it was changed meanwhile, or the worker's session is over and its lock with it."""
+        path = repair_task_path(ledger_id)
+        try:
+            await self._store.transaction(
+                (Check(repair_worker_path(worker.token), worker.version), Delete(path, version))
+            )
+        except (NodeMissing, VersionConflict):
+            return False
+        except MetadataOutcomeUnknown:
+            await self._store.sync()
+            return await self._store.get(path) is None
+        return True
+
+    # --- locks and workers --------------------------------------------------------------------
+
+    async def register_worker(self) -> WorkerKey:
+        """Be a worker for as long as the session lives."""
+        token = self._environment.new_token().hex()
+        # Where the answer is lost the node, if it was made, is nobody's, and goes with the session.
+        version = await self._store.create(repair_worker_path(token), b"", ephemeral=True)
+        return WorkerKey(token, version)
+
+    async def unregister_worker(self, worker: WorkerKey) -> None:
+        """Be none any more; locks should have been let go of."""
+        for path in (repair_progress_path(worker.token), repair_worker_path(worker.token)):
+            with contextlib.suppress(NodeMissing):
+                await self._store.delete(path)
+
+    async def say_progress(self, worker: WorkerKey, progress: WorkerProgress) -> None:
+        """Let people see what a worker does."""
+        path = repair_progress_path(worker.token)
+        node = await self._store.get(path)
+        with contextlib.suppress(NodeExists, NodeMissing, VersionConflict):  # Nobody else writes it: a race
+            if node is None:  # with the end of the session.
+                await self._store.create(path, progress.encode(), ephemeral=True)
+            elif node.value != progress.encode():
+                await self._store.set(path, progress.encode(), version=node.version)
+
+    async def workers(self) -> dict[str, WorkerProgress]:
+        """What the workers that live say of themselves, by token."""
+        found: dict[str, WorkerProgress] = {}
+        for token in await self._store.children(REPAIR_WORKERS):
+            node = await self._store.get(repair_progress_path(token))
+            if node is not None:
+                found[token] = WorkerProgress.decode_untrusted(node.value)
+        return found
+
+    async def lock(self, ledger_id: int, worker: WorkerKey) -> bool:
+        """Take a ledger into one's hands; False where somebody has it."""
+        path = repair_lock_path(ledger_id)
+        try:
+            await self._store.create(path, worker.token.encode(), ephemeral=True)
+        except NodeExists:
+            return False
+        except MetadataOutcomeUnknown:
+            await self._store.sync()
+            node = await self._store.get(path)
+            return node is not None and node.value == worker.token.encode()
+        return True
+
+    async def unlock(self, ledger_id: int, worker: WorkerKey) -> None:
+        """Let go of it. What is not the worker's lock is left alone."""
+        path = repair_lock_path(ledger_id)
+        node = await self._store.get(path)
+        if node is None or node.value != worker.token.encode():
+            return
+        with contextlib.suppress(NodeMissing, VersionConflict):  # It went with its session.
+            await self._store.delete(path, version=node.version)
+
+    async def locks(self) -> dict[int, str]:
+        """Which ledgers are in whose hands: tokens of workers."""
+        found: dict[int, str] = {}
+        for name in await self._store.children(REPAIR_LOCKS):
+            node = await self._store.get(f"{REPAIR_LOCKS}/{name}")
+            if node is not None:
+                found[int(name, 16)] = node.value.decode(errors="replace")
+        return found
+
+    # --- bookies ------------------------------------------------------------------------------
+
+    async def registered(self) -> dict[BookieId, BookieInfo]:
+        """Every bookie that is registered, as of now and not of a replica that is behind. One that moves
+        between the two lists while they are read is seen: the first is read again."""
+        await self._store.sync()
+        found: dict[BookieId, BookieInfo] = {}
+        for path in (READ_ONLY_BOOKIES, WRITABLE_BOOKIES, READ_ONLY_BOOKIES):
+            for bookie_id in await self._store.children(path):
+                if bookie_id in found:
+                    continue
+                node = await self._store.get(f"{path}/{bookie_id}")
+                if node is None:
+                    continue
+                try:
+                    found[bookie_id] = BookieInfo.decode_untrusted(node.value, bookie_id)
+                except MetadataCorrupt as cause:
+                    # Damaged, and there: it is not for repair to conclude that its bookie is gone.
+                    logger.warning("bookie=%s: %s", bookie_id, cause)
+                    found[bookie_id] = BookieInfo(bookie_id, "", "")
+        return found
+
+    async def is_registered(self, bookie_id: BookieId) -> bool:
+        """Whether it serves, by the store."""
+        read_only, writable = read_only_path(bookie_id), writable_path(bookie_id)
+        for path in (read_only, writable, read_only):  # It may move between two looks.
+            if await self._store.get(path) is not None:
+                return True
+        return False
+
+    async def known(self) -> list[BookieId]:
+        """Every bookie that ever served the cluster and was not decommissioned."""
+        return await self._store.children(COOKIES)
+
+    async def cookie(self, bookie_id: BookieId) -> tuple[Cookie, int] | None:
+        """A bookie's cookie and its version. MetadataCorrupt."""
+        node = await self._store.get(cookie_path(bookie_id))
+        return None if node is None else (Cookie.decode_untrusted(node.value, bookie_id), node.version)
+
+    async def draining(self) -> dict[BookieId, Draining]:
+        """The bookies that are to hold nothing any more. One whose data was formatted anew since then is
+        another bookie and not among them."""
+        found: dict[BookieId, Draining] = {}
+        for bookie_id in await self._store.children(REPAIR_DRAINING):
+            node = await self._store.get(draining_path(bookie_id))
+            cookie = await self.cookie(check_bookie_id(bookie_id))
+            if node is None:
+                continue
+            draining = Draining.decode_untrusted(node.value, bookie_id)
+            if cookie is None or cookie[0].instance == draining.instance:
+                found[bookie_id] = draining
+        return found
+
+    async def drain(self, bookie_id: BookieId) -> Draining:
+        """Ask for a bookie to be emptied. InvalidArgument where nobody knows it."""
+        cookie = await self.cookie(bookie_id)
+        if cookie is None:
+            raise InvalidArgument(f"no bookie {bookie_id} ever served this cluster, or it was decommissioned")
+        wanted = Draining(
+            bookie_id=bookie_id, instance=cookie[0].instance, asked_at_ms=self._environment.now_ms()
+        )
+        path = draining_path(bookie_id)
+        for _ in range(_ATTEMPTS_MAX):
+            node = await self._store.get(path)
+            with contextlib.suppress(NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown):
+                if node is None:
+                    await self._store.create(path, wanted.encode())
+                    return wanted
+                there = Draining.decode_untrusted(node.value, bookie_id)
+                if there.instance == wanted.instance:
+                    return there
+                await self._store.set(path, wanted.encode(), version=node.version)
+                return wanted
+            await self._store.sync()
+        raise MetadataUnavailable(f"the draining of bookie {bookie_id} changes all the time")
+
+    async def keep(self, bookie_id: BookieId) -> bool:
+        """Take back that a bookie is to be emptied; whether it was."""
+        try:
+            await self._store.delete(draining_path(bookie_id))
+        except NodeMissing:
+            return False
+        except MetadataOutcomeUnknown:
+            await self._store.sync()
+            if await self._store.get(draining_path(bookie_id)) is not None:
+                raise
+        return True
+
+    async def forget_cookie(self, draining: Draining) -> None:
+        """Remove the cookie of a bookie that was emptied: its directory is not served any more."""
+        cookie = await self.cookie(draining.bookie_id)
+        if cookie is None or cookie[0].instance != draining.instance:
+            return
+        with contextlib.suppress(NodeMissing):
+            await self._store.delete(cookie_path(draining.bookie_id), version=cookie[1])
+
+    # --- the auditor's word -------------------------------------------------------------------
+
+    async def audit_record(self) -> AuditRecord | None:
+        """What the auditor saw last, None before the first. MetadataCorrupt."""
+        node = await self._store.get(REPAIR_AUDIT)
+        return None if node is None else AuditRecord.decode_untrusted(node.value)
+
+    async def say_audit(self, record: AuditRecord) -> None:
+        """Write it. A record that another auditor writes at the same time may win."""
+        node = await self._store.get(REPAIR_AUDIT)
+        with contextlib.suppress(NodeExists, NodeMissing, VersionConflict):
+            if node is None:
+                await self._store.create(REPAIR_AUDIT, record.encode())
+            elif node.value != record.encode():
+                await self._store.set(REPAIR_AUDIT, record.encode(), version=node.version)

@@ -1,0 +1,312 @@
+"""Moving entries from bookies that have them to one that should: the shell around ``core.repair``.
+
+Entries are read as any reader reads them, checked against their writer's digests, and sent on as recovery
+adds, which pass the fence. A copy counts when the bookie has answered that it is durable. All copying of one
+process goes through one ``Pacer``, so its rate holds however many ledgers are in work; who copies faster than
+it waits with the copy in his hand, and no more is read meanwhile than ``core.repair.COPY_BYTES``.
+
+Two kinds of work:
+
+    repair_fragment   another bookie gets what lost ones held, and is named instead
+    fill              a bookie that lives gets what it should have had: nothing is renamed
+
+**Acknowledgements** come in the order of the adds on a connection (``net.adds``), several merged into one
+where their ids follow each other. So the copies that are on their way to one bookie are a queue, and an
+answer takes from its front. A bookie that is lost, or refuses, fails all that it has not confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import trio
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.client.peers import LedgerPeers
+from ledgerlog.client.ranges import list_range, read_range
+from ledgerlog.core.pace import TokenBucket
+from ledgerlog.core.reader import RangeAsk
+from ledgerlog.core.recovery import Negative
+from ledgerlog.core.repair import Copy, FragmentRepair
+from ledgerlog.errors import BookieUnavailable, EntryCorrupt, EntryNotFound, LedgerLogError
+from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S
+from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.missing import Share, gaps
+from ledgerlog.wire.entries import Entries, cut_to_frames, encode_add
+from ledgerlog.wire.frame import Status
+
+__all__ = ["Copying", "Missing", "Pacer"]
+
+_FILL_ENTRIES = 4096
+"""Entries that one read for a hole goes over."""
+
+_ANSWER_S = CONNECT_TIMEOUT_S + HANDSHAKE_TIMEOUT_S + ADD_TIMEOUT_S
+"""A bookie that confirms nothing for so long while copies wait for it has failed."""
+
+logger = logging.getLogger(__name__)
+
+Missing = list[tuple[int, int]]
+"""Ranges of entry ids, growing."""
+
+
+class Pacer:
+    """One process's bound on the bytes that it copies in a second, and the switch that holds it."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bucket = TokenBucket(bytes_per_s, trio.current_time())
+        self._resumed = trio.Event()
+        self._resumed.set()
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._resumed.is_set()
+
+    def set(self, *, bytes_per_s: int, paused: bool) -> None:
+        """What holds from now on."""
+        if bytes_per_s != self._bucket.rate:
+            self._bucket.change_rate(bytes_per_s, trio.current_time())
+        if paused and self._resumed.is_set():
+            self._resumed = trio.Event()
+        elif not paused:
+            self._resumed.set()
+
+    async def wait_resumed(self) -> None:
+        """Return while it is not paused."""
+        await self._resumed.wait()
+
+    async def pass_through(self, byte_count: int) -> None:
+        """Return when so many bytes may go out."""
+        while True:
+            await self._resumed.wait()
+            delay_s = self._bucket.delay(trio.current_time())
+            if delay_s <= 0:
+                self._bucket.spend(byte_count, trio.current_time())
+                return
+            await trio.sleep(delay_s)
+
+
+class _Target:
+    """The copies that are on their way to one bookie (``net.adds.AddSink``)."""
+
+    def __init__(self, client: LedgerClient, metadata: LedgerMetadata, bookie: BookieId) -> None:
+        self.bookie = bookie
+        self.failure: str | None = None
+        self._ledger_id = metadata.ledger_id
+        self._key = metadata.key
+        self._connection = client.pool.connection(bookie)
+        self._quarantine = partial(client.bookies.quarantine, bookie)
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._changed = trio.Event()
+        self._connection.attach(self)
+
+    def close(self) -> None:
+        self._connection.detach(self)
+
+    async def store(self, entries: Mapping[int, bytes], *, lac: int) -> None:
+        """Have entries, in growing order, stored durably. BookieUnavailable."""
+        ids = list(entries)
+        first, last = ids[0], ids[-1]
+        await self._wait(lambda: self._connection.is_connected)
+        built = Entries.gather(self._ledger_id, entries)
+        # The LAFR is not known here (rule 23).
+        frame = encode_add(built, lac=lac, lafr=NO_ENTRY, key=self._key, recovery=True)
+        item = (first, last)
+        self._waiting.append(item)
+        self._connection.send_add(frame, self, first, last)
+        await self._wait(lambda: item not in self._waiting)
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        with trio.move_on_after(_ANSWER_S):
+            while self.failure is None and not condition():
+                await self._changed.wait()
+        if self.failure is None and not condition():
+            self._fail(f"no answer within {_ANSWER_S:g} s")
+        if self.failure is not None:
+            raise BookieUnavailable(f"bookie {self.bookie}: {self.failure}")
+
+    def _fail(self, why: str) -> None:
+        self.failure = self.failure or why
+        self._quarantine()
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    # --- AddSink ------------------------------------------------------------------------------
+
+    def on_add_ok(self, bookie_id: BookieId, first: int, last: int) -> None:
+        while True:
+            begin, end = self._waiting.popleft()
+            assert begin == first, "acknowledgements come in the order of the adds"
+            if end == last:
+                break
+            first = end + 1
+        self._tell()
+
+    def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status) -> None:
+        # What follows it is not confirmed either, as far as anybody here goes by it.
+        self._waiting.remove((first, last))
+        self._fail(f"it refuses copies of ledger {self._ledger_id}: {status.name}")
+
+    def on_bookie_lost(self, bookie_id: BookieId, why: str) -> None:
+        self._fail(why)
+
+    def on_bookie_connected(self, bookie_id: BookieId) -> None:
+        self._tell()
+
+    def on_batch_end(self) -> None:
+        pass
+
+
+class Copying:
+    """Copies entries for one process. ``entries`` and ``byte_count`` are what it has copied so far, counted
+    as they are confirmed."""
+
+    def __init__(self, client: LedgerClient, pacer: Pacer) -> None:
+        self.entries = 0
+        self.byte_count = 0
+        self.pacer = pacer
+        self._client = client
+        self._registry = LedgerRegistry(client.store, client.environment)
+        self._peers = LedgerPeers(client)
+
+    async def repair_fragment(self, core: FragmentRepair) -> None:
+        """Carry a fragment's repair out. Raises what it fails with (RepairFailed, or why an entry could not
+        be read), and MetadataUnavailable: then a write may have happened, which the next survey sees.
+
+        Cancelled it has changed nothing, or all; copies may lie where nobody will look for them."""
+        await _FragmentShell(self, core).run()
+
+    async def fill(
+        self, metadata: LedgerMetadata, bookie: BookieId, share: Share, low: int, high: int
+    ) -> Missing:
+        """Give a bookie those of its share's entries low..high that others have; what no bookie has.
+
+        ``low`` is one of its share. Raises BookieUnavailable (it does not take them), EntryUnavailable (who
+        may have one did not answer), MetadataUnavailable."""
+        nowhere: Missing = []
+        lac = metadata.last_fragment.first_entry - 1 if metadata.last_entry is None else metadata.last_entry
+        target = _Target(self._client, metadata, bookie)
+        try:
+            at, stop = low, min(high, low + _FILL_ENTRIES - 1)
+            while True:
+                found, failure = await self._peers.fetch(metadata, bookie, at, stop)
+                for part in cut_to_frames(found):
+                    await self._store(target, part, lac)
+                rest = share.ids(at, high)
+                following = next((e for e in rest if e not in found), None)
+                if following == at and stop > at:
+                    stop = at  # The failure may be about an entry of another write set: ask for this one.
+                    continue
+                if following == at:
+                    assert failure is not None
+                    if not isinstance(failure, EntryNotFound | EntryCorrupt):
+                        raise failure
+                    nowhere.append((at, at))
+                    following = next(rest, None)
+                if following is None:
+                    return nowhere
+                at, stop = following, min(high, following + _FILL_ENTRIES - 1)
+        finally:
+            target.close()
+
+    async def _store(self, target: _Target, entries: Mapping[int, bytes], lac: int) -> None:
+        byte_count = sum(map(len, entries.values()))
+        await self.pacer.pass_through(byte_count)
+        await target.store(entries, lac=lac)
+        self.entries += len(entries)
+        self.byte_count += byte_count
+
+    async def find_gaps(self, ledger_id: int, bookie: BookieId, share: Share) -> Missing | None:
+        """The ranges of its share that a bookie does not have, by its own list; each begins with one of its
+        entries. None where it did not answer. A bookie that is in limbo has none: it brings itself what it
+        lost."""
+        connection = self._client.pool.connection(bookie)
+        found: Missing = []
+        first = share.first
+        while first <= share.last:
+            listed = await list_range(connection, ledger_id, first=first)
+            if listed is None:
+                return None
+            if listed.negative is not Negative.ABSENT:
+                return []
+            through = listed.through if listed.pairs else share.last
+            part = Share(first, min(share.last, through), share.slot, share.replication)
+            found += gaps(part, listed.pairs)
+            first = max(through, first) + 1
+        return found
+
+
+class _FragmentShell:
+    """One fragment's repair under way."""
+
+    def __init__(self, copying: Copying, core: FragmentRepair) -> None:
+        self._copying = copying
+        self._core = core
+        self._client = copying._client
+        self._targets: dict[BookieId, _Target] = {}
+        self._wake = trio.Event()
+
+    async def run(self) -> None:
+        core = self._core
+        fault: LedgerLogError | None = None
+        try:
+            self._targets = {
+                new: _Target(self._client, core.metadata, new) for new in core.replacements.values()
+            }
+            async with trio.open_nursery() as nursery:
+                try:
+                    await self._drive(nursery)
+                except LedgerLogError as error:
+                    fault = error
+                nursery.cancel_scope.cancel()
+        finally:
+            for target in self._targets.values():
+                target.close()
+        if fault is not None:
+            raise fault
+        if core.failure is not None:
+            raise core.failure
+
+    async def _drive(self, nursery: trio.Nursery) -> None:
+        core = self._core
+        while not core.is_over:
+            self._wake = trio.Event()
+            if core.intent is not None:
+                core.on_metadata_read(*await self._copying._registry.attempt(core.intent))
+                continue
+            for ask in core.take_asks():
+                nursery.start_soon(self._read, ask)
+            for copy in core.take_copies():
+                nursery.start_soon(self._store, copy)
+            if core.intent is None and not core.is_over:
+                await self._wake.wait()  # Reads and copies have deadlines of their own.
+
+    async def _read(self, ask: RangeAsk) -> None:
+        answer = await read_range(
+            self._client.pool.connection(ask.bookie),
+            self._core.ledger_id,
+            first=ask.first,
+            last=ask.last,
+            stride=ask.stride,
+        )
+        if answer is None:
+            self._core.on_failed(ask)
+        else:
+            self._core.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
+        self._wake.set()
+
+    async def _store(self, copy: Copy) -> None:
+        try:
+            await self._copying._store(self._targets[copy.bookie], copy.entries, self._core.lac)
+        except BookieUnavailable as cause:
+            self._core.on_copy_failed(copy, str(cause))
+        else:
+            self._core.on_copied(copy)
+        self._wake.set()

@@ -1,0 +1,225 @@
+"""One ledger, from its task to its write quorum (rules 20, 21, 23, 24).
+
+    the metadata now            no such ledger: done
+    who of the task is gone     a bookie that is registered again, and is not drained, is not
+    fragments that name them    copy what they held to others and name these       ``core.repair``
+    the open last fragment      wait for its writer to replace them; then look again, recover, start over
+    every other copy            bookies that live are asked what they have, and given what they lack
+
+and that again, on the metadata as it then is, until there is nothing to do. So whatever happens meanwhile (a
+writer rolls on, a second bookie dies, an operator deletes the ledger, a bookie returns) is met by the next
+look. Nothing is remembered between looks but since when an open fragment has been seen with its lost bookie.
+
+The last step is what finds entries that their writer left below the write quorum: the plain mode acknowledges
+and closes at the ack quorum, and a bookie whose connection broke just then lacks what was on its way to it.
+
+**What is left undone** comes back as a ``Verdict`` with the reason, for people to read and for the worker to
+try again. Only bugs are raised from here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+import attrs
+import trio
+
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.copying import Copying
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.client.recovery import recover_ledger
+from ledgerlog.core.audit import named_bookies, shares_of
+from ledgerlog.core.repair import Finding, FragmentRepair, Work, survey
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, NotEnoughBookies
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.repair import RepairTask
+
+__all__ = ["LedgerRepair", "Verdict"]
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Verdict:
+    """What became of a task."""
+
+    trouble: str | None = None
+    """Why it is not done; None where it is."""
+    again_in_s: float | None = None
+    """When it is worth trying again; None leaves that to the worker."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.trouble is None
+
+
+DONE = Verdict()
+
+
+class LedgerRepair:
+    """Works on one ledger at a time; what it keeps is about ledgers that wait."""
+
+    def __init__(self, client: LedgerClient, board: Board, copying: Copying) -> None:
+        self._client = client
+        self._board = board
+        self._copying = copying
+        self._registry = LedgerRegistry(client.store, client.environment)
+        self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}
+        """Open last ensembles that named a lost bookie, and since when that has been seen."""
+
+    async def run(self, task: RepairTask, *, grace_s: float, say: Callable[[str], None]) -> Verdict:
+        """Do what there is to do about the task's ledger. ``say`` is told what is going on."""
+        try:
+            verdict = await self._run(task, grace_s, say)
+        except LedgerNotFound:
+            verdict = DONE  # It was deleted while we worked: nobody misses a copy.
+        except LedgerLogError as trouble:
+            return Verdict(f"{type(trouble).__name__}: {trouble}")
+        if verdict.is_done:
+            self._seen.pop(task.ledger_id, None)
+        return verdict
+
+    async def _run(self, task: RepairTask, grace_s: float, say: Callable[[str], None]) -> Verdict:
+        while True:
+            found = await self._registry.find(task.ledger_id)
+            if found is None:
+                return DONE
+            metadata, version = found
+            draining = await self._board.draining()
+            gone = await self._gone(metadata, task, draining)
+            findings = survey(metadata, {*gone, *task.damaged})
+            ready = [finding for finding in findings if finding.work is not Work.RECOVER]
+            if ready:
+                say(f"fragment {metadata.fragments[ready[0].fragment_index].first_entry}")
+                await self._repair(metadata, version, ready[0], avoid={*gone, *draining, *task.damaged})
+                continue
+            waiting = [f for f in findings if f.work is Work.RECOVER and not gone.isdisjoint(f.lost)]
+            if not waiting:
+                break
+            wait_s = self._grace_left(metadata, grace_s)
+            if wait_s > 0:
+                return Verdict(f"its writer may still replace {', '.join(waiting[0].lost)}", wait_s)
+            if await self._is_still_so(metadata, gone):
+                say("recovery")
+                logger.info(
+                    "ledger=%d is recovered: its last fragment names %s, which its writer did not replace",
+                    task.ledger_id,
+                    ", ".join(waiting[0].lost),
+                )
+                await self._recover(task.ledger_id)
+        return await self._complete(metadata, task, say)
+
+    async def _gone(
+        self, metadata: LedgerMetadata, task: RepairTask, draining: Collection[BookieId]
+    ) -> set[BookieId]:
+        """Of the bookies that the ledger names: those that are drained, and those of the task that are still
+        not registered."""
+        named = named_bookies(metadata)
+        gone = {bookie for bookie in named if bookie in draining}
+        for bookie in task.lost:
+            if bookie in named and bookie not in gone and not await self._board.is_registered(bookie):
+                gone.add(bookie)
+        return gone
+
+    # --- fragments ----------------------------------------------------------------------------
+
+    async def _repair(
+        self, metadata: LedgerMetadata, version: int, finding: Finding, *, avoid: Collection[BookieId]
+    ) -> None:
+        fragment = metadata.fragments[finding.fragment_index]
+        staying = [bookie for bookie in fragment.ensemble if bookie not in finding.lost]
+        chosen = self._choose(len(finding.lost), staying, {*avoid, *finding.lost})
+        core = FragmentRepair(
+            metadata,
+            version,
+            finding.fragment_index,
+            dict(zip(finding.lost, chosen, strict=False)),
+            new_token=self._client.environment.new_token,
+            avoid=sorted(avoid),
+        )
+        await self._copying.repair_fragment(core)
+        logger.info(
+            "ledger=%d fragment=%d: %s",
+            metadata.ledger_id,
+            fragment.first_entry,
+            ", ".join(f"{new} has the place of {old}" for old, new in core.replacements.items()),
+        )
+
+    def _choose(
+        self, count: int, staying: Collection[BookieId], barred: Collection[BookieId]
+    ) -> list[BookieId]:
+        """Bookies for so many lost ones; fewer where there are not enough, since some copies are better than
+        none. NotEnoughBookies where there is not one."""
+        for wanted in range(count, 0, -1):
+            for even_doubtful in (False, True):
+                try:
+                    return self._client.bookies.choose(
+                        wanted, beside=staying, exclude=barred, even_doubtful=even_doubtful
+                    )
+                except NotEnoughBookies as none_left:
+                    failure = none_left
+        raise failure
+
+    # --- the open last fragment -----------------------------------------------------------------
+
+    def _grace_left(self, metadata: LedgerMetadata, grace_s: float) -> float:
+        """How long its writer still has to change the last ensemble; a change starts it anew."""
+        ensemble, now = metadata.last_fragment.ensemble, trio.current_time()
+        seen = self._seen.get(metadata.ledger_id)
+        if seen is None or seen[0] != ensemble:
+            seen = self._seen[metadata.ledger_id] = ensemble, now
+        return seen[1] + grace_s - now
+
+    async def _is_still_so(self, metadata: LedgerMetadata, gone: Collection[BookieId]) -> bool:
+        """Look again, behind a sync: whether the ledger is still not closed and names, last, the bookies that
+        are still gone (rule 20)."""
+        await self._client.store.sync()
+        found = await self._registry.find(metadata.ledger_id)
+        if found is None or found[0].is_closed or found[0].last_fragment != metadata.last_fragment:
+            return False
+        draining = await self._board.draining()
+        for bookie in metadata.last_fragment.ensemble:
+            if bookie in draining:
+                return True
+            if bookie in gone and not await self._board.is_registered(bookie):
+                return True
+        return False
+
+    async def _recover(self, ledger_id: int) -> None:
+        client = self._client
+        await recover_ledger(
+            ledger_id,
+            registry=self._registry,
+            directory=client.bookies,
+            pool=client.pool,
+            environment=client.environment,
+        )
+
+    # --- what bookies that live lack ------------------------------------------------------------
+
+    async def _complete(
+        self, metadata: LedgerMetadata, task: RepairTask, say: Callable[[str], None]
+    ) -> Verdict:
+        """Compare what each bookie should have with what it lists, and give it what it lacks."""
+        nowhere: list[str] = []
+        silent: list[str] = []
+        for bookie, shares in shares_of(metadata).items():
+            for share in shares:
+                missing = await self._copying.find_gaps(metadata.ledger_id, bookie, share)
+                if missing is None:
+                    if await self._board.is_registered(bookie):
+                        silent.append(bookie)
+                    # Else it is for the auditor to call it lost, or not.
+                    break
+                for low, high in missing:
+                    say(f"entries {low}..{high} to {bookie}")
+                    lost = await self._copying.fill(metadata, bookie, share, low, high)
+                    nowhere += [f"{first}" if first == last else f"{first}..{last}" for first, last in lost]
+        if nowhere:
+            return Verdict(f"no intact copy is left of entries {', '.join(sorted(set(nowhere)))}")
+        if silent:
+            return Verdict(f"it is not known what {', '.join(silent)} has of it: no answer")
+        return DONE

@@ -1,0 +1,265 @@
+"""The replication worker: takes tasks from the board and works on them, as many processes as there are.
+
+    register    the worker's own node, for as long as the session lives; a new session is a new worker
+    look        lists the tasks when the board, or the bookies, have changed, and from time to time
+    lanes       each takes a task that nobody has: lock, read the task, work, remove it, let go (rule 22)
+    follow      the settings: the rate, and the pause
+    say         progress, for people
+
+A task that could not be done stays, with the reason written into it, and is tried again after a pause that
+grows; when bookies come or go, at once. Which process tries next is chance.
+
+**Nothing of this has to be right for the ledgers to be safe.** Two workers on one ledger (one was cut off and
+does not know it) do the same work twice, and the compare-and-set of the ledger's metadata decides. The lock
+saves work, and the order of removal and lock keeps a task from being forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from ledgerlog.autorecovery.board import Board, WorkerKey
+from ledgerlog.autorecovery.copying import Copying, Pacer
+from ledgerlog.autorecovery.ledger import LedgerRepair
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.meta.store import SessionState
+from ledgerlog.model.layout import REPAIR_SETTINGS, REPAIR_TASKS
+from ledgerlog.model.repair import LedgerWork, RepairSettings, WorkerProgress
+
+__all__ = ["Worker"]
+
+LANES = 4
+"""Ledgers that one process has in its hands at a time."""
+
+_LOOK_S = 10.0
+"""The tasks are listed so often, whatever is heard; locks of the dead are noticed by it."""
+
+_LISTED_S = 0.5
+"""And no more often."""
+
+_AGAIN_MIN_S = 1.0
+_AGAIN_MAX_S = 60.0
+_TAKEN_S = 2.0
+"""A task that somebody has is looked at again after this."""
+
+_SAY_S = 2.0
+_LEAVE_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define
+class _Waiting:
+    """A task that is not to be tried before a time."""
+
+    until: float
+    pause_s: float
+    may_hurry: bool
+    """Whether it may be tried as soon as bookies come or go."""
+
+
+class Worker:
+    """See above. ``run`` is its task."""
+
+    def __init__(self, client: LedgerClient, *, name: str, lanes: int = LANES) -> None:
+        self.name = name
+        self.repaired = 0
+        """Tasks that it has finished."""
+        self._client = client
+        self._board = Board(client)
+        self._settings = RepairSettings()
+        self.pacer = Pacer(self._settings.bytes_per_s)
+        self.copying = Copying(client, self.pacer)
+        self._repair = LedgerRepair(client, self._board, self.copying)
+        self._lanes = lanes
+        self._tasks: list[int] = []
+        self._busy: dict[int, str] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._changed = trio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled. The store's outages are waited out."""
+        delay_s = 0.0
+        while True:
+            try:
+                await self._live()
+                delay_s = 0.0
+            except LedgerLogError as trouble:
+                if not delay_s:
+                    logger.warning("worker=%s waits for the metadata store: %s", self.name, trouble)
+                delay_s = min(max(2 * delay_s, 0.2), RECONNECT_DELAY_MAX_S)
+                await trio.sleep(delay_s)
+
+    async def _live(self) -> None:
+        """Be a worker for the length of a session. Raises what registering raises."""
+        session = self._client.store.session
+        key = await self._board.register_worker()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._look)
+                nursery.start_soon(self._hurry)
+                nursery.start_soon(self._follow)
+                nursery.start_soon(self._say, key)
+                for _ in range(self._lanes):
+                    nursery.start_soon(self._work, key)
+                state = session.state
+                while state is not SessionState.LOST and self._client.store.session is session:
+                    state = await session.wait_not(state)
+                logger.info("worker=%s: its session is over; it begins anew", self.name)
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._client.store.session is session and session.state is SessionState.CONNECTED:
+                with trio.move_on_after(_LEAVE_S, shield=True):
+                    try:
+                        await self._board.unregister_worker(key)
+                    except LedgerLogError as trouble:
+                        logger.info("worker=%s is still registered: %s", self.name, trouble)
+
+    # --- what there is to do --------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                async with self._client.store.watch(REPAIR_TASKS) as watch:
+                    while True:
+                        await self._list()
+                        await trio.sleep(_LISTED_S)
+                        with trio.move_on_after(_LOOK_S):
+                            await watch.wait()
+            except LedgerLogError as trouble:
+                logger.info("worker=%s cannot list the tasks now: %s", self.name, trouble)
+                await trio.sleep(RECONNECT_DELAY_MAX_S)
+
+    async def _list(self) -> None:
+        found = await self._board.tasks()
+        self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in set(found)}
+        # Workers begin at different places, so that they seldom meet.
+        self._client.environment.random.shuffle(found)
+        self._tasks = found
+        self._tell()
+
+    async def _hurry(self) -> None:
+        """When bookies come or go, what failed may succeed."""
+        while True:
+            await self._client.bookies.wait_change()
+            for waiting in self._waiting.values():
+                if waiting.may_hurry:
+                    waiting.until = -1.0
+            self._tell()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with self._client.store.watch(REPAIR_SETTINGS) as watch:
+                    while True:
+                        self._settings = settings = await self._board.settings()
+                        if settings.paused != self.pacer.is_paused:
+                            logger.info(
+                                "worker=%s: %s", self.name, "paused" if settings.paused else "resumed"
+                            )
+                        self.pacer.set(bytes_per_s=settings.bytes_per_s, paused=settings.paused)
+                        await watch.wait()
+            except LedgerLogError as trouble:
+                logger.warning("worker=%s goes by its last settings: %s", self.name, trouble)
+                await trio.sleep(RECONNECT_DELAY_MAX_S)
+
+    # --- doing it -------------------------------------------------------------------------------
+
+    async def _next(self) -> int:
+        """A task that is to be tried now and that no other lane has."""
+        while True:
+            await self.pacer.wait_resumed()
+            now, wake_at = trio.current_time(), trio.current_time() + _LOOK_S
+            changed = self._changed
+            for ledger_id in self._tasks:
+                waiting = self._waiting.get(ledger_id)
+                if ledger_id in self._busy:
+                    continue
+                if waiting is None or waiting.until <= now:
+                    return ledger_id
+                wake_at = min(wake_at, waiting.until)
+            with trio.move_on_at(wake_at):
+                await changed.wait()
+
+    async def _work(self, key: WorkerKey) -> None:
+        while True:
+            ledger_id = await self._next()
+            self._busy[ledger_id] = "looking"
+            try:
+                await self._attempt(ledger_id, key)
+            except LedgerLogError as trouble:
+                logger.info("worker=%s ledger=%d is left for now: %s", self.name, ledger_id, trouble)
+                self._wait(ledger_id)
+            finally:
+                del self._busy[ledger_id]
+
+    async def _attempt(self, ledger_id: int, key: WorkerKey) -> None:
+        if not await self._board.lock(ledger_id, key):
+            self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, _AGAIN_MIN_S, False)
+            return
+        try:
+            # Only now: what is read before the lock may be a task that its holder is about to remove.
+            found = await self._board.task(ledger_id)
+            if found is None:
+                self._forget(ledger_id)
+                return
+            task, version = found
+
+            def say(what: str) -> None:
+                self._busy[ledger_id] = what
+
+            verdict = await self._repair.run(task, grace_s=self._settings.grace_ms / 1000, say=say)
+            if not verdict.is_done:
+                await self._board.note(task, version, verdict.trouble)
+                self._wait(ledger_id, verdict.again_in_s)
+            elif await self._board.remove(ledger_id, version, key):
+                self.repaired += 1
+                self._forget(ledger_id)
+        finally:
+            # Only after the removal (rule 22).
+            with trio.move_on_after(_LEAVE_S, shield=True):
+                await self._board.unlock(ledger_id, key)
+
+    def _forget(self, ledger_id: int) -> None:
+        self._waiting.pop(ledger_id, None)
+        if ledger_id in self._tasks:
+            self._tasks.remove(ledger_id)
+
+    def _wait(self, ledger_id: int, again_in_s: float | None = None) -> None:
+        before = self._waiting.get(ledger_id)
+        if again_in_s is not None:
+            self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s, _AGAIN_MIN_S, False)
+            return
+        pause_s = _AGAIN_MIN_S if before is None else min(2 * before.pause_s, _AGAIN_MAX_S)
+        self._waiting[ledger_id] = _Waiting(trio.current_time() + pause_s, pause_s, True)
+
+    # --- saying it ------------------------------------------------------------------------------
+
+    async def _say(self, key: WorkerKey) -> None:
+        bytes_before, at_before = self.copying.byte_count, trio.current_time()
+        while True:
+            now = trio.current_time()
+            rate = (self.copying.byte_count - bytes_before) / max(now - at_before, 1e-3)
+            bytes_before, at_before = self.copying.byte_count, now
+            progress = WorkerProgress(
+                name=self.name,
+                repaired=self.repaired,
+                entries=self.copying.entries,
+                copied_bytes=self.copying.byte_count,
+                bytes_per_s=round(rate),
+                work=tuple(LedgerWork(ledger_id=e, doing=what) for e, what in sorted(self._busy.items())),
+            )
+            try:
+                await self._board.say_progress(key, progress)
+            except LedgerLogError as trouble:
+                logger.debug("worker=%s: its progress is not told: %s", self.name, trouble)
+            await trio.sleep(_SAY_S)

@@ -1,0 +1,369 @@
+"""Auto-recovery on whole clusters: bookies are lost for good, and ledgers come back to their write quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.model.ledger import LedgerState
+from ledgerlog.model.quorum import Replication
+from tests.clusters import eventually, open_cluster
+from tests.repairing import (
+    R332,
+    assert_whole,
+    names,
+    payload,
+    quiet,
+    repaired,
+    set_up,
+    start_repair,
+    until,
+    written,
+)
+
+
+async def test_what_a_lost_bookie_held_is_copied_and_another_is_named(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 50)
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill()
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 50)
+        assert await client.contents(ledger_id) == [payload(n) for n in range(50)]
+        assert process.copied == 50
+        assert process.service.worker.repaired == 1
+
+
+async def test_rule_22_an_auditor_compares_all_metadata_at_its_start(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 5)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        # Lost, registration and all, before anybody looked.
+        await cluster.bookies[lost].kill(session_s=0)
+        await trio.sleep(60)
+        await start_repair(cluster)
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 5)
+
+
+async def test_a_bookie_that_is_back_before_the_delay_costs_no_copy(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, lost_after_ms=60_000)
+        ledger_id = await written(client, 20)
+        process = await start_repair(cluster)
+        before = await client.ledgers.metadata(ledger_id)
+        (away,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[away].kill(session_s=0)
+        await trio.sleep(50)
+        record = await board.audit_record()
+        assert record is not None
+        assert list(record.absent) == [away]
+        await cluster.bookies[away].start()
+        await trio.sleep(300)
+        assert process.copied == 0
+        assert await board.tasks() == []
+        assert await client.ledgers.metadata(ledger_id) == before
+        record = await board.audit_record()
+        assert record is not None
+        assert record.absent == {}
+
+
+async def test_a_bookie_that_is_back_before_its_task_is_worked_on_is_kept(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledger_id = await written(client, 20)
+        process = await start_repair(cluster)
+        (away,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[away].kill(session_s=0)
+        await until(board_has_tasks(board))
+        await cluster.bookies[away].start()
+        await set_up(client, paused=False)
+        await quiet(board)
+        assert process.copied == 0
+        assert away in await names(client, ledger_id)
+
+
+async def test_while_it_is_paused_tasks_are_made_and_nothing_is_copied(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledger_id = await written(client, 20)
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(board_has_tasks(board))
+        await trio.sleep(600)
+        assert await board.tasks() == [ledger_id]
+        assert process.copied == 0
+        await set_up(client, paused=False)
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 20)
+
+
+async def test_rule_20_the_last_fragment_of_a_live_writer_is_left_to_him(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(10)])
+        (lost,) = writer.metadata.last_fragment.ensemble[:1]
+        await cluster.bookies[lost].kill()
+        await writer.append_many([payload(n) for n in range(10, 20)])
+        await repaired(client, board, writer.ledger_id, {lost})
+        # The writer was never disturbed, and it keeps what repair did to the fragment before.
+        await writer.append_many([payload(n) for n in range(20, 30)])
+        other = writer.metadata.last_fragment.ensemble[0]
+        await cluster.bookies[other].kill()
+        await writer.append_many([payload(n) for n in range(30, 40)])
+        assert await writer.close() == 39
+        await repaired(client, board, writer.ledger_id, {lost, other})
+        await assert_whole(client, writer.ledger_id, 40)
+        assert await client.contents(writer.ledger_id) == [payload(n) for n in range(40)]
+
+
+async def test_rule_20_an_open_ledger_without_a_writer_is_recovered_after_the_grace_period(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, grace_ms=100_000)
+        ledger_id = await written(client, 10, close=False)
+        await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await trio.sleep(80)
+        assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN
+        found = await board.task(ledger_id)
+        assert found is not None
+        assert found[0].trouble == f"its writer may still replace {lost}"
+        await repaired(client, board, ledger_id, {lost})
+        assert (await client.ledgers.metadata(ledger_id)).last_entry == 9
+        await assert_whole(client, ledger_id, 10)
+
+
+async def test_rule_20_a_bookie_that_is_back_within_the_grace_period_costs_no_recovery(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, grace_ms=100_000)
+        ledger_id = await written(client, 10, close=False)
+        await start_repair(cluster)
+        (away,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[away].kill(session_s=0)
+        await until(board_has_tasks(board))
+        await cluster.bookies[away].start()
+        await quiet(board)
+        assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2, 7, 30])
+@pytest.mark.parametrize("shape", [Replication(4, 2, 2), Replication(5, 3, 2)], ids=str)
+async def test_striped_ledgers_come_back_whole_whatever_their_length(
+    clock: MockClock, shape: Replication, entries: int
+) -> None:
+    async with open_cluster(bookies=7) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, entries, shape)
+        process = await start_repair(cluster)
+        metadata = await client.ledgers.metadata(ledger_id)
+        lost = metadata.last_fragment.ensemble[-1]
+        held = sum(lost in metadata.bookies_of(entry_id) for entry_id in range(entries))
+        await cluster.bookies[lost].kill(session_s=0)
+        await repaired(client, board, ledger_id, {lost})
+        assert process.copied == held, "what its slot did not hold was not lost (rule 21)"
+        await assert_whole(client, ledger_id, entries)
+
+
+async def test_rule_21_a_closed_ledger_without_entries_loses_all_its_bookies_and_nothing_else(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=6) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 0)
+        process = await start_repair(cluster)
+        lost = await names(client, ledger_id)
+        for bookie in sorted(lost):
+            await cluster.bookies[bookie].kill(session_s=0)
+        await repaired(client, board, ledger_id, lost)
+        assert process.copied == 0
+
+
+async def test_a_ledger_that_is_deleted_during_its_repair_is_let_go(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=1_000)
+        ledger_id = await written(client, 60, size=20_000)
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(lock_is_taken(board))
+        await client.ledgers.delete(ledger_id)
+        await set_up(client, bytes_per_s=10_000_000)
+        await quiet(board)
+        assert await board.locks() == {}
+        assert process.service.worker.repaired == 1
+
+
+async def test_a_second_bookie_is_lost_during_the_repair(clock: MockClock) -> None:
+    async with open_cluster(bookies=6) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledgers = [await written(client, 20, size=10_000) for _ in range(4)]
+        await start_repair(cluster)
+        first, second = sorted(await names(client, ledgers[0]))[:2]
+        await cluster.bookies[first].kill(session_s=0)
+        await until(lock_is_taken(board))
+        await cluster.bookies[second].kill()
+        await set_up(client, bytes_per_s=10_000_000)
+        for ledger_id in ledgers:
+            await repaired(client, board, ledger_id, {first, second})
+            await assert_whole(client, ledger_id, 20)
+
+
+async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledger_id = await written(client, 200, size=10_000)
+        process = await start_repair(cluster)
+        named = await names(client, ledger_id)
+        spare_1, spare_2 = (bookie.bookie_id for bookie in cluster.spares(sorted(named)))
+        lost = sorted(named)[0]
+        await cluster.bookies[lost].kill(session_s=0)
+        await eventually(lambda: process.copied > 0)
+        stored = [
+            spare
+            for spare in (spare_1, spare_2)
+            if cluster.bookies[spare].node.engine.last_durable(ledger_id) >= 0
+        ]
+        await cluster.bookies[stored[0]].kill(session_s=0)
+        await set_up(client, bytes_per_s=10_000_000)
+        await repaired(client, board, ledger_id, {lost, stored[0]})
+        await assert_whole(client, ledger_id, 200)
+
+
+async def test_when_the_auditor_dies_another_one_finds_what_it_did_not(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10)
+        processes = [await start_repair(cluster, f"repair-{n}") for n in (1, 2, 3)]
+        await eventually(lambda: any(process.leads for process in processes))
+        (auditor,) = [process for process in processes if process.leads]
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await auditor.kill()
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 10)
+        assert sum(process.leads for process in processes if process is not auditor) == 1
+
+
+async def test_a_worker_that_dies_with_a_lock_is_followed_by_another(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=1_000)
+        ledger_id = await written(client, 40, size=20_000)
+        processes = {name: await start_repair(cluster, name) for name in ("repair-1", "repair-2")}
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(lock_is_taken(board))
+        (token,) = (await board.locks()).values()
+        holder = (await board.workers())[token].name
+        await processes.pop(holder).kill()
+        assert list(await board.locks()) == [ledger_id], "the lock outlives it by its session"
+        await set_up(client, bytes_per_s=10_000_000)
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 40)
+        assert await board.locks() == {}
+
+
+async def test_too_few_bookies_leave_a_task_with_its_reason_until_one_comes(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10)
+        await start_repair(cluster)
+        await cluster.bookies["b1"].kill(session_s=0)
+
+        async def has_reason() -> bool:
+            found = await board.task(ledger_id)
+            return found is not None and "NotEnoughBookies" in (found[0].trouble or "")
+
+        await until(has_reason)
+        await cluster.add_bookie()
+        await repaired(client, board, ledger_id, {"b1"})
+        await assert_whole(client, ledger_id, 10)
+
+
+async def test_an_entry_that_nobody_has_leaves_the_ledger_as_it_is_and_says_so(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10, Replication(1, 1, 1))
+        await start_repair(cluster)
+        (only,) = await names(client, ledger_id)
+        before = await client.ledgers.metadata(ledger_id)
+        await cluster.bookies[only].kill(session_s=0)
+
+        async def has_reason() -> bool:
+            found = await board.task(ledger_id)
+            return found is not None and found[0].trouble is not None
+
+        await until(has_reason)
+        assert await client.ledgers.metadata(ledger_id) == before
+        await cluster.bookies[only].start()
+        await quiet(board)
+        await assert_whole(client, ledger_id, 10)
+
+
+async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given(clock: MockClock) -> None:
+    """The plain mode closes at the ack quorum: the third bookie misses what was on its way to it."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        slow = writer.metadata.last_fragment.ensemble[2]
+        cluster.network.stall(client.host, slow)
+        for n in range(5, 9):
+            await writer.append(payload(n))
+        await writer.close()
+        cluster.network.reset(client.host, slow)
+        cluster.network.heal()
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [5, 6, 7, 8]
+        process = await start_repair(cluster)
+        await set_up(client, entry_check_ms=10_000, check_all=True)
+
+        async def is_whole() -> bool:
+            return not (await client.ledgers.verify(writer.ledger_id)).under_replicated
+
+        await until(is_whole)
+        await quiet(board)
+        assert process.copied == 4
+        assert len((await client.ledgers.metadata(writer.ledger_id)).fragments) == 1
+
+
+async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10, size=100)
+        damaged = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble[1]
+        bookie = cluster.bookies[damaged]
+        await bookie.stop()
+        assert bookie.flip_byte(payload(9)) > 0
+        await bookie.start()
+        await start_repair(cluster)
+        await set_up(client, entry_check_ms=10_000)
+        await repaired(client, board, ledger_id, {damaged})
+        await assert_whole(client, ledger_id, 10)
+
+
+def board_has_tasks(board: Board) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return bool(await board.tasks())
+
+    return condition
+
+
+def lock_is_taken(board: Board) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return bool(await board.locks())
+
+    return condition
