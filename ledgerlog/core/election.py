@@ -15,18 +15,20 @@
 * *Vacant.* The record has no holder, or the holder's node is gone, which the store takes away with the
   holder's session. This is the back-stop; it needs nothing but the store. Claimed at once.
 * *Told.* The holder itself said that its term is over (it lost its session, or left). Claimed at once.
-* *Suspected.* Nothing answers where the holder's heartbeat should be, or the heartbeat stopped. That is a
-  guess: claimed only once the term is ``tenure_ms`` old, counted by our own clock from when we first saw it.
+* *Suspected.* The holder was heard leading this term, and is heard no more. That is a guess: claimed only
+  once the term is ``tenure_ms`` old, counted by our own clock from when we first saw it. A holder that was
+  never heard is not suspected: a line that does not work (an address that leads nowhere, a port that is
+  blocked) says nothing about who is behind it.
 
 A wrong guess deposes a leader that lives, and costs a takeover. It is never unsafe: a claim is a
 compare-and-set, so each term has one holder; what a deposed holder still tries to write is for the fencing of
 whatever it writes to refuse (the log's takeover does that by itself).
 
-**Duels.** Two candidates that reach the store and not each other would depose one another for ever. So a
+**Duels.** Two candidates with a line that breaks again and again would depose one another for ever. So a
 candidate that was itself deposed while it lived, and now claims on suspicion, doubles the tenure, up to
-``ELECTION_TENURE_MAX_S``. A tenure bounds suspicion only: with the longest one the session still tells of a
-dead leader as soon as it ends. One that was not deposed for ten tenures is taken out of the duel: it starts
-with the shortest again.
+``ELECTION_TENURE_MAX_S``. A tenure bounds suspicion only: with the longest one the session still tells
+of a dead leader as soon as it ends. One that was not deposed for five minutes, and ten tenures, is out
+of the duel: it starts with the shortest again.
 
 **Leading.** ``leading`` is the term, from ``on_claimed`` (or a look that shows our claim in the record) until
 the session is not connected, the record shows another term or holder, or our node is gone: whichever is
@@ -47,8 +49,9 @@ from ledgerlog.model.election import ElectionRecord
 
 __all__ = ["Candidacy", "ElectionNeed"]
 
+_DUEL_S = 300.0
 _DUEL_TENURES = 10
-"""A candidate that was deposed counts as duelling for so many tenures."""
+"""A candidate that was deposed counts as duelling for so long, and for so many tenures."""
 
 
 class ElectionNeed(enum.Enum):
@@ -81,6 +84,8 @@ class Candidacy:
         self._is_stale = True
         self._seen_at = -math.inf
         """When the record's term was first seen."""
+        self._heard: int | None = None
+        """The term whose holder was heard leading it."""
         self._suspected: int | None = None
         self._ended: int | None = None
         self._deposed_at = -math.inf
@@ -134,7 +139,7 @@ class Candidacy:
             return math.inf
         if self._is_free(record):
             return -math.inf
-        if self._suspected == record.term:
+        if self._suspected == record.term == self._heard:
             return self._seen_at + record.tenure_ms / 1000
         return math.inf
 
@@ -152,7 +157,8 @@ class Candidacy:
         shortest = round(ELECTION_TENURE_S * 1000)
         assert self.record is not None
         before = max(shortest, self.record.tenure_ms)
-        if self._is_free(self.record) or now - self._deposed_at > _DUEL_TENURES * before / 1000:
+        memory_s = max(_DUEL_S, _DUEL_TENURES * before / 1000)
+        if self._is_free(self.record) or now - self._deposed_at > memory_s:
             return shortest
         return min(2 * before, round(ELECTION_TENURE_MAX_S * 1000))
 
@@ -221,6 +227,7 @@ class Candidacy:
 
     def on_beat(self, term: int) -> None:
         """The holder of this term was just heard, leading."""
+        self._heard = term
         if self._suspected == term:
             self._suspected = None
 

@@ -80,6 +80,7 @@ def test_a_term_that_its_holder_says_is_over_is_claimed_at_once_and_no_other() -
 
 def test_suspicion_waits_for_the_tenure_and_ends_with_a_beat() -> None:
     core = registered(OTHER, "other", now=100.0)
+    core.on_beat(7)
     core.on_silence(7)
     assert core.need(100.0) is ElectionNeed.WAIT
     assert core.wake_at == 100.0 + ELECTION_TENURE_S
@@ -91,6 +92,15 @@ def test_suspicion_waits_for_the_tenure_and_ends_with_a_beat() -> None:
     assert core.need(300.0) is ElectionNeed.WAIT, "the suspicion was of another term"
 
 
+def test_a_leader_that_was_never_heard_is_not_suspected() -> None:
+    core = registered(OTHER, "other")
+    core.on_silence(7)
+    assert core.need(1e9) is ElectionNeed.WAIT
+    assert core.wake_at == math.inf
+    core.on_beat(6)
+    assert core.need(1e9) is ElectionNeed.WAIT, "heard in another term"
+
+
 def attrs_term(term: int) -> ElectionRecord:
     return ElectionRecord(term=term, holder="other", candidate="b", address="b:1", tenure_ms=500)
 
@@ -98,6 +108,7 @@ def attrs_term(term: int) -> ElectionRecord:
 def test_the_tenure_is_counted_from_when_the_term_was_first_seen() -> None:
     core = registered(OTHER, "other", now=100.0)
     core.on_looked(OTHER, 3, ("me", "other"), 100.4)
+    core.on_beat(7)
     core.on_silence(7)
     assert core.wake_at == 100.0 + ELECTION_TENURE_S
 
@@ -114,6 +125,7 @@ def test_two_candidates_that_depose_one_another_do_it_ever_more_seldom() -> None
     for _ in range(12):
         assert record is not None
         rival.on_looked(record, version, ("me", "b"), now)
+        rival.on_beat(record.term)
         rival.on_silence(record.term)
         now = max(now, rival.wake_at)
         times.append(now)
