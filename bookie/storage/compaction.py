@@ -198,25 +198,11 @@ class Compactor:
             except StorageError as damage:
                 raise _Damaged(file, str(damage)) from damage
             for count, (index, frame) in enumerate(zip(indices, found, strict=True)):
-                self._verify(wanted[index], frame)
+                verify_frame(wanted[index], frame, self._pool.path_of(file))
                 frames[index] = frame
                 if count % 64 == 63:
                     await trio.lowlevel.checkpoint()
         return frames
-
-    def _verify(self, run: Run, frame: bytes) -> None:
-        try:
-            entries = decode_run(run, frame)
-        except WireError as damage:
-            raise _Damaged(
-                run.file, f"{self._pool.path_of(run.file)}: byte {run.offset}: {damage}"
-            ) from damage
-        if damaged := damaged_entries(entries):
-            raise _Damaged(
-                run.file,
-                f"{self._pool.path_of(run.file)}: byte {run.offset}: entry {damaged[0]} of ledger "
-                f"{run.ledger_id} does not match its digest",
-            )
 
     async def _pace(self, size: int) -> None:
         """Wait until so much may be written."""
@@ -231,3 +217,17 @@ class _Damaged(StorageError):
     def __init__(self, file: int, text: str) -> None:
         super().__init__(text)
         self.file = file
+
+
+def verify_frame(run: Run, frame: bytes, path: str) -> None:
+    """Raises a StorageError unless these bytes are the run's frame and each of its entries matches its
+    digest."""
+    try:
+        entries = decode_run(run, frame)
+    except WireError as damage:
+        raise _Damaged(run.file, f"{path}: byte {run.offset}: {damage}") from damage
+    if damaged := damaged_entries(entries):
+        raise _Damaged(
+            run.file,
+            f"{path}: byte {run.offset}: entry {damaged[0]} of ledger {run.ledger_id} does not match its digest",
+        )

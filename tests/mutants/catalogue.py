@@ -13,12 +13,14 @@ from tests.mutants import (
     machine_rules,
     metadata_rules,
     repair_rules,
+    storage_rules,
 )
 
 MUTANTS = (
     *ledger_rules.MUTANTS,
     *client_rules.MUTANTS,
     *bookie_rules.MUTANTS,
+    *storage_rules.MUTANTS,
     *log_rules.MUTANTS,
     *keeping_rules.MUTANTS,
     *loss_rules.MUTANTS,

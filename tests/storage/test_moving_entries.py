@@ -22,12 +22,14 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.core.records import Run
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
+from bookie.storage.compaction import verify_frame
 from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
-from ledgerlog.errors import DiskFull, MetadataUnavailable
+from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
 from ledgerlog.wire.frame import Status
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
@@ -182,6 +184,17 @@ async def test_a_source_that_is_damaged_is_left_alone_and_the_others_are_compact
     assert path in disk.files
     assert list(engine.compactor.damaged) == [-int(path[-24:-8], 16)]
     assert len(names(disk, ".entries")) >= 2
+
+
+def test_a_damaged_entry_is_not_written_again() -> None:
+    """The frame's own digests are asked, whatever the file's checksums say."""
+    frame, _ = add_frame(1, [0], payloads=[b"x" * 50])
+    raw = bytearray(frame.raw)
+    run = Run(1, 0, 0, 1, 4, 0, len(raw), 0)
+    verify_frame(run, bytes(raw), "path")
+    raw[-1] ^= 1
+    with pytest.raises(StorageError, match="entry 0 of ledger 1 does not match its digest"):
+        verify_frame(run, bytes(raw), "path")
 
 
 async def test_a_full_disk_ends_compaction_and_it_goes_on_later(engine: Engine, disk: FullDisk) -> None:

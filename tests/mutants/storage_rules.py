@@ -1,0 +1,150 @@
+"""Mutants of entries that move: flushes, compaction, what a start makes of them, and deletion."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_STATE = "bookie/core/ledger.py"
+_READING = "bookie/core/reading.py"
+_CHECKPOINT = "bookie/storage/checkpoint.py"
+_REWRITING = "bookie/storage/rewriting.py"
+_SETTLING = "bookie/storage/settling.py"
+_RECYCLING = "bookie/storage/recycling.py"
+_COMPACTION = "bookie/storage/compaction.py"
+_FILES = "bookie/storage/files.py"
+_ENGINE = "bookie/storage/engine.py"
+_WITNESS = "bookie/server/witness.py"
+_ENTRY_LOG = "bookie/core/entry_log.py"
+
+_MOVING = "tests/storage/test_moving_entries.py"
+_CRASHES = "tests/storage/test_crash_states.py"
+_EVERY_STATE = f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[moving-False]"
+_SECOND = f"{_CRASHES}::test_a_second_crash_during_the_boot_after_the_first_loses_nothing"
+_REBUILD = f"{_CRASHES}::test_the_index_made_again_from_the_other_files_says_the_same"
+_WITNESS_TEST = "tests/shells/test_server_witness.py"
+
+MUTANTS = (
+    mutant(
+        "replaced_log_is_taken_over_again",
+        "storage",
+        _SETTLING,
+        "if number not in known and -number not in gone:",
+        "if number not in known:",
+        f"{_SECOND}[moving-59]",
+        f"{_CRASHES.replace('states', 'soak')}::test_a_few_seeds_of_random_work_survive_crashes",
+    ),
+    mutant(
+        "flush_leaves_the_mark_where_it_was",
+        "storage",
+        _CHECKPOINT,
+        "                changes=lambda: [rows.encode_mark(mark)],\n",
+        "                changes=lambda: [],\n",
+        _EVERY_STATE,
+    ),
+    mutant(
+        "sources_go_before_the_log_counts",
+        "storage",
+        _REWRITING,
+        "            await self._index(written, merged, old_keys, gone)\n",
+        "            await self.remove([f for f in replaced.ranges[0][:1] if f > 0 and old_keys is None])\n"
+        "            await self._index(written, merged, old_keys, gone)\n",
+        f"{_MOVING}::test_small_logs_become_few_and_nothing_is_lost",
+        f"{_MOVING}::test_a_segment_stays_after_all_where_the_disk_has_no_room_for_a_log",
+    ),
+    mutant(
+        "fences_do_not_go_along",
+        "rule 1",
+        _REWRITING,
+        "            ledgers.update(marked)\n",
+        "",
+        f"{_REBUILD}[moving-11]",
+    ),
+    mutant(
+        "reads_are_not_waited_for",
+        "rule 8",
+        _FILES,
+        "        while any(begun <= era for begun in self._readers):\n",
+        "        while any(begun < era - 10**9 for begun in self._readers):\n",
+        f"{_MOVING}::test_reads_while_entries_move_miss_nothing_and_give_nothing_twice",
+    ),
+    mutant(
+        "entries_in_two_places_are_given_twice",
+        "storage",
+        _READING,
+        "        if cursor.next_id <= self.through:\n",
+        "        if cursor.next_id < self.through:\n",
+        f"{_MOVING}::test_reads_while_entries_move_miss_nothing_and_give_nothing_twice",
+    ),
+    mutant(
+        "merged_runs_reach_over_others_unnoticed",
+        "rule 6",
+        _REWRITING,
+        "state.on_merge(each.last - each.first)",
+        "state.on_merge(0)",
+        _EVERY_STATE,
+    ),
+    mutant(
+        "spare_is_used_as_it_is",
+        "storage",
+        _RECYCLING,
+        "                await self._fill(file)\n",
+        "                await trio.lowlevel.checkpoint()\n",
+        _EVERY_STATE,
+    ),
+    mutant(
+        "damaged_entries_are_compacted",
+        "rule 8",
+        _COMPACTION,
+        "    if damaged := damaged_entries(entries):\n",
+        "    if damaged := damaged_entries(entries)[:0]:\n",
+        f"{_MOVING}::test_a_damaged_entry_is_not_written_again",
+    ),
+    mutant(
+        "record_of_another_place_is_taken",
+        "storage",
+        _ENTRY_LOG,
+        " and head.checksum == _checksum(nonce, offset, head.kind, body)\n",
+        "\n",
+        "tests/unit/test_entry_log.py::test_a_record_is_whole_only_where_it_was_written",
+    ),
+    mutant(
+        "late_recovery_add_of_a_deleted_ledger_is_taken",
+        "rule 4",
+        _STATE,
+        "        if self.is_deleted:\n            return Status.NO_SUCH_LEDGER\n",
+        "",
+        f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
+    ),
+    mutant(
+        "deleted_ledger_is_not_fenced",
+        "rule 4",
+        _STATE,
+        "        self.is_fenced = self.is_fence_durable = True  # The same record is its fence.\n",
+        "",
+        f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
+    ),
+    mutant(
+        "deleted_ledger_is_read",
+        "rule 4",
+        _ENGINE,
+        "return None if state is None or state.is_deleted else state",
+        "return state",
+        f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
+    ),
+    mutant(
+        "listing_alone_deletes",
+        "rule 25",
+        _WITNESS,
+        "if name not in listed[parent] and await store.get(path) is None:",
+        "if name not in listed[parent]:",
+        f"{_WITNESS_TEST}::test_a_listing_that_leaves_ledgers_out_deletes_none_of_them",
+    ),
+    mutant(
+        "ids_of_another_store_are_gone",
+        "rule 25",
+        _WITNESS,
+        "            if ledger_id > highest:\n",
+        "            if ledger_id < 0:\n",
+        f"{_WITNESS_TEST}::test_nothing_is_said_of_ids_that_were_never_given_out",
+    ),
+)
