@@ -229,5 +229,6 @@ def verify_frame(run: Run, frame: bytes, path: str) -> None:
     if damaged := damaged_entries(entries):
         raise _Damaged(
             run.file,
-            f"{path}: byte {run.offset}: entry {damaged[0]} of ledger {run.ledger_id} does not match its digest",
+            f"{path}: byte {run.offset}: entry {damaged[0]} of ledger {run.ledger_id} "
+            "does not match its digest",
         )

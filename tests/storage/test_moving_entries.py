@@ -9,6 +9,7 @@ import pytest
 import trio
 from attrs import evolve
 from storing import (
+    COOKIE,
     KEY,
     SMALL,
     Crash,
@@ -26,6 +27,7 @@ from bookie.core.records import Run
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.compaction import verify_frame
+from bookie.storage.directory import open_directory
 from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
@@ -160,6 +162,26 @@ async def test_reads_while_entries_move_miss_nothing_and_give_nothing_twice(engi
         nursery.cancel_scope.cancel()
     assert engine.statistics()["compactions"] > 3
     assert engine.statistics()["segments_flushed"] > 5
+
+
+async def test_where_the_journal_has_a_directory_of_its_own_nothing_stays_in_it(disk: FullDisk) -> None:
+    indexes = MemoryIndexes()
+    large = evolve(CONFIG, small_run_bytes=0)
+    for life in range(2):
+        async with open_directory("b", disk=disk, indexes=indexes, journal_directory="fast") as directory:
+            if not life:
+                await directory.format(COOKIE)
+            async with open_engine(directory, large) as engine:
+                for first in range(600 * life, 600 * (life + 1), 20):
+                    await add_durably(engine, 1, range(first, first + 20))
+                await wait_all_tasks_blocked()
+                assert engine.statistics()["segments_flushed"] == engine.statistics()["checkpoints"] > 2
+                # What the last life left in its last segment moves as well.
+                await engine.compactor.compact(is_eventual=False)
+                used = [path for path in disk.files if path.startswith("fast/") and path.endswith(".journal")]
+                assert len(used) <= CONFIG.arenas + 1
+                assert await read_all(engine, 1) == payloads(1, range(600 * (life + 1)))
+    assert not [path for path in disk.files if path.startswith("b/journal/")]
 
 
 # --- compaction -----------------------------------------------------------------------------------
