@@ -19,10 +19,11 @@ call raises WrongProcess: connect there anew.
 
 from ledgerlog.blocking.cluster import Cluster, connect
 from ledgerlog.blocking.ledgers import LedgerReader, Ledgers, LedgerWriter
-from ledgerlog.blocking.logs import Log, LogReader, LogWriter, Submission
+from ledgerlog.blocking.logs import Cursor, Log, LogReader, LogWriter, Submission
 
 __all__ = [
     "Cluster",
+    "Cursor",
     "LedgerReader",
     "LedgerWriter",
     "Ledgers",

@@ -10,10 +10,10 @@ pays for a hop once in a while and not for each record.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import trio
 
@@ -21,13 +21,17 @@ from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.client.watermark import fresh
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES
+from ledgerlog.log import cursors
 from ledgerlog.log import log as logs
 from ledgerlog.log import reader as readers
 from ledgerlog.log import writer as writers
 from ledgerlog.log.beside import beside
+from ledgerlog.model.cursor import CursorState
+from ledgerlog.model.log import RetentionPolicy, RollPolicy, Segment
+from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.record import Ack, Record, RecordBatch
 
-__all__ = ["Entered", "Log", "LogReader", "LogWriter", "Submission"]
+__all__ = ["Cursor", "Entered", "Log", "LogReader", "LogWriter", "Submission"]
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -79,30 +83,41 @@ class Log:
     def incarnation(self) -> int:
         return self._log.incarnation
 
-    def writer(self, *, window: int | None = None, **options: Any) -> Entered[writers.LogWriter, LogWriter]:
+    def writer(
+        self,
+        *,
+        producer: str | None = None,
+        dedupe: Dedupe | bool | None = None,
+        window: int | None = None,
+        window_bytes: int | None = None,
+        entry_bytes: int | None = None,
+        linger_s: float = 0.0,
+        compression: Literal["zstd"] | None = None,
+    ) -> Entered[writers.LogWriter, LogWriter]:
         """Leadership of the log for the body of a ``with``; arguments and errors as of ``ledgerlog.Log``.
 
         A body that raises leaves as one that does not: what was taken is made durable and the ledger closed.
         KeyboardInterrupt leaves at once, and the ledger to the next leader."""
-        manager = self._log.writer(window=window, **options)
-        return Entered(
-            self._portal, lambda: manager, lambda writer, held: LogWriter(self._portal, writer, held)
+        manager = self._log.writer(
+            producer=producer,
+            dedupe=dedupe,
+            window=window,
+            window_bytes=window_bytes,
+            entry_bytes=entry_bytes,
+            linger_s=linger_s,
+            compression=compression,
         )
+        portal = self._portal
+        return Entered(portal, lambda: manager, lambda writer, held: LogWriter(portal, writer, held))
 
     def read(
-        self,
-        start: readers.Start = "earliest",
-        *,
-        until: int | None = None,
-        follow: bool = False,
-        **options: Any,
+        self, start: readers.Start = "earliest", *, until: int | None = None, follow: bool = False
     ) -> Entered[_Fetched, LogReader]:
         """The log's records as an iterator in the body of a ``with``; as ``ledgerlog.Log.read``."""
-        manager = self._log.read(start, until=until, follow=follow, **options)
+        manager = self._log.read(start, until=until, follow=follow)
+        portal = self._portal
         return Entered(
-            self._portal,
-            lambda: _fetch(manager),
-            lambda fetched, held: LogReader(self._portal, fetched, held),
+            portal, lambda: _fetch(manager), lambda fetched, held: LogReader(portal, fetched, held)
         )
 
     def info(self) -> logs.LogInfo:
@@ -112,14 +127,73 @@ class Log:
     def properties(self) -> dict[str, str]:
         return self._portal.run(self._log.properties)
 
-    def set_properties(self, properties: dict[str, str]) -> None:
-        self._portal.run(lambda: self._log.set_properties(properties))
+    def set_properties(
+        self, properties: Mapping[str, str], *, expected: Mapping[str, str] | None = None
+    ) -> None:
+        self._portal.run(lambda: self._log.set_properties(properties, expected=expected))
 
-    def truncate(self, before_offset: int) -> None:
-        self._portal.run(lambda: self._log.truncate(before_offset))
+    def update_properties(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        return self._portal.run(lambda: self._log.update_properties(changes))
+
+    def configure(self, *, roll: RollPolicy | None = None, retention: RetentionPolicy | None = None) -> None:
+        self._portal.run(lambda: self._log.configure(roll=roll, retention=retention))
+
+    def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
+        self._portal.run(lambda: self._log.truncate(before_offset, ignore_pins=ignore_pins))
+
+    def apply_retention(self) -> int:
+        return self._portal.run(self._log.apply_retention)
+
+    def why_kept(self) -> list[tuple[Segment, str]]:
+        return self._portal.run(self._log.why_kept)
+
+    def cursor(self, name: str) -> Cursor:
+        """The cursor of that name, there or not."""
+        return Cursor(self._portal, self._log.cursor(name))
+
+    def cursors(self) -> list[CursorState]:
+        return self._portal.run(self._log.cursors)
 
     def seal(self) -> None:
         self._portal.run(self._log.seal)
+
+
+class Cursor:
+    """One cursor of a log; see ``ledgerlog.Cursor``."""
+
+    def __init__(self, portal: Portal, cursor: cursors.Cursor) -> None:
+        self._portal = portal
+        self._cursor = cursor
+
+    @property
+    def name(self) -> str:
+        return self._cursor.name
+
+    def get(self) -> CursorState | None:
+        """Where the cursor is now; None where there is none."""
+        return self._portal.run(self._cursor.get)
+
+    def move(
+        self,
+        offset: int,
+        *,
+        expected: CursorState | None,
+        properties: Mapping[str, str] | None = None,
+        pins: bool | None = None,
+    ) -> CursorState:
+        """Move the cursor from ``expected``; its new state. CursorConflict if it is elsewhere."""
+        return self._portal.run(
+            lambda: self._cursor.move(offset, expected=expected, properties=properties, pins=pins)
+        )
+
+    def set(
+        self, offset: int, *, properties: Mapping[str, str] | None = None, pins: bool | None = None
+    ) -> CursorState:
+        """Move the cursor wherever it is, or make it."""
+        return self._portal.run(lambda: self._cursor.set(offset, properties=properties, pins=pins))
+
+    def delete(self, *, expected: CursorState | None = None) -> None:
+        self._portal.run(lambda: self._cursor.delete(expected=expected))
 
 
 class Submission:
@@ -158,18 +232,43 @@ class LogWriter:
     def statistics(self) -> writers.WriterStatistics:
         return self._writer.statistics()
 
-    def append(self, data: bytes, *, expected_offset: int | None = None, **options: Any) -> Ack:
+    def append(
+        self,
+        data: bytes,
+        *,
+        expected_offset: int | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> Ack:
         """Append one record; its Ack once it is durable. An interrupted append may be in the log."""
-        return self._portal.run(lambda: self._writer.append(data, expected_offset=expected_offset, **options))
+        return self._portal.run(
+            lambda: self._writer.append(
+                data, expected_offset=expected_offset, sequence=sequence, producer=producer
+            )
+        )
 
-    def append_many(self, datas: Sequence[bytes], *, atomic: bool = False, **options: Any) -> list[Ack]:
+    def append_many(
+        self,
+        datas: Sequence[bytes],
+        *,
+        atomic: bool = False,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> list[Ack]:
         """Append records in their order, pipelined; one Ack for each once all are durable. This is the way to
         write much: it takes one hop for all of them."""
-        return self._portal.run(lambda: self._writer.append_many(datas, atomic=atomic, **options))
+        return self._portal.run(
+            lambda: self._writer.append_many(datas, atomic=atomic, sequence=sequence, producer=producer)
+        )
 
-    def submit(self, data: bytes, **options: Any) -> Submission:
+    def submit(self, data: bytes, *, sequence: int | None = None, producer: str | None = None) -> Submission:
         """Wait for a place in the window and take the record; ``submission.wait()`` gives its Ack."""
-        return Submission(self._portal, self._portal.run(lambda: self._writer.submit(data, **options)))
+        submitted = self._portal.run(lambda: self._writer.submit(data, sequence=sequence, producer=producer))
+        return Submission(self._portal, submitted)
+
+    def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
+        """As ``Log.truncate``, and only while this writer leads."""
+        self._portal.run(lambda: self._writer.truncate(before_offset, ignore_pins=ignore_pins))
 
     def flush(self) -> None:
         """Return once all that was taken before the call is durable."""

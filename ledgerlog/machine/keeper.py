@@ -16,7 +16,7 @@ a gap to cross only one that reaches to the far side will do; where there is non
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import attrs
 import trio
@@ -24,6 +24,7 @@ import trio
 from ledgerlog.core.replica import ReplicaCore, RequestTable
 from ledgerlog.errors import InvalidArgument, LedgerLogError, ReplicaStopped, Truncated, WireError
 from ledgerlog.log.log import Log
+from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.events import EventKind, Listeners
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
@@ -44,7 +45,8 @@ class SnapshotKeeper:
     every: int
     kept: int
     truncates: bool
-    is_leading: Callable[[], bool]
+    leader: LogWriter | None = None
+    """The log's writer, while this replica leads. It truncates: one who was deposed gives nothing up."""
     nursery: trio.Nursery | None = None
     """Where snapshots are written, while the replica runs."""
     taken: int = 0
@@ -63,7 +65,7 @@ class SnapshotKeeper:
         store = self.store
         if store is None or self.core.next_offset - self._tried_at < self.every:
             return
-        if self._is_saving or self.nursery is None or (store.is_shared and not self.is_leading()):
+        if self._is_saving or self.nursery is None or (store.is_shared and self.leader is None):
             return
         next_offset, stream = self._begin()
         self.nursery.start_soon(self._save_quietly, store, next_offset, stream)
@@ -121,11 +123,12 @@ class SnapshotKeeper:
     async def _forget_old(self, store: SnapshotStore) -> None:
         incarnation = self.log.incarnation
         await store.prune(incarnation, self.kept)
-        if self.truncates and self.is_leading():
+        if self.truncates and self.leader is not None:
             kept = await store.find(incarnation)
-            if len(kept) >= self.kept:
+            leader = self.leader
+            if len(kept) >= self.kept and leader is not None:
                 before = kept[-1].next_offset
-                await self.log.truncate(before)
+                await leader.truncate(before)
                 self.listeners.tell(EventKind.TRUNCATED, before)
 
     # --- restoring ----------------------------------------------------------------------------

@@ -152,7 +152,6 @@ class Replica(Generic[M]):
             every=snapshot_every,
             kept=snapshots_kept,
             truncates=(snapshots is not None and snapshots.is_shared) if truncate is None else truncate,
-            is_leading=lambda: self._leading is not None,
         )
         self._leading: Leading | None = None
         self._epoch: int | None = None
@@ -511,7 +510,7 @@ class Replica(Generic[M]):
                 apply=self._apply,
                 not_leading=self._not_leading,
             )
-            self._leading, self._epoch = leading, writer.epoch
+            self._leading, self._epoch, self._keeper.leader = leading, writer.epoch, writer
             self._listeners.tell(EventKind.LEADING, self._core.next_offset, f"epoch {writer.epoch}")
             logger.info("log=%s: this replica leads in epoch %d", self._log.name, writer.epoch)
             try:
@@ -520,7 +519,7 @@ class Replica(Generic[M]):
                 await self._serve_leading(leading, writer)
             finally:
                 leading.abandon()
-                self._leading = self._epoch = None
+                self._leading = self._epoch = self._keeper.leader = None
                 failed = writer.failure
                 self._listeners.tell(
                     EventKind.FOLLOWING, self._core.next_offset, "" if failed is None else str(failed)
