@@ -24,10 +24,18 @@ class Ledgers:
         self._ledgers = inner
 
     def create(
-        self, *, replication: Replication | None = None, metadata: Mapping[str, bytes] | None = None
+        self,
+        *,
+        replication: Replication | None = None,
+        metadata: Mapping[str, bytes] | None = None,
+        full_pinning: bool = False,
     ) -> LedgerWriter:
         """A new, empty ledger and its only writer, which is a context manager as well."""
-        made = self._portal.run(lambda: self._ledgers.create(replication=replication, metadata=metadata))
+        made = self._portal.run(
+            lambda: self._ledgers.create(
+                replication=replication, metadata=metadata, full_pinning=full_pinning
+            )
+        )
         _, held = self._portal.enter(made)
         return LedgerWriter(self._portal, made, held)
 
