@@ -41,6 +41,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES
@@ -74,7 +75,7 @@ from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import Segment, SegmentFiles
 from bookie.storage.settling import remove_replaced, take_over_logs
 from bookie.storage.write_cache import CachedArena, WriteCache
-from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.entries import Entries, compact_ids, encode_add
@@ -83,6 +84,12 @@ from ledgerlog.wire.frame import RECOVERY, SPARSE, Frame, Header, Status
 __all__ = ["Engine", "FenceResult", "ListResult", "ReadResult", "open_engine"]
 
 _SPARSE_SLACK = 2 * (WRITER_WINDOW_ENTRIES + FRAME_ENTRIES_MAX)
+
+
+@attrs.define(eq=False)
+class _FlushWaiter:
+    done: trio.Event = attrs.Factory(trio.Event)
+    failure: DiskFull | None = None
 
 
 class Engine:
@@ -123,6 +130,8 @@ class Engine:
         """Where adds go that skip the journal; None where none does."""
         self._frame_bytes_max = config.frame_bytes_max
         self._stopped: Status | None = None
+        self._flush_waiters: list[_FlushWaiter] = []
+        self._flush_wanted = trio.lowlevel.ParkingLot()
         self._lac_waiters: dict[int, list[tuple[int, trio.Event]]] = {}
         self._entries = 0
         self._frames = 0
@@ -495,7 +504,31 @@ class Engine:
 
     async def flush(self) -> None:
         """Returns once everything added so far is durable and in the index. DiskFull: some is in memory
-        still."""
+        still. A task of the engine does it, so cancelling ends the wait alone."""
+        waiter = _FlushWaiter()
+        self._flush_waiters.append(waiter)
+        self._flush_wanted.unpark_all()
+        await waiter.done.wait()
+        if waiter.failure is not None:
+            raise waiter.failure
+
+    async def run_flushes(self) -> None:
+        """Flush whenever somebody wants it, for ever. StorageError if the disk or the index fails."""
+        while True:
+            if not self._flush_waiters:
+                await self._flush_wanted.park()
+                continue
+            waiters, self._flush_waiters = self._flush_waiters, []
+            failure: DiskFull | None = None
+            try:
+                await self._flush()
+            except DiskFull as full:
+                failure = full
+            for waiter in waiters:
+                waiter.failure = failure
+                waiter.done.set()
+
+    async def _flush(self) -> None:
         if self._write_cache is not None:
             await self._write_cache.flush()
         await self._checkpointer.flush()
@@ -766,6 +799,7 @@ async def _running(
         nursery.start_soon(guard, journal.run_writer)
         nursery.start_soon(guard, lambda: journal.run_supply(engine._forget))
         nursery.start_soon(guard, engine._checkpointer.run)
+        nursery.start_soon(guard, engine.run_flushes)
         nursery.start_soon(guard, recycler.run)
         if engine._write_cache is not None:
             nursery.start_soon(guard, engine._write_cache.run_supply)

@@ -93,7 +93,6 @@ class WriteCache:
         self._sealed: deque[CachedArena] = deque()
         self._progress = trio.lowlevel.ParkingLot()
         """Woken when an arena is sealed, flushed, or made."""
-        self._lock = trio.Lock()
 
     async def prepare(self) -> None:
         """Make the first arena. Before anything else."""
@@ -156,6 +155,7 @@ class WriteCache:
                     if not self.is_disk_full:
                         logger.warning("entries stay in memory for now: %s", full)
                     self.is_disk_full = True
+                    self._progress.unpark_all()
                     self._wake()
                     await trio.sleep(self._disk_full_retry_s)
                 continue
@@ -184,37 +184,36 @@ class WriteCache:
         return arena
 
     async def _flush_oldest(self) -> None:
-        async with self._lock:
-            if not self._sealed:
-                return
-            arena = self._sealed[0]
-            if arena.runs:
-                await self._rewriter.flush(
-                    runs=arena.runs,
-                    marked=(),
-                    view=arena.image.view,
-                    replaced=FileSet(),
-                    indexed=0,
-                    changes=list,
-                )
-            self.is_disk_full = False
-            self.flushes += 1
-            await self._forget(arena)
-            self._sealed.popleft()
-            del self.residents[arena.number]
-            self._arenas.give_back(arena.image.view)
-            self._progress.unpark_all()
-            self._wake()
+        arena = self._sealed[0]
+        if arena.runs:
+            await self._rewriter.flush(
+                runs=arena.runs,
+                marked=(),
+                view=arena.image.view,
+                replaced=FileSet(),
+                indexed=0,
+                changes=list,
+            )
+        self.is_disk_full = False
+        self.flushes += 1
+        await self._forget(arena)
+        self._sealed.popleft()
+        del self.residents[arena.number]
+        self._arenas.give_back(arena.image.view)
+        self._progress.unpark_all()
+        self._wake()
 
     async def flush(self) -> None:
         """Returns once everything appended so far is in entry logs and in the index, durably. DiskFull: what
-        found no room is in memory still."""
+        found no room is in memory still. ``run_flushes`` does the work, so cancelling ends the wait alone."""
         last = self._active
         while last is self._active and last.runs and not self._roll():
-            if self._sealed:
-                await self._flush_oldest()
-            else:
-                await self._progress.park()  # The next arena is being made.
+            await self._wait_progress()
         waited = [arena.number for arena in self._sealed]
         while any(number in self.residents for number in waited):
-            await self._flush_oldest()
+            await self._wait_progress()
+
+    async def _wait_progress(self) -> None:
+        if self.is_disk_full:
+            raise DiskFull("the disk has no room for the entries that are in memory")
+        await self._progress.park()

@@ -191,3 +191,17 @@ async def test_after_a_crash_without_the_journals_copy_a_bookie_with_it_is_in_li
         assert not engine.marks.now.is_unclean, "from here on a crash loses nothing"
     async with machine.running(SMALL) as engine:
         assert engine.marks.now.denies_nothing(7), "limbo ends by repair alone"
+
+
+async def test_who_waits_for_a_flush_and_is_cancelled_does_not_interrupt_it() -> None:
+    machine = Machine()
+    async with machine.running() as engine:
+        await engine.wait_durable(add(engine, 7, [0]))
+        for entry_id in range(1, 30):
+            add(engine, 7, [entry_id])
+        with trio.move_on_after(0):
+            await engine.flush()
+        await engine.flush()
+        assert engine.statistics()["caches_flushed"] == 1, "it was begun once and went on"
+        assert engine.statistics()["unflushed_bytes"] == 0
+        assert await read_all(engine, 7) == payloads(7, range(30))
