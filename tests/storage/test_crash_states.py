@@ -47,7 +47,7 @@ async def test_every_crash_state_boots_to_what_was_acknowledged(
             checked += 1
             torn += "sector" in state.story or "half" in state.story
     assert checked > 100
-    assert torn > 10, "the scenario tore no writes"
+    assert torn > 5, "the scenario tore no writes"
     if scenario is moving:
         spares = [e for e in recorder.effects if e.kind == "rename" and e.path.endswith(".spare")]
         assert spares, "no segment's file was used again"
