@@ -14,6 +14,7 @@ from ledgerlog.cluster import Cluster
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.log.log import Log
 from ledgerlog.model.layout import writable_path
+from ledgerlog.model.log import RollPolicy
 from ledgerlog.testing import NodeCrashed, SimulatedCluster, simulate
 from ledgerlog.testing.pytest_plugin import Simulated
 
@@ -232,3 +233,20 @@ def test_wrong_names_are_refused(simulated: Simulated) -> None:
                 await cluster.restart("a")
 
     simulated(scenario, seeds=range(1))
+
+
+def test_a_log_rolls_by_age_at_the_very_moment_and_asks_once(simulated: Simulated) -> None:
+    """The moment of a roll is a sum, and an age a difference: rounded apart, they once kept a leader busy for
+    as long as the clock stood still, which here is for ever."""
+
+    async def scenario(cluster: SimulatedCluster) -> int:
+        async with cluster.client("a") as client:
+            log = await client.create_log("orders", roll=RollPolicy(max_age_s=0.3))
+            async with log.writer() as writer:
+                for number in range(40):
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(0.1)
+            return len((await log.info()).segments)
+
+    for segments in simulated(scenario, seeds=range(6)):
+        assert segments >= 8
