@@ -453,7 +453,7 @@ async def test_a_journal_directory_that_is_empty_or_anothers_is_refused(store: M
     with pytest.raises(CookieMismatch, match="/fast/other has no cookie"):
         await establish_apart(store, machine, journal="/fast/other")
     machine.disk.files[f"{JOURNAL}/cookie"] = (await formatted(MemoryTree().open_store())).disk.files[COOKIE]
-    with pytest.raises(CookieMismatch, match="do not belong together: .* instance .*, .* instance "):
+    with pytest.raises(CookieMismatch, match=r"do not belong together: .* instance .*, .* instance "):
         await establish_apart(store, machine)
     empty(machine, JOURNAL)
     with pytest.raises(CookieMismatch, match="/fast/b1 has no cookie"):
