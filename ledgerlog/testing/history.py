@@ -125,11 +125,16 @@ class History:
         return sum(len(call.names) for call in self.calls if not call.acks and not call.is_refused)
 
 
-def judge(history: History, final: list[Record], again: list[Record]) -> None:
-    """Violation if the log that was read in the end does not explain the history."""
+def judge(
+    history: History, final: list[Record], again: list[Record], *, first_offset: int | None = None
+) -> None:
+    """Violation if the log that was read in the end does not explain the history. ``first_offset`` is what
+    the log says of itself; where it is not given, the place of the first record."""
     if final != again:
         raise Violation("two complete reads of a log that nobody writes differ")
-    base = final[0].offset if final else history.truncated_to
+    base = first_offset
+    if base is None:
+        base = final[0].offset if final else history.truncated_to
     if not history.truncated_to <= base <= history.truncation_asked:
         raise Violation(
             f"the log begins at offset {base}; it was truncated at {history.truncated_to}, and nobody asked "

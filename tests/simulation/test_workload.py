@@ -289,6 +289,14 @@ def test_the_judge_finds(break_it: Callable[[History, list[Record]], object], wo
         break_and_judge()
 
 
+def test_a_log_that_may_have_been_truncated_to_its_end_has_lost_nothing() -> None:
+    history, _ = two_records()
+    history.truncation_asked = 2  # And whoever asked was killed before he was told.
+    judge(history, [], [], first_offset=2)
+    with pytest.raises(Violation, match="is lost"):
+        judge(history, [], [], first_offset=0)
+
+
 def test_the_judge_knows_deposed_leaders_unknown_outcomes_and_prefixes() -> None:
     history, final = two_records()
     history.on_send([b"unknown"])
