@@ -332,6 +332,8 @@ class Bookie:
         self.bookie_id = bookie_id
         self.disk = MemoryDisk()
         self.indexes = MemoryIndexes()
+        self.labels: dict[str, str] = {}
+        """Its placement labels, from its next start on."""
         self.fix_cookie = False
         """Whether it starts on a disk that was emptied."""
         self.has_metadata = True
@@ -377,6 +379,7 @@ class Bookie:
                 listen=self.bookie_id,
                 random_bytes=cluster.random_bytes,
                 config=cluster.config,
+                labels=self.labels,
                 disk=self.disk,
                 indexes=self.indexes,
                 fix_cookie=self.fix_cookie,
@@ -466,10 +469,11 @@ class Cluster:
     def random_bytes(self, count: int) -> bytes:
         return next(self._numbers).to_bytes(count, "big")
 
-    async def add_bookie(self) -> Bookie:
+    async def add_bookie(self, **labels: str) -> Bookie:
         """One bookie more, running."""
         bookie_id = f"b{len(self.bookies) + 1}"
         bookie = self.bookies[bookie_id] = Bookie(self, bookie_id)
+        bookie.labels = labels
         await bookie.start()
         return bookie
 

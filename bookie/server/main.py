@@ -16,7 +16,8 @@ standard error that says what and what to try. 2: wrong usage.
 second one stops it at once.
 
 This is the entry point: it makes the real capabilities (TCP, the disk, randomness) and hands them in, and a
-client for the one task that needs one: copying what a bookie lost from others.
+client for what needs one: copying what this bookie lost from others, and auto-recovery, which looks after the
+whole cluster and merely lives here.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ from bookie.server.options import read_config
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
 from bookie.storage.rebuild import rebuild_index
+from ledgerlog.autorecovery.service import AutoRecovery
+from ledgerlog.client.client import open_client
 from ledgerlog.client.peers import open_peers
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
@@ -99,6 +102,11 @@ def main() -> None:
     "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A placement label, such as rack=r1."
 )
 @click.option(
+    "--auto-recovery",
+    is_flag=True,
+    help="Look after under-replicated ledgers of the whole cluster, too, with all others that do.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -116,6 +124,7 @@ def run(
     no_journal_data: bool,
     fix_cookie: bool,
     labels: tuple[str, ...],
+    auto_recovery: bool,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -171,7 +180,13 @@ def run(
                 _print_json({"id": node.bookie_id, "address": node.address, "instance": node.info.instance})
             else:
                 click.echo(f"bookie {node.bookie_id} serving on {node.address}")
-            await stop.wait()
+            if not auto_recovery:
+                await stop.wait()
+                return
+            async with open_client(store, TcpNetwork()) as client, open_nursery() as nursery:
+                nursery.start_soon(AutoRecovery(client, name=node.bookie_id).run)
+                await stop.wait()
+                nursery.cancel_scope.cancel()
 
     with _failures():
         trio.run(_until_signalled, serve)

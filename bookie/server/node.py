@@ -10,6 +10,7 @@ what ends with what:
           service                   registration; the listener
             connections             one for each client
             repair                  phase two, while something is in limbo (``limbo``)
+            draining                whether it is to be emptied (``draining``)
 
 **Starting.** The listener is opened before the registration is written, so who finds the bookie can reach it,
 and nobody is answered before the registration is there: a second process under this identity, which the
@@ -42,6 +43,7 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES
+from bookie.server.draining import follow_draining
 from bookie.server.identity import RandomBytes, establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.nursery import open_nursery
@@ -80,6 +82,8 @@ class Node:
     repair: LimboRepair
     """Takes ledgers out of limbo, where there are any."""
     _registration: Registration
+    _read_only_for: set[str] = attrs.field(factory=set)
+    """Who wants ordinary adds refused; they are taken again when nobody does."""
 
     @property
     def bookie_id(self) -> BookieId:
@@ -95,11 +99,15 @@ class Node:
         """Whether ordinary adds are refused. Setting it also moves the registration, soon."""
         return self.engine.is_read_only
 
-    def set_read_only(self, value: bool) -> None:
-        """Refuse ordinary adds from now on, or take them again; recovery's and repair's always pass. The
-        registration moves to the other list soon after."""
-        self.engine.is_read_only = value
-        self._registration.is_read_only = value
+    def set_read_only(self, value: bool, *, wanted_by: str = "operator") -> None:
+        """Refuse ordinary adds from now on, or take them again unless somebody else wants them refused;
+        recovery's and repair's always pass. The registration moves to the other list soon after."""
+        if value:
+            self._read_only_for.add(wanted_by)
+        else:
+            self._read_only_for.discard(wanted_by)
+        self.engine.is_read_only = bool(self._read_only_for)
+        self._registration.is_read_only = bool(self._read_only_for)
 
 
 @asynccontextmanager
@@ -165,12 +173,12 @@ async def open_bookie(
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers)
             node = Node(info, cookie, engine, server, repair, registration)
-            async with _serving(node, listener):
+            async with _serving(node, listener, store):
                 yield node
 
 
 @asynccontextmanager
-async def _serving(node: Node, listener: Listener) -> AsyncIterator[None]:
+async def _serving(node: Node, listener: Listener, store: MetadataStore) -> AsyncIterator[None]:
     server, registration = node.server, node._registration
     served, kept, keeping = trio.Event(), trio.Event(), trio.CancelScope()
 
@@ -196,6 +204,9 @@ async def _serving(node: Node, listener: Listener) -> AsyncIterator[None]:
         service.start_soon(serve)
         service.start_soon(keep_registered)
         service.start_soon(node.repair.run)
+        service.start_soon(
+            follow_draining, store, node.cookie, partial(node.set_read_only, wanted_by="draining")
+        )
         logger.info("bookie=%s: serving at %s", node.bookie_id, node.address)
         is_cancelled = False
         try:

@@ -17,7 +17,8 @@ watching: a view that lags would call a bookie lost that has long been back. A d
 noticed may make a task more; tasks are hints, and who works on one looks for himself.
 
 **Between two passes** a ledger can come to name a lost bookie only by a writer that had chosen it before;
-that writer replaces it. What it leaves when it dies is found by the next pass. """
+that writer replaces it. What it leaves when it dies is found by the next pass.
+"""
 
 from __future__ import annotations
 
@@ -243,6 +244,7 @@ class Auditor:
                 made,
                 found.ledgers,
             )
+        await self._board.tidy(found.named)
         self._record = attrs.evolve(
             self._record,
             metadata_at_ms=self._client.environment.now_ms(),

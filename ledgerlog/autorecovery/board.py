@@ -346,6 +346,21 @@ class Board:
                 raise
         return True
 
+    async def tidy(self, named: Collection[BookieId]) -> None:
+        """Take away requests about bookies that are gone for good, given whom metadata names: those without a
+        cookie and a registration, and those whose data was formatted anew."""
+        for bookie_id in await self._store.children(REPAIR_DRAINING):
+            node, cookie = await self._store.get(draining_path(bookie_id)), await self.cookie(bookie_id)
+            if node is None:
+                continue
+            asked = Draining.decode_untrusted(node.value, bookie_id)
+            if cookie is None and (bookie_id in named or await self.is_registered(bookie_id)):
+                continue
+            if cookie is not None and cookie[0].instance == asked.instance:
+                continue
+            with contextlib.suppress(NodeMissing, VersionConflict):
+                await self._store.delete(draining_path(bookie_id), version=node.version)
+
     async def forget_cookie(self, draining: Draining) -> None:
         """Remove the cookie of a bookie that was emptied: its directory is not served any more."""
         cookie = await self.cookie(draining.bookie_id)

@@ -111,9 +111,7 @@ async def _look_at_ends(
         if answer.damaged == entry_id:
             damaged[bookie] = None
         elif (
-            entry_id not in answer.found
-            and answer.through >= entry_id
-            and answer.negative is Negative.ABSENT
+            entry_id not in answer.found and answer.through >= entry_id and answer.negative is Negative.ABSENT
         ):
             incomplete[bookie] = None
     return True

@@ -6,12 +6,15 @@ import attrs
 import click
 import trio
 
-from ledgerlog.cli.options import connect, json_option, uri_option
-from ledgerlog.cli.output import print_json, print_line, print_table
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.decommission import Emptying, decommission
+from ledgerlog.cli.options import connect, json_option, parsed, uri_option
+from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import BookieUnavailable
 from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.layout import COOKIES
 from ledgerlog.wire.frame import Kind
 
@@ -32,7 +35,7 @@ class BookieState:
 
 @click.group()
 def bookie() -> None:
-    """Look at bookies."""
+    """Look at bookies, and take them out of service."""
 
 
 @bookie.command("list")
@@ -66,6 +69,58 @@ def bookie_list(uri: str, as_json: bool) -> None:
         )
     else:
         print_line("no bookie ever served this cluster")
+
+
+@bookie.command("decommission")
+@click.argument("bookie_id", metavar="ID", callback=parsed(check_bookie_id))
+@click.option("--cancel", is_flag=True, help="Keep it after all: it takes new ledgers again.")
+@uri_option
+@json_option
+def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -> None:
+    """Take the bookie ID out of service for good: copy all that it holds elsewhere, then forget it.
+
+    It may be running, and serves what it has until the end, or dead. Auto-recovery must run somewhere.
+    Returns when no ledger refers to the bookie and its cookie is removed; stop its process then.
+    Interrupted, it goes on being emptied: run the command again to wait on, or with --cancel to keep the
+    bookie."""
+
+    async def keep() -> bool:
+        async with connect(uri) as cluster:
+            return await Board(cluster.client).keep(bookie_id)
+
+    async def empty() -> bool:
+        is_told = False
+
+        def say(emptying: Emptying) -> None:
+            nonlocal is_told
+            bar.describe(f"{emptying.ledgers_left} ledgers left")
+            if emptying.ledgers_left and not emptying.workers and not is_told:
+                is_told = True
+                click.echo(
+                    "ledgerlog: no auto-recovery runs, and nothing moves without: start "
+                    "'ledgerlog repair run', or bookies with --auto-recovery",
+                    err=True,
+                )
+
+        with progress_bar(f"emptying {bookie_id}", None) as bar:
+            async with connect(uri) as cluster:
+                await decommission(cluster.client, bookie_id, say=say)
+                return await Board(cluster.client).is_registered(bookie_id)
+
+    if cancel:
+        was_asked = run(keep)
+        if as_json:
+            print_json({"id": bookie_id, "state": "kept", "was_draining": was_asked})
+        else:
+            print_line(f"{bookie_id} stays" if was_asked else f"{bookie_id} was not being emptied")
+        return
+    is_running = run(empty)
+    if as_json:
+        print_json({"id": bookie_id, "state": "decommissioned", "is_running": is_running})
+    else:
+        print_line(f"no ledger refers to {bookie_id} any more, and its cookie is removed")
+        if is_running:
+            print_line("its process still runs: stop it")
 
 
 async def bookie_states(cluster: Cluster) -> list[BookieState]:

@@ -44,6 +44,7 @@ def cluster() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Options of every bookie's storage, a TOML file.",
 )
+@click.option("--auto-recovery", is_flag=True, help="Have every bookie look after under-replicated ledgers.")
 @json_option
 def cluster_run(
     path: Path,
@@ -51,6 +52,7 @@ def cluster_run(
     metadata: str | None,
     zookeepers: int | None,
     config: Path | None,
+    auto_recovery: bool,
     as_json: bool,
 ) -> None:
     """Run a cluster below the directory PATH until interrupted.
@@ -67,7 +69,9 @@ def cluster_run(
     count = max(existing, bookies or _BOOKIES)
 
     async def body() -> None:
-        async with local_cluster(path, bookies=count, config=config, zookeepers=servers) as local:
+        async with local_cluster(
+            path, bookies=count, config=config, zookeepers=servers, auto_recovery=auto_recovery
+        ) as local:
             if bookies is not None and existing > bookies:
                 _report(f"{path} holds the data of {existing} bookies; all of them run")
             if zookeepers is not None and servers != zookeepers:

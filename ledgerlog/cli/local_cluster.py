@@ -90,6 +90,8 @@ class LocalCluster:
     """The same for ZooKeeper servers, which end after the others."""
     config: Path | None
     """The bookies' configuration file, where they have one."""
+    auto_recovery: bool = False
+    """Whether every bookie runs auto-recovery, too."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
     """The process of each bookie that was started last."""
     zookeepers: dict[str, Child] = attrs.field(factory=dict)
@@ -116,6 +118,8 @@ class LocalCluster:
         ]
         if self.config is not None:
             command += ["--config", str(self.config)]
+        if self.auto_recovery:
+            command += ["--auto-recovery"]
         child = await self.children.start(bookie_id, command, log_path=self.log_path(bookie_id))
         self.bookies[bookie_id] = child
         return child
@@ -214,6 +218,7 @@ async def local_cluster(
     config: Path | None = None,
     zookeepers: int = 0,
     grace_s: float = GRACE_S,
+    auto_recovery: bool = False,
 ) -> AsyncIterator[LocalCluster]:
     """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
 
@@ -240,7 +245,7 @@ async def local_cluster(
             await _wait_ensemble(servers, running)
             uri = f"zk://{hosts_of(servers)}" if servers else _sqlite_uri(path)
             async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
-                local = LocalCluster(path, uri, cluster, children, server_children, config)
+                local = LocalCluster(path, uri, cluster, children, server_children, config, auto_recovery)
                 local.zookeepers, local.servers = running, {server.name: server for server in servers}
                 async with trio.open_nursery() as nursery:
                     for number in range(1, bookies + 1):

@@ -28,6 +28,7 @@ from ledgerlog.cli.complaints import complaint
 from ledgerlog.cli.demo import demo
 from ledgerlog.cli.ledger import ledger
 from ledgerlog.cli.log import log
+from ledgerlog.cli.repair import repair
 from ledgerlog.cli.running import Interrupted
 from ledgerlog.cli.simulate import simulate
 from ledgerlog.errors import LedgerLogError
@@ -112,7 +113,7 @@ def cli(verbose: int) -> None:
         root.addHandler(logging.NullHandler())
 
 
-for command in (log, ledger, bookie, cluster, demo, bench, simulate):
+for command in (log, ledger, bookie, repair, cluster, demo, bench, simulate):
     cli.add_command(command)
 
 

@@ -53,6 +53,10 @@ class BookieDirectory:
         """Registered bookies that take no ordinary writes, by id."""
         return list(self._read_only.values())
 
+    def is_read_only(self, bookie_id: BookieId) -> bool:
+        """Whether it is registered as one that takes no ordinary writes."""
+        return bookie_id in self._read_only and bookie_id not in self._writable
+
     def is_doubtful(self, bookie_id: BookieId) -> bool:
         """Whether it failed somebody a short while ago."""
         return self._quarantine.get(bookie_id, -math.inf) > trio.current_time()

@@ -425,6 +425,7 @@ class LedgerWriter:
             if core.failure is None:
                 self._publish_lac()
                 self._look_at_deadline()
+                self._leave_read_only()
                 self._replace()
             self._look_at_ending()
             if core.intent is not None:
@@ -433,6 +434,26 @@ class LedgerWriter:
                 self.act()
             with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else _LOOK_S):
                 await self._wake.wait()
+
+    def _leave_read_only(self) -> None:
+        """Leave bookies that take no ordinary adds any more (they are being emptied, or full), if others are
+        there. A writer at work meets their refusal; one that is idle would name them for as long as it is,
+        and be fenced by whoever empties them."""
+        core, directory = self._core, self._directory
+        if not core.is_drained or core.intent is not None:
+            return
+        leaving = {
+            slot: sink.bookie
+            for slot, sink in enumerate(self._slots.sinks)
+            if directory.is_read_only(sink.bookie) and sink.bookie not in self._refused_at
+        }
+        if not leaving:
+            return
+        ensemble = core.pending.ensemble
+        if len(directory.replacements(ensemble, list(leaving), even_doubtful=False)) == len(leaving):
+            for bookie in leaving.values():
+                self._refused_at[bookie] = trio.current_time()
+                self._failed(bookie, "it takes no adds any more")
 
     def _replace(self) -> None:
         core = self._core

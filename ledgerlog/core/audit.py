@@ -6,7 +6,8 @@ An auditor that has just begun misses everybody who is not there from that momen
 for how long they had been away, and waits the whole delay again.
 
 ``ends`` are the entries that a check of a fragment's ends looks at, on each bookie. Holes between them are
-not seen (rule 24); a list of all that a bookie has shows them. """
+not seen (rule 24); a list of all that a bookie has shows them.
+"""
 
 from __future__ import annotations
 

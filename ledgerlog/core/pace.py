@@ -4,7 +4,8 @@ Tokens come at ``rate`` a second and gather up to ``burst_s`` seconds' worth. Wh
 asks first: ``delay`` is how long to wait, and ``spend`` takes the tokens. A piece may be larger than what
 ever gathers: it is let through as soon as there is any token, and the debt is waited for by whoever comes
 next. So no piece waits for ever, and over any stretch of time no more is done than the rate, the burst and
-one piece. """
+one piece.
+"""
 
 from __future__ import annotations
 

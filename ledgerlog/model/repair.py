@@ -14,7 +14,8 @@ where somebody reads them (``..._at_ms``), else durations.
 
 **A task is a hint and no order.** It names bookies that somebody believes lost, damaged or incomplete;
 whoever works on it looks at the ledger's metadata and at the bookies himself. So a task too many costs a
-look, tasks may be merged, and what a task says need not be true any more. """
+look, tasks may be merged, and what a task says need not be true any more.
+"""
 
 from __future__ import annotations
 

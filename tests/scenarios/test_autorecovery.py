@@ -8,7 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.decommission import Emptying, decommission
+from ledgerlog.errors import CookieMismatch
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.quorum import Replication
 from tests.clusters import eventually, open_cluster
@@ -353,6 +357,166 @@ async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -
         await set_up(client, entry_check_ms=10_000)
         await repaired(client, board, ledger_id, {damaged})
         await assert_whole(client, ledger_id, 10)
+
+
+async def test_a_bookie_is_emptied_under_load_without_disturbing_a_writer(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        closed = [await written(client, 10) for _ in range(5)]
+        writer = await client.ledgers.create(replication=R332)
+        idle = await client.ledgers.create(replication=R332)
+        await idle.append(payload(0))
+        await writer.append(payload(0))
+        leaving = writer.metadata.last_fragment.ensemble[0]
+        looks: list[Emptying] = []
+        appended = 1
+        async with trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                nonlocal appended
+                while True:
+                    await writer.append(payload(appended))
+                    appended += 1
+                    await trio.sleep(0.05)
+
+            nursery.start_soon(write)
+            with trio.fail_after(600):
+                await decommission(client.opened, leaving, say=looks.append)
+            nursery.cancel_scope.cancel()
+        assert looks[0].ledgers_left > 0
+        assert looks[-1].ledgers_left == 0
+        assert await board.cookie(leaving) is None
+        await writer.flush()
+        last = await writer.close()
+        assert await idle.append(payload(1)) == 1, "nor one that was idle"
+        assert await idle.close() == 1
+        for ledger_id, count in (
+            (writer.ledger_id, last + 1),
+            (idle.ledger_id, 2),
+            *((e, 10) for e in closed),
+        ):
+            assert leaving not in await names(client, ledger_id)
+            await assert_whole(client, ledger_id, count)
+        # It runs and stays read-only until it is stopped; then nothing is left of the request.
+        assert cluster.bookies[leaving].node.is_read_only
+        assert list(await board.draining()) == [leaving]
+        await cluster.bookies[leaving].stop()
+        await set_up(client, bookie_check_ms=1_000)
+
+        async def is_tidy() -> bool:
+            return await board.draining() == {}
+
+        await until(is_tidy)
+
+
+async def test_an_emptied_bookie_may_be_kept_after_all(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        await start_repair(cluster)
+        await written(client, 5)
+        await board.drain("b1")
+        await eventually(lambda: cluster.bookies["b1"].node.is_read_only)
+        assert await board.keep("b1")
+        await eventually(lambda: not cluster.bookies["b1"].node.is_read_only)
+        assert not await board.keep("b1")
+
+
+async def test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        await written(client, 5)
+        with trio.fail_after(600):
+            await decommission(client.opened, "b1", say=lambda _: None)
+        bookie = cluster.bookies["b1"]
+        await bookie.stop()
+        with pytest.raises(CookieMismatch, match="decommissioned"):
+            await bookie.start()
+        bookie.disk, bookie.indexes = MemoryDisk(), MemoryIndexes()
+        await bookie.start()
+        await trio.sleep(10)
+        assert not bookie.node.is_read_only
+        assert await board.draining() == {}
+
+
+async def test_copies_go_to_other_racks_where_bookies_say_theirs(clock: MockClock) -> None:
+    async with open_cluster(bookies=0) as cluster, cluster.client() as client:
+        for rack in ("r1", "r2", "r3", "r1", "r1", "r3"):
+            await cluster.add_bookie(rack=rack)
+        board = await set_up(client)
+        ledger_id = await written(client, 5)
+        racks = {"b1": "r1", "b2": "r2", "b3": "r3", "b4": "r1", "b5": "r1", "b6": "r3"}
+        named = await names(client, ledger_id)
+        assert sorted(racks[bookie] for bookie in named) == ["r1", "r2", "r3"]
+        (lost,) = [bookie for bookie in named if racks[bookie] == "r3"]
+        await start_repair(cluster)
+        await cluster.bookies[lost].kill(session_s=0)
+        await repaired(client, board, ledger_id, {lost})
+        assert sorted(racks[bookie] for bookie in await names(client, ledger_id)) == ["r1", "r2", "r3"]
+
+
+async def test_a_task_that_grows_while_it_is_worked_on_is_not_removed(clock: MockClock) -> None:
+    """Rule 22: at the version that was read, and by a worker whose session lives."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        worker = await board.register_worker()
+        assert await board.post(7, lost=["b1"])
+        found = await board.task(7)
+        assert found is not None
+        assert await board.post(7, lost=["b2"])
+        assert not await board.post(7, lost=["b1"]), "it names both"
+        assert not await board.remove(7, found[1], worker)
+        found = await board.task(7)
+        assert found is not None
+        assert found[0].lost == ("b1", "b2")
+        assert await board.remove(7, found[1], worker)
+        assert await board.tasks() == []
+
+
+async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as one, cluster.client() as other:
+        mine, board = Board(one.opened), Board(other.opened)
+        worker = await mine.register_worker()
+        await board.post(7, lost=["b1"])
+        assert await mine.lock(7, worker)
+        before = await mine.task(7)
+        assert before is not None
+        one.store.inner.expire_session()
+        # Another one does it, and a new task is made, at the very version of the first.
+        second = await board.register_worker()
+        assert await board.lock(7, second)
+        found = await board.task(7)
+        assert found is not None
+        assert await board.remove(7, found[1], second)
+        await board.post(7, lost=["b2"])
+        again = await board.task(7)
+        assert again is not None
+        assert again[1] == before[1], "versions come back"
+        assert not await mine.remove(7, before[1], worker)
+        await mine.unlock(7, worker)
+        assert list(await board.locks()) == [7], "nor does it let go of somebody else's lock"
+        assert await board.tasks() == [7]
+
+
+async def test_lost_answers_of_the_store_are_settled_by_looking(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledger_id = await written(client, 10)
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(board_has_tasks(board))
+        await set_up(client, paused=False)
+        for _ in range(20):
+            process.store.lost_answers = 1
+            await trio.sleep(0.3)
+            process.store.lost_answers, process.store.lost_writes = 0, 1
+            await trio.sleep(0.3)
+            process.store.lost_writes = 0
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 10)
+        assert await board.locks() == {}
 
 
 def board_has_tasks(board: Board) -> Callable[[], Awaitable[bool]]:

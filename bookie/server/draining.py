@@ -1,0 +1,59 @@
+"""A bookie that is to be emptied takes no more ordinary adds.
+
+An operator asks for it in the metadata store (``ledgerlog bookie decommission``), by this bookie's id and the
+instance of its data. While that stands there the bookie is read-only: no new ledger is given to it, and who
+writes to it gets a refusal and goes on with another bookie, without a pause. It goes on serving reads, fences
+and recovery, so that what it holds is copied from it as well. Copying, and saying when nothing refers to it
+any more, is auto-recovery's.
+
+A request for another instance is not about this data: the id was used again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.bookie import Cookie
+from ledgerlog.model.layout import draining_path
+from ledgerlog.model.repair import Draining
+
+logger = logging.getLogger(__name__)
+
+
+async def follow_draining(
+    store: MetadataStore, cookie: Cookie, set_read_only: Callable[[bool], None]
+) -> None:
+    """Tell ``set_read_only`` whether the bookie is to be emptied, whenever that changes, for ever. While the
+    store is away, or what it says is damaged, what it said last holds."""
+    path = draining_path(cookie.bookie_id)
+    is_draining = is_troubled = False
+    while True:
+        try:
+            async with store.watch(path) as watch:
+                while True:
+                    node = await store.get(path)
+                    is_wanted = (
+                        node is not None
+                        and Draining.decode_untrusted(node.value, cookie.bookie_id).instance
+                        == cookie.instance
+                    )
+                    is_troubled = False
+                    if is_wanted != is_draining:
+                        what = "it is being emptied, and read-only" if is_wanted else "it stays in service"
+                        logger.warning("bookie=%s: %s", cookie.bookie_id, what)
+                        is_draining = is_wanted
+                        set_read_only(is_wanted)
+                    await watch.wait()
+        except LedgerLogError as trouble:
+            level = logging.DEBUG if is_troubled else logging.WARNING
+            logger.log(
+                level, "bookie=%s: whether it is to be emptied is not known: %s", cookie.bookie_id, trouble
+            )
+            is_troubled = True
+            await trio.sleep(RECONNECT_DELAY_MAX_S)

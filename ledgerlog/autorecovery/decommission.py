@@ -1,0 +1,78 @@
+"""Taking a bookie out of service for good.
+
+    ask       the board says that it is to be emptied: it turns read-only, and the auditor makes tasks
+    wait      until no fragment of any ledger names it, twice in a row
+    forget    remove its cookie, so that its directory is never served again
+
+It may be alive, and is then read from and goes on serving what it has; or dead, and is then not waited for.
+A writer that chose it before it turned read-only may still make a ledger that names it, which is why the look
+is repeated. The request stays on the board for as long as the bookie is registered, since without it the
+bookie would take new ledgers again; the auditor takes it away afterwards. """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ledgerlog.autorecovery.auditor import pass_over_metadata
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.ids import BookieId, check_bookie_id
+from ledgerlog.model.repair import Draining
+
+__all__ = ["Emptying", "decommission"]
+
+_LOOK_S = 1.0
+_SETTLED_S = 2.0
+"""Views of the registrations have followed by then, and ledgers made by older ones are stored."""
+
+
+@attrs.frozen(kw_only=True)
+class Emptying:
+    """How far it is."""
+
+    bookie_id: BookieId
+    ledgers_left: int
+    """Ledgers that name it."""
+    workers: int
+    """Workers that live; without one nothing moves."""
+    troubles: dict[int, str]
+    """Of the ledgers left: why some are not done."""
+
+
+async def decommission(
+    client: LedgerClient, bookie_id: BookieId, *, say: Callable[[Emptying], None]
+) -> Draining:
+    """Empty a bookie and forget it. ``say`` is told how far it is, about once a second.
+
+    Returns when no ledger refers to it and its cookie is gone. InvalidArgument where nobody knows the bookie,
+    or somebody takes the request back meanwhile; MetadataUnavailable. Cancelled before, it goes on being
+    emptied until ``Board.keep`` takes that back; calling this again waits on."""
+    board = Board(client)
+    draining = await board.drain(check_bookie_id(bookie_id))
+    looks = 0
+    while looks < 2:
+        found = await pass_over_metadata(client, {bookie_id})
+        emptying = await _emptying(board, bookie_id, list(found.affected))
+        say(emptying)
+        if bookie_id not in await board.draining():
+            raise InvalidArgument(f"bookie {bookie_id} is to be kept: somebody took the request back")
+        looks = 0 if found.affected or found.damaged else looks + 1
+        await trio.sleep(_LOOK_S if not looks else _SETTLED_S)
+    await board.forget_cookie(draining)
+    if not await board.is_registered(bookie_id):
+        await board.keep(bookie_id)
+    return draining
+
+
+async def _emptying(board: Board, bookie_id: BookieId, left: list[int]) -> Emptying:
+    troubles: dict[int, str] = {}
+    for ledger_id in left[:100]:
+        task = await board.task(ledger_id)
+        if task is not None and task[0].trouble is not None:
+            troubles[ledger_id] = task[0].trouble
+    workers = await board.workers()
+    return Emptying(bookie_id=bookie_id, ledgers_left=len(left), workers=len(workers), troubles=troubles)

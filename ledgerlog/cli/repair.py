@@ -1,0 +1,319 @@
+"""``ledgerlog repair``: auto-recovery, by itself and looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import click
+
+from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION, check_entries, pass_over_metadata
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.checking import LedgerFaults
+from ledgerlog.autorecovery.copying import Copying, Pacer
+from ledgerlog.autorecovery.service import AutoRecovery
+from ledgerlog.cli.options import connect, json_option, uri_option
+from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
+from ledgerlog.cli.running import run, run_until_interrupted
+from ledgerlog.cluster import Cluster
+from ledgerlog.election.election import Election
+from ledgerlog.model.record import moment
+from ledgerlog.model.repair import RepairSettings
+
+__all__ = ["repair"]
+
+_TASKS_SHOWN = 1000
+
+
+@click.group()
+def repair() -> None:
+    """Under-replicated ledgers, and bringing them back to their write quorum."""
+
+
+@repair.command("run")
+@click.option("--name", help="What this process is called in 'repair status'.")
+@uri_option
+def repair_run(name: str | None, uri: str) -> None:
+    """Run auto-recovery in a process of its own until interrupted.
+
+    Any number may run, also inside bookies ('bookie run --auto-recovery'): one of them is the auditor,
+    and each works on its share of the tasks."""
+
+    async def body() -> None:
+        async with connect(uri) as cluster:
+            service = AutoRecovery(cluster.client, name=name)
+            print_line(f"auto-recovery runs as {service.worker.name}")
+            await service.run()
+
+    run_until_interrupted(body)
+
+
+@repair.command("status")
+@uri_option
+@json_option
+def repair_status(uri: str, as_json: bool) -> None:
+    """Print what is under-replicated, who works on it, how fast, and why some of it is not done."""
+
+    async def body() -> dict[str, Any]:
+        async with connect(uri) as cluster:
+            return await status_fields(cluster)
+
+    fields = run(body)
+    if as_json:
+        print_json(fields)
+    else:
+        _print_status(fields)
+
+
+async def status_fields(cluster: Cluster) -> dict[str, Any]:
+    """What ``repair status --json`` prints."""
+    board = Board(cluster.client)
+    leader = await Election(cluster.client, AUDITOR_ELECTION).leader()
+    record = await board.audit_record()
+    workers, locks = await board.workers(), await board.locks()
+    waiting = await board.tasks()
+    tasks = []
+    for ledger_id in waiting[:_TASKS_SHOWN]:
+        found = await board.task(ledger_id)
+        if found is None:
+            continue
+        task = found[0]
+        holder = workers.get(locks.get(ledger_id, ""))
+        doing = {work.ledger_id: work.doing for work in holder.work} if holder else {}
+        tasks.append(
+            {
+                "ledger": ledger_id,
+                "lost": list(task.lost),
+                "damaged": list(task.damaged),
+                "incomplete": list(task.incomplete),
+                "made": _time(task.made_at_ms),
+                "worker": None if holder is None else holder.name,
+                "doing": doing.get(ledger_id),
+                "trouble": task.trouble,
+            }
+        )
+    return {
+        "under_replicated": len(waiting),
+        "paused": (settings := await board.settings()).paused,
+        "settings": settings_fields(settings),
+        "auditor": leader.candidate if leader is not None and leader.is_registered else None,
+        "last_metadata_check": None if record is None else _time(record.metadata_at_ms),
+        "last_entry_check": None if record is None else _time(record.entries_at_ms),
+        "absent": {} if record is None else {b: _time(at) for b, at in sorted(record.absent.items())},
+        "draining": sorted(await board.draining()),
+        "workers": [
+            {
+                "name": worker.name,
+                "repaired": worker.repaired,
+                "entries": worker.entries,
+                "bytes": worker.copied_bytes,
+                "bytes_per_s": worker.bytes_per_s,
+                "ledgers": [{"ledger": w.ledger_id, "doing": w.doing} for w in worker.work],
+            }
+            for worker in sorted(workers.values(), key=lambda worker: worker.name)
+        ],
+        "tasks": tasks,
+    }
+
+
+def _time(at_ms: int) -> str | None:
+    return moment(at_ms).isoformat(timespec="milliseconds") if at_ms else None
+
+
+def _print_status(fields: dict[str, Any]) -> None:
+    count, paused = fields["under_replicated"], ", and repair is paused" if fields["paused"] else ""
+    print_line(f"{count} ledger{'' if count == 1 else 's'} to be looked after{paused}")
+    print_line(f"auditor: {fields['auditor'] or 'nobody'}")
+    print_line(f"metadata compared with bookies: {fields['last_metadata_check'] or 'never'}")
+    print_line(f"entries checked: {fields['last_entry_check'] or 'never'}")
+    for bookie, since in fields["absent"].items():
+        print_line(f"absent: {bookie} since {since}")
+    for bookie in fields["draining"]:
+        print_line(f"being emptied: {bookie}")
+    if fields["workers"]:
+        rows = [
+            (
+                w["name"],
+                len(w["ledgers"]),
+                w["repaired"],
+                human_bytes(w["bytes"]),
+                human_bytes(w["bytes_per_s"]),
+            )
+            for w in fields["workers"]
+        ]
+        print_table(("worker", "at work on", "done", "copied", "a second"), rows)
+    else:
+        print_line("no worker runs: start 'ledgerlog repair run', or bookies with --auto-recovery")
+    if fields["tasks"]:
+        tasks = [
+            (
+                task["ledger"],
+                " ".join((*task["lost"], *task["damaged"], *task["incomplete"])),
+                task["worker"] or "-",
+                task["doing"] or task["trouble"] or "-",
+            )
+            for task in fields["tasks"]
+        ]
+        print_table(("ledger", "bookies", "worker", "why it is not done"), tasks, numbers=("ledger",))
+
+
+@repair.command("audit")
+@click.option(
+    "--entries",
+    type=click.Choice(["none", "ends", "all"]),
+    default="none",
+    show_default=True,
+    help="Ask bookies for the entries that they should have, too: the ends of each fragment, or all.",
+)
+@click.option(
+    "--per-second", type=click.IntRange(1), default=200, show_default=True, help="Requests for them."
+)
+@click.option("--dry-run", is_flag=True, help="Say what is found, and make no tasks.")
+@uri_option
+@json_option
+def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json: bool) -> None:
+    """Compare all metadata with the bookies that are there now, and make a task of each ledger that lacks
+    one.
+
+    Bookies that are not registered count as lost at once, without the delay. Workers look again before they
+    do anything, so a bookie that comes back costs nothing."""
+
+    async def body() -> list[dict[str, Any]]:
+        async with connect(uri) as cluster:
+            return await audit(cluster, entries=entries, per_s=per_second, make_tasks=not dry_run)
+
+    found = run(body)
+    if as_json:
+        for fields in found:
+            print_json(fields)
+    elif found:
+        rows = [(f["ledger"], " ".join(f["bookies"]), f["why"]) for f in found]
+        print_table(("ledger", "bookies", "why"), rows, numbers=("ledger",))
+    else:
+        print_line("nothing is under-replicated, as far as was looked")
+
+
+async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
+    """What ``repair audit`` prints, a line for each ledger and reason."""
+    client, board = cluster.client, Board(cluster.client)
+    registered, draining = await board.registered(), await board.draining()
+    # Whom metadata names, first: it may be somebody of whom nothing else is left.
+    named = (await pass_over_metadata(client, ())).named
+    absent = named - registered.keys()
+    found: list[dict[str, Any]] = []
+    passed = await pass_over_metadata(client, absent | set(draining))
+    for ledger_id in passed.damaged:
+        found.append({"ledger": ledger_id, "bookies": [], "why": "its metadata is damaged"})
+    for ledger_id, hit in passed.affected.items():
+        if make_tasks:
+            await board.post(ledger_id, lost=hit)
+        for why, bookies in (
+            ("not registered", [bookie for bookie in hit if bookie in absent]),
+            ("being emptied", [bookie for bookie in hit if bookie not in absent]),
+        ):
+            if bookies:
+                found.append({"ledger": ledger_id, "bookies": bookies, "why": why})
+
+    async def on_fault(ledger_id: int, faults: LedgerFaults) -> None:
+        if make_tasks:
+            await board.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
+        for why, bookies in (("entries missing", faults.incomplete), ("entries damaged", faults.damaged)):
+            if bookies:
+                found.append({"ledger": ledger_id, "bookies": list(bookies), "why": why})
+
+    if entries != "none":
+        copying = Copying(client, Pacer(RepairSettings().bytes_per_s))
+        await check_entries(client, copying, check_all=entries == "all", per_s=per_s, on_fault=on_fault)
+    return sorted(found, key=lambda fields: (fields["ledger"], fields["why"]))
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def settings_fields(settings: RepairSettings) -> dict[str, Any]:
+    """The settings in the units of their options."""
+    return {
+        "paused": settings.paused,
+        "lost_after_s": settings.lost_after_ms / 1000,
+        "grace_s": settings.grace_ms / 1000,
+        "bytes_per_s": settings.bytes_per_s,
+        "bookie_check_s": settings.bookie_check_ms / 1000,
+        "entry_check_s": settings.entry_check_ms / 1000,
+        "entry_check": "all" if settings.check_all else "ends",
+        "checks_per_s": settings.checks_per_s,
+    }
+
+
+def _change(uri: str, as_json: bool, **changes: Any) -> None:
+    async def body() -> RepairSettings:
+        async with connect(uri) as cluster:
+            board = Board(cluster.client)
+            if not changes:
+                return await board.settings()
+            return await board.change_settings(lambda now: attrs.evolve(now, **changes))
+
+    fields = settings_fields(run(body))
+    if as_json:
+        print_json(fields)
+    else:
+        for name, value in fields.items():
+            print_line(f"{name}: {value}")
+
+
+@repair.command("pause")
+@uri_option
+@json_option
+def repair_pause(uri: str, as_json: bool) -> None:
+    """Let workers copy and recover nothing until 'repair resume'. Tasks are still made."""
+    _change(uri, as_json, paused=True)
+
+
+@repair.command("resume")
+@uri_option
+@json_option
+def repair_resume(uri: str, as_json: bool) -> None:
+    """Let workers go on."""
+    _change(uri, as_json, paused=False)
+
+
+_SECONDS = click.FloatRange(0)
+
+
+@repair.command("settings")
+@click.option("--lost-after", type=_SECONDS, help="Seconds until a bookie that is not there is lost.")
+@click.option("--grace", type=_SECONDS, help="Seconds that a writer has to replace a lost bookie.")
+@click.option("--bytes-per-second", type=click.IntRange(1), help="What each worker process copies.")
+@click.option("--bookie-check", type=click.FloatRange(0.001), help="Seconds between checks of all metadata.")
+@click.option("--entry-check", type=_SECONDS, help="Seconds between checks of entries; 0: none.")
+@click.option(
+    "--entry-check-of", type=click.Choice(["ends", "all"]), help="What a check of entries looks at."
+)
+@click.option("--checks-per-second", type=click.IntRange(1), help="Requests of a check of entries.")
+@uri_option
+@json_option
+def repair_settings(
+    lost_after: float | None,
+    grace: float | None,
+    bytes_per_second: int | None,
+    bookie_check: float | None,
+    entry_check: float | None,
+    entry_check_of: str | None,
+    checks_per_second: int | None,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Print how repair works, or change it. What is changed holds at once, everywhere."""
+    milliseconds = {
+        "lost_after_ms": lost_after,
+        "grace_ms": grace,
+        "bookie_check_ms": bookie_check,
+        "entry_check_ms": entry_check,
+    }
+    changes: dict[str, Any] = {name: round(1000 * s) for name, s in milliseconds.items() if s is not None}
+    if bytes_per_second is not None:
+        changes["bytes_per_s"] = bytes_per_second
+    if entry_check_of is not None:
+        changes["check_all"] = entry_check_of == "all"
+    if checks_per_second is not None:
+        changes["checks_per_s"] = checks_per_second
+    _change(uri, as_json, **changes)
