@@ -12,8 +12,9 @@ from ledgerlog.cli.options import connect, json_option, parsed, uri_option
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import BookieUnavailable
+from ledgerlog.errors import BookieUnavailable, WireError
 from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.layout import COOKIES
 from ledgerlog.wire.frame import Kind
@@ -31,6 +32,14 @@ class BookieState:
     """writable, read-only, or unavailable: not registered, or registered and silent."""
     journal_write_data: bool = True
     """Whether it syncs entries before it acknowledges them, as far as its registration says."""
+    ledgers_in_limbo: int | None = None
+    """Of so many ledgers it may have lost something that it has not copied from others yet; None: it does not
+    say."""
+
+    @property
+    def words(self) -> str:
+        words = self.state if self.journal_write_data else f"{self.state}, unsynced"
+        return f"{words}, {self.ledgers_in_limbo} ledgers in limbo" if self.ledgers_in_limbo else words
 
 
 @click.group()
@@ -57,15 +66,13 @@ def bookie_list(uri: str, as_json: bool) -> None:
                     "address": state.address,
                     "state": state.state,
                     "journal_write_data": state.journal_write_data,
+                    "ledgers_in_limbo": state.ledgers_in_limbo,
                 }
             )
     elif states:
         print_table(
             ("bookie", "address", "state"),
-            [
-                (s.bookie_id, s.address or "-", s.state if s.journal_write_data else f"{s.state}, unsynced")
-                for s in states
-            ],
+            [(s.bookie_id, s.address or "-", s.words) for s in states],
         )
     else:
         print_line("no bookie ever served this cluster")
@@ -132,11 +139,14 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
     for info in cluster.bookies.writable():
         registered[info.bookie_id] = info, "writable"
     silent: set[str] = set()
+    in_limbo: dict[str, int] = {}
 
     async def ask(bookie_id: str) -> None:
         try:
-            await cluster.client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
-        except BookieUnavailable:
+            reply = await cluster.client.pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
+            figures = decode_record_untrusted(bytes(reply.body), f"figures of bookie {bookie_id}", WireError)
+            in_limbo[bookie_id] = figures.integer("ledgers_in_limbo")
+        except (BookieUnavailable, WireError):
             silent.add(bookie_id)
 
     async with trio.open_nursery() as nursery:
@@ -152,6 +162,7 @@ async def bookie_states(cluster: Cluster) -> list[BookieState]:
                 None if found is None else found[0].address,
                 "unavailable" if found is None or is_silent else found[1],
                 found is None or found[0].journal_write_data,
+                in_limbo.get(bookie_id),
             )
         )
     return states

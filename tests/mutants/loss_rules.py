@@ -7,6 +7,7 @@ from tests.mutants.mutant import Edit, mutant
 _MARKS = "bookie/core/marks.py"
 _RESULTS = "bookie/core/results.py"
 _ENGINE = "bookie/storage/engine.py"
+_CACHE = "bookie/storage/write_cache.py"
 _IDENTITY = "bookie/server/identity.py"
 _PHASE_ONE = "bookie/server/phase_one.py"
 _LIMBO = "bookie/server/limbo.py"
@@ -125,6 +126,22 @@ MUTANTS = (
         "if self._write_cache is not None and state.key_sequence is not None:",
         "if self._write_cache is not None:\n            state.key_sequence = state.key_sequence or 0",
         f"{_TEST_CACHE}::test_all_but_the_first_add_of_a_ledger_are_acknowledged_without_a_sync",
+    ),
+    mutant(
+        "entries_leave_memory_without_a_word_to_who_is_looking_for_them",
+        "rule 8",
+        _ENGINE,
+        "        self._journal.given_up += 1  # Before the first run is forgotten, as the journal does.\n",
+        "",
+        f"{_TEST_CACHE}::test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_two",
+    ),
+    mutant(
+        "entries_leave_memory_before_they_are_in_a_log",
+        "D27.10",
+        _CACHE,
+        "        arena = self._sealed[0]\n        if arena.runs:\n",
+        "        arena = self._sealed[0]\n        await self._forget(arena)\n        if arena.runs:\n",
+        f"{_TEST_CACHE}::test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_two",
     ),
     mutant(
         "an_unsynced_add_is_acknowledged_before_its_ledgers_key_is_durable",

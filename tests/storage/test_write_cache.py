@@ -11,8 +11,10 @@ import attrs
 import pytest
 import trio
 from storing import KEY, OTHER_KEY, SMALL, Crash, add, add_frame, opened, payloads, read, read_all
+from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.marks import Marks
+from bookie.core.rows import Row
 from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.marks import KeptMarks, read_marks
@@ -205,3 +207,38 @@ async def test_who_waits_for_a_flush_and_is_cancelled_does_not_interrupt_it() ->
         assert engine.statistics()["caches_flushed"] == 1, "it was begun once and went on"
         assert engine.statistics()["unflushed_bytes"] == 0
         assert await read_all(engine, 7) == payloads(7, range(30))
+
+
+async def test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_two() -> None:
+    """A read looks into the index first and into memory then; a flush between the two must not fool it."""
+    machine = Machine()
+    async with machine.running() as engine:
+        await engine.wait_durable(add(engine, 7, [0]))
+        add(engine, 7, range(1, 4))
+        await engine.flush()
+        add(engine, 7, range(4, 8))
+        (index,) = machine.indexes.indexes.values()
+        original = index.scan
+        looked, go_on = trio.Event(), trio.Event()
+
+        async def scan(start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+            found = await original(start, stop, floor=floor, limit=limit)
+            if not looked.is_set():
+                looked.set()
+                await go_on.wait()
+            return found
+
+        index.scan = scan  # type: ignore[method-assign]
+        seen: list[int] = []
+
+        async def look() -> None:
+            seen.extend((await read(engine, 7, 0, 7)).entries.ids)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await looked.wait()
+            nursery.start_soon(engine.flush)
+            # The flush waits for the read before it lets go of the memory, not before it forgets the runs.
+            await wait_all_tasks_blocked()
+            go_on.set()
+        assert seen == list(range(8))
