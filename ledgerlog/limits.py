@@ -95,8 +95,8 @@ LOG_PRODUCER_RUNS_MAX = 16
 LOG_PRODUCER_KEEP_S = 86_400.0
 """A producer is remembered for so long after its last append."""
 
-LOG_CHECKPOINT_BYTES = 8 * MIB
-LOG_CHECKPOINT_ENTRIES = 4 * KIB
+LOG_CHECKPOINT_BYTES = MIB
+LOG_CHECKPOINT_ENTRIES = KIB
 """The table of producers is written again after so many bytes or entries of a ledger: what a takeover
 replays at most. A table so large that this were more than a thirty-second of what is written comes later."""
 
