@@ -24,6 +24,7 @@ It runs beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after 
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 
 import trio
 
@@ -41,6 +42,8 @@ from bookie.storage.segments import Segment, SegmentFiles
 from ledgerlog.errors import DiskFull
 
 logger = logging.getLogger(__name__)
+
+_LENGTH = attrgetter("length")
 
 _PIECE_ROWS = 1024
 
@@ -120,7 +123,7 @@ class Checkpointer:
     async def _flush(self, segment: Segment) -> bool:
         """Move what a full segment holds into an entry log, and the mark behind it; False: it stays."""
         runs = segment.runs
-        if self._policy.stays(len(runs), sum(run.length for run in runs)):
+        if self._policy.stays(len(runs), sum(map(_LENGTH, runs))):
             return False
         assert segment.final_sequence is not None
         assert segment.final_sequence <= self._journal.commit.durable

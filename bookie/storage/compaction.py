@@ -2,15 +2,17 @@
 
 What is to be done is decided by ``bookie.core.space``; here it is done, one job at a time:
 
-    1  find the runs of each source: of a segment by scanning it, of an entry log by walking it. Only those of
-       ledgers that exist are taken
-    2  write them into a new log, from the files they are in, at ``bytes_per_s`` at most
-    (``Rewriter.replace``) 3  remove the sources
+    1  find the runs of each source: of a segment by going through its blocks, of an entry log through its
+       records
+    2  write those of ledgers that exist into a new log, from the files they are in, at no more than
+       ``bytes_per_s`` (``Rewriter.replace``)
+    3  remove the sources
 
-Reading is done by ranges in threads, writing in pieces behind the journal's, and both are waited for: at no
-time is more in memory than the list of a job's runs (bounded by the policy) and one piece. Every frame is
-verified before it is written again: a source that fails is left alone from then on, and said to be damaged in
-the log; whoever reads the damaged entry is told so by the reader, and repairs it from another bookie.
+Reading is done by ranges in threads, writing in pieces behind the journal's, and the work in between in steps
+of about a millisecond. At no time is more in memory than a segment's image, the list of a job's runs (bounded
+by the policy) and one piece. Every frame is verified before it is written again: a source that fails is left
+alone from then on, and said to be damaged in the log; whoever reads the damaged entry is told so by the
+reader, and repairs it from another bookie.
 
 A full disk ends a job, and the next look tries again. Files that are in memory, or that the journal still
 needs, are not touched.
@@ -24,7 +26,7 @@ from contextlib import aclosing
 
 import trio
 
-from bookie.core.block import BLOCK_HEADER_BYTES
+from bookie.core.block import BLOCK_HEADER_BYTES, block_damage, decode_header
 from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
 from bookie.core.file_set import FileSet
 from bookie.core.records import (
@@ -39,17 +41,21 @@ from bookie.core.records import (
     decode_records,
 )
 from bookie.core.rows import FileRow
-from bookie.core.segment import scan_segment
+from bookie.core.segment import SEGMENT_HEADER_BYTES
 from bookie.core.space import Job, SpacePolicy, next_job
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.entry_logs import EntryLogFiles, UnreadableSource
 from bookie.storage.files import FilePool
 from bookie.storage.reader import damaged_entries, decode_run
 from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import SegmentFiles
-from ledgerlog.errors import DiskFull, StorageError, WireError
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
+from ledgerlog.limits import KIB
 
 logger = logging.getLogger(__name__)
+
+_STEP_BYTES = 256 * KIB
+"""What is looked at without a pause, while adds wait."""
 
 
 class Compactor:
@@ -107,7 +113,7 @@ class Compactor:
             except DiskFull as full:
                 logger.warning("compaction waits: %s", full)
                 break
-            except _Damaged as damage:
+            except UnreadableSource as damage:
                 self.damaged[damage.file] = str(damage)
                 logger.error("not compacted, kept as it is: %s", damage)
                 continue
@@ -129,7 +135,7 @@ class Compactor:
                 else:
                     replaced |= await self._walk_log(row, runs, marked)
             except StorageError as damage:
-                raise _Damaged(row.file, str(damage)) from damage
+                raise UnreadableSource(row.file, str(damage)) from damage
         written = await self._rewriter.replace(
             job.sources,
             runs=runs,
@@ -157,18 +163,25 @@ class Compactor:
         number, path = row.file, self._files.path(row.file)
         header = await self._files.read_header(number)
         image = memoryview(await self._files.read_image(number))
-        scan = scan_segment(image, header, path=path, sequence=None, stop=row.end)
-        for block in scan.blocks:
-            sequence, start = block.header.sequence, block.offset + BLOCK_HEADER_BYTES
-            for record in decode_records(image, start, start + block.header.content_bytes, path):
+        at, step = SEGMENT_HEADER_BYTES, 0
+        while at < row.end:
+            block = decode_header(image[at : row.end], nonce=header.nonce, segment=number)
+            if block is None or block_damage(image[at:], block, nonce=header.nonce) is not None:
+                raise StorageCorrupt(path, at, f"a damaged block, though the segment goes on to {row.end}")
+            start = at + BLOCK_HEADER_BYTES
+            for record in decode_records(image, start, start + block.content_bytes, path):
                 if record.kind == ADD:
-                    run, _ = decode_add(record, file=number, sequence=sequence, path=path)
+                    run, _ = decode_add(record, file=number, sequence=block.sequence, path=path)
                     runs.append(run)
                 elif record.kind == FENCE:
                     marked.add(decode_fence(record, path).ledger_id)
                 elif record.kind == DELETE:
                     marked.update(decode_delete(record, path))
-            await trio.lowlevel.checkpoint()
+            at += block.block_bytes
+            step += block.block_bytes
+            if step >= _STEP_BYTES:
+                step = 0
+                await trio.lowlevel.checkpoint()
 
     async def _walk_log(self, row: FileRow, runs: list[Run], marked: set[int]) -> FileSet:
         number, path = -row.file, self._logs.path(-row.file)
@@ -196,7 +209,7 @@ class Compactor:
             try:
                 found = await self._pool.read(file, ranges)
             except StorageError as damage:
-                raise _Damaged(file, str(damage)) from damage
+                raise UnreadableSource(file, str(damage)) from damage
             for count, (index, frame) in enumerate(zip(indices, found, strict=True)):
                 verify_frame(wanted[index], frame, self._pool.path_of(file))
                 frames[index] = frame
@@ -211,23 +224,15 @@ class Compactor:
         await trio.sleep(max(0.0, self._free_at - now))
 
 
-class _Damaged(StorageError):
-    """A file that is read for compaction cannot be."""
-
-    def __init__(self, file: int, text: str) -> None:
-        super().__init__(text)
-        self.file = file
-
-
 def verify_frame(run: Run, frame: bytes, path: str) -> None:
     """Raises a StorageError unless these bytes are the run's frame and each of its entries matches its
     digest."""
     try:
         entries = decode_run(run, frame)
     except WireError as damage:
-        raise _Damaged(run.file, f"{path}: byte {run.offset}: {damage}") from damage
+        raise UnreadableSource(run.file, f"{path}: byte {run.offset}: {damage}") from damage
     if damaged := damaged_entries(entries):
-        raise _Damaged(
+        raise UnreadableSource(
             run.file,
             f"{path}: byte {run.offset}: entry {damaged[0]} of ledger {run.ledger_id} "
             "does not match its digest",

@@ -38,7 +38,7 @@ from bookie.core.file_set import FileSet
 from bookie.core.merging import Merged, merge_frames
 from bookie.core.records import ADD, Run
 from bookie.storage.disk import Disk, File
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.limits import KIB, MIB
 
 _NAME = re.compile(r"([0-9a-f]{16})\.entries\Z")
@@ -46,14 +46,24 @@ _UNFINISHED = ".new"
 _UNFINISHED_NAME = re.compile(r"[0-9a-f]{16}\.new\Z")
 _PIECE_BYTES = MIB
 _STEP_BYTES = 64 * KIB
+_STEP_RUNS = 1024
+_STEP_RECORDS = 128
 _FETCH_BYTES = MIB
 _FETCH_RUNS = 2048
 
 Fetch = Callable[[Sequence[Run]], Awaitable[Sequence[bytes | memoryview]]]
-"""The verified frames of some runs."""
+"""The verified frames of some runs. UnreadableSource if they cannot be had."""
 
 Pace = Callable[[int], Awaitable[None]]
 """Called with the size of each piece before it is written; waits as long as it should be waited."""
+
+
+class UnreadableSource(StorageError):
+    """What was to be written cannot be read: the file with that number."""
+
+    def __init__(self, file: int, text: str) -> None:
+        super().__init__(text)
+        self.file = file
 
 
 class LogRecord(NamedTuple):
@@ -133,21 +143,19 @@ class EntryLogFiles:
         replaced: FileSet,
         ledgers: Mapping[int, LoggedLedger],
         runs: Sequence[Merged],
+        usage: Mapping[int, int],
         fetch: Fetch,
         pace: Pace,
     ) -> WrittenLog:
         """A new log with these ledgers and their runs, both sorted, in the place of ``replaced``. Every
-        ledger of a run is in ``ledgers``.
+        ledger of a run is in ``ledgers``; ``usage`` says how many bytes of runs each has.
 
         DiskFull if there is no room, and nothing is left then. After any other failure, or cancelled, it may
         leave a file that the next start removes."""
-        usage: dict[int, int] = {}
-        for merged in runs:
-            usage[merged.ledger_id] = usage.get(merged.ledger_id, 0) + merged.length
         replaces, footer = entry_log.encode_replaces(replaced), entry_log.encode_footer(len(runs), usage)
         records = record_bytes(len(replaces)) + record_bytes(len(footer))
         records += len(ledgers) * record_bytes(LEDGER_BYTES)
-        records += sum(record_bytes(merged.length) for merged in runs)
+        records += len(runs) * record_bytes(0) + sum(usage.values())
         size, nonce = entry_log.file_size(records), self._new_nonce()
         buffer = await self.disk.make_buffer(min(size, _PIECE_BYTES))
         self._begun += 1
@@ -170,9 +178,17 @@ class EntryLogFiles:
                 await self.disk.rename(unfinished, self.path(number))
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
+        except UnreadableSource:
+            # The disk is well, and the room is wanted.
+            await self.disk.unlink(unfinished)
+            raise
         finally:
             self.disk.close(file)
-        placed = [each.placed(-number, at) for each, at in zip(runs, offsets, strict=True)]
+        placed: list[Run] = []
+        for start in range(0, len(runs), _STEP_RUNS):
+            step = slice(start, start + _STEP_RUNS)
+            placed += [each.placed(-number, at) for each, at in zip(runs[step], offsets[step], strict=True)]
+            await trio.lowlevel.checkpoint()
         return WrittenLog(number, size, level, placed)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -207,7 +223,7 @@ class EntryLogFiles:
         try:
             (tail,) = await self.disk.read(file, [(header.size - TAIL_BYTES, TAIL_BYTES)])
             stop, _ = entry_log.decode_tail(tail, header, path)
-            at, data, start = LOG_HEADER_BYTES, b"", LOG_HEADER_BYTES
+            at, data, start, count = LOG_HEADER_BYTES, b"", LOG_HEADER_BYTES, 0
             while at < stop:
                 need = HEAD_BYTES
                 if len(data) - (at - start) >= HEAD_BYTES:
@@ -226,6 +242,9 @@ class EntryLogFiles:
                     raise StorageCorrupt(path, at, "the checksum of a record does not match")
                 yield LogRecord(head.kind, at + HEAD_BYTES, body)
                 at += need
+                count += 1
+                if not count % _STEP_RECORDS:
+                    await trio.lowlevel.checkpoint()
         finally:
             self.disk.close(file)
 

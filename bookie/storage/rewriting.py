@@ -44,6 +44,18 @@ from bookie.storage.ledgers import Ledgers
 from bookie.storage.segments import SegmentFiles
 
 _PIECE_ROWS = 1024
+_STEP_RUNS = 1024
+_STEP_LEDGERS = 128
+"""What is done at once, while adds wait: about a millisecond."""
+
+
+async def _by_ledger(runs: Sequence[Run]) -> dict[int, list[Run]]:
+    found: dict[int, list[Run]] = {}
+    for start in range(0, len(runs), _STEP_RUNS):
+        for run in runs[start : start + _STEP_RUNS]:
+            found.setdefault(run.ledger_id, []).append(run)
+        await trio.lowlevel.checkpoint()
+    return found
 
 
 async def no_pace(size: int) -> None:
@@ -164,24 +176,28 @@ class Rewriter:
     ) -> WrittenLog:
         """``old_keys``: ledger and first id of each run that has a row; None: all have."""
         with self._watch() as gone:
-            ledgers = {run.ledger_id for run in runs}
+            by_ledger = await _by_ledger(runs)
+            ledgers = set(by_ledger)
             ledgers.update(marked)
             carried, is_deleted = await self._carried(ledgers)
-            merged = list(merge_runs(sorted(run for run in runs if run.ledger_id not in is_deleted)))
+            for ledger_id in is_deleted:
+                by_ledger.pop(ledger_id, None)
+            merged, usage = await self._merge(by_ledger)
             written = await self._logs.write(
-                level=level, replaced=replaced, ledgers=carried, runs=merged, fetch=fetch, pace=pace
+                level=level,
+                replaced=replaced,
+                ledgers=carried,
+                runs=merged,
+                usage=usage,
+                fetch=fetch,
+                pace=pace,
             )
             self.bytes_written += written.size
             self.logs_written += 1
-            for each in merged:
-                if len(each.parts) > 1 and not each.is_dense:
-                    state = self._ledgers.get(each.ledger_id)
-                    assert state is not None
-                    state.on_merge(each.last - each.first)
             await self._ledgers.save()
             await self._index(written, merged, old_keys, gone)
             async with self._catalogue.lock:
-                usage = rows.usage_of(run for run in written.runs if run.ledger_id not in gone)
+                usage = {ledger_id: size for ledger_id, size in usage.items() if ledger_id not in gone}
                 row = FileRow.of(written.file, end=written.size, runs=written.runs, usage=usage, level=level)
                 await self._catalogue.write([*rows.encode_file_and_usage(row, usage), *changes()])
             return written
@@ -199,9 +215,30 @@ class Rewriter:
             )
             if stored.is_deleted:
                 deleted.add(ledger_id)
-            if count % _PIECE_ROWS == _PIECE_ROWS - 1:
+            if count % _STEP_LEDGERS == _STEP_LEDGERS - 1:
                 await trio.lowlevel.checkpoint()
         return carried, deleted
+
+    async def _merge(self, by_ledger: dict[int, list[Run]]) -> tuple[list[Merged], dict[int, int]]:
+        """The runs as they are to be written, and how many bytes of them each ledger has."""
+        merged: list[Merged] = []
+        usage: dict[int, int] = {}
+        step = 0
+        for ledger_id in sorted(by_ledger):
+            size = 0
+            for each in merge_runs(sorted(by_ledger.pop(ledger_id))):
+                merged.append(each)
+                size += each.length
+                if len(each.parts) > 1 and not each.is_dense:
+                    state = self._ledgers.get(ledger_id)
+                    assert state is not None
+                    state.on_merge(each.last - each.first)
+                step += len(each.parts)
+                if step >= _STEP_RUNS:
+                    step = 0
+                    await trio.lowlevel.checkpoint()
+            usage[ledger_id] = size
+        return merged, usage
 
     async def _index(
         self,

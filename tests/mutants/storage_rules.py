@@ -19,7 +19,6 @@ _ENTRY_LOG = "bookie/core/entry_log.py"
 _MOVING = "tests/storage/test_moving_entries.py"
 _CRASHES = "tests/storage/test_crash_states.py"
 _EVERY_STATE = f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[moving-False]"
-_SECOND = f"{_CRASHES}::test_a_second_crash_during_the_boot_after_the_first_loses_nothing"
 _REBUILD = f"{_CRASHES}::test_the_index_made_again_from_the_other_files_says_the_same"
 _WITNESS_TEST = "tests/shells/test_server_witness.py"
 
@@ -30,8 +29,7 @@ MUTANTS = (
         _SETTLING,
         "if number not in known and -number not in gone:",
         "if number not in known:",
-        f"{_SECOND}[moving-59]",
-        f"{_CRASHES.replace('states', 'soak')}::test_a_few_seeds_of_random_work_survive_crashes",
+        f"{_MOVING}::test_a_file_that_was_replaced_and_is_still_there_is_removed_and_changes_nothing",
     ),
     mutant(
         "flush_leaves_the_mark_where_it_was",
@@ -65,7 +63,7 @@ MUTANTS = (
         _FILES,
         "        while any(begun <= era for begun in self._readers):\n",
         "        while any(begun < era - 10**9 for begun in self._readers):\n",
-        f"{_MOVING}::test_reads_while_entries_move_miss_nothing_and_give_nothing_twice",
+        "tests/storage/test_file_pool.py::test_a_file_is_retired_once_all_reads_that_began_before_are_done",
     ),
     mutant(
         "entries_in_two_places_are_given_twice",
@@ -73,7 +71,7 @@ MUTANTS = (
         _READING,
         "        if cursor.next_id <= self.through:\n",
         "        if cursor.next_id < self.through:\n",
-        f"{_MOVING}::test_reads_while_entries_move_miss_nothing_and_give_nothing_twice",
+        "tests/unit/test_bookie_reading.py::test_entries_that_two_runs_hold_are_given_once",
     ),
     mutant(
         "merged_runs_reach_over_others_unnoticed",

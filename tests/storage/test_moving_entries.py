@@ -196,6 +196,24 @@ async def test_small_logs_become_few_and_nothing_is_lost(engine: Engine, disk: F
         assert await read_all(engine, ledger) == payloads(ledger, range(200))
 
 
+async def test_a_file_that_was_replaced_and_is_still_there_is_removed_and_changes_nothing(
+    disk: FullDisk,
+) -> None:
+    indexes = MemoryIndexes()
+    async with running("b", CONFIG, disk=disk, indexes=indexes) as engine:
+        await interleave(engine, 100)
+        await engine.flush()
+        before = {path: bytes(disk.files[path]) for path in disk.files if path.endswith(".entries")}
+        await engine.compactor.compact(is_eventual=True)
+        after = set(disk.files)
+    for path in before.keys() - after:
+        disk.files[path] = bytearray(before[path])  # As if a crash had lost that it was removed.
+    async with running("b", CONFIG, disk=disk, indexes=indexes) as engine:
+        assert not (before.keys() - after) & set(disk.files)
+        for ledger in (1, 2, 3):
+            assert await read_all(engine, ledger) == payloads(ledger, range(200))
+
+
 async def test_a_source_that_is_damaged_is_left_alone_and_the_others_are_compacted(
     engine: Engine, disk: FullDisk
 ) -> None:

@@ -66,6 +66,7 @@ def example_log() -> bytes:
             replaced=FileSet.of([1]),
             ledgers={7: LoggedLedger(7, KEY, is_fenced=True, is_deleted=False, lac=40, lafr=39)},
             runs=list(merge_runs([run])),
+            usage={7: 120},
             fetch=fetch,
             pace=no_pace,
         )

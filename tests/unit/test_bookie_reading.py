@@ -242,3 +242,19 @@ def test_a_reply_that_ends_early_has_always_judged_the_first_entry_that_was_aske
         replies += 1
     assert found == {600, 700, *range(1000, 1005)}
     assert 2 < replies < 12
+
+
+@given(frames, st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=4), st.integers(1, 6))
+def test_entries_that_two_runs_hold_are_given_once(
+    sets: list[set[int]], moved: list[tuple[int, int]], runs_per_step: int
+) -> None:
+    """While entries move, runs that were put together are found beside the ones that they were made of."""
+    store = store_of(sets)
+    stored = sorted(store.ids)
+    for start, count in moved:
+        ids = [entry_id for entry_id in stored if entry_id >= start][:count]
+        if ids and ids[0] not in {run.first for run in store.frames}:
+            store.add(ids)
+    entries = store.read(first=0, last=100, runs_per_step=runs_per_step).take_entries()
+    assert list(entries.ids) == stored
+    assert entries.payloads() == entries_of(stored).payloads()
