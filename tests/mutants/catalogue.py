@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    autorecovery_rules,
     bookie_rules,
     client_rules,
     harmless,
@@ -26,6 +27,7 @@ MUTANTS = (
     *loss_rules.MUTANTS,
     *machine_rules.MUTANTS,
     *repair_rules.MUTANTS,
+    *autorecovery_rules.MUTANTS,
     *metadata_rules.MUTANTS,
     *harmless.MUTANTS,
 )

@@ -11,11 +11,17 @@ from trio.testing import MockClock
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.checking import CheckPace, check_ledger
+from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.decommission import Emptying, decommission
+from ledgerlog.autorecovery.ledger import LedgerRepair
+from ledgerlog.client.client import open_client
 from ledgerlog.errors import CookieMismatch
+from ledgerlog.model.layout import cookie_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.quorum import Replication
-from tests.clusters import eventually, open_cluster
+from ledgerlog.model.repair import RepairTask
+from tests.clusters import FaultyStore, SeededEnvironment, eventually, open_cluster
 from tests.repairing import (
     R332,
     assert_whole,
@@ -344,6 +350,28 @@ async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_giv
         assert len((await client.ledgers.metadata(writer.ledger_id)).fragments) == 1
 
 
+async def test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        bookie = writer.metadata.last_fragment.ensemble[2]
+        await cluster.bookies[bookie].stop()
+        await writer.append_many([payload(n) for n in range(5, 9)])
+        await cluster.bookies[bookie].start()
+        await writer.flush()
+        await trio.sleep(1)
+        # Nothing was sent again of what was settled meanwhile; what follows is.
+        await writer.append_many([payload(n) for n in range(9, 12)])
+        await writer.close()
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [5, 6, 7, 8]
+        copying, pace = Copying(client.opened, Pacer(1_000_000)), CheckPace(1000)
+        ends = await check_ledger(client.opened, copying, writer.ledger_id, check_all=False, pace=pace)
+        full = await check_ledger(client.opened, copying, writer.ledger_id, check_all=True, pace=pace)
+        assert ends.is_clean
+        assert full.incomplete == (bookie,)
+
+
 async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
         board = await set_up(client)
@@ -517,6 +545,69 @@ async def test_lost_answers_of_the_store_are_settled_by_looking(clock: MockClock
         await repaired(client, board, ledger_id, {lost})
         await assert_whole(client, ledger_id, 10)
         assert await board.locks() == {}
+
+
+async def test_rule_22_a_bookie_of_which_only_its_name_in_metadata_is_left_is_missed(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 5)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await trio.sleep(1)
+        await client.opened.store.delete(cookie_path(lost))
+        await start_repair(cluster)
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 5)
+
+
+async def test_rule_20_before_it_recovers_a_ledger_a_worker_looks_again(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10, close=False)
+        (away,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[away].kill(session_s=0)
+        await trio.sleep(1)
+        store = StoreWithHook(cluster.tree)
+        async with open_client(
+            store, cluster.network.at("worker"), environment=SeededEnvironment("worker")
+        ) as worker:
+            repair = LedgerRepair(worker, Board(worker), Copying(worker, Pacer(1_000_000)))
+            task = RepairTask(ledger_id=ledger_id, lost=(away,))
+            store.before_sync = cluster.bookies[away].start
+            verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
+        assert verdict.is_done
+        assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN
+        assert await board.tasks() == []
+
+
+async def test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wait(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledgers = [await written(client, 20, size=1_000) for _ in range(8)]
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledgers[0]))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await eventually(lambda: process.copied > 0)
+        began, before = trio.current_time(), process.copied_bytes
+        await quiet(board)
+        took, copied = trio.current_time() - began, process.copied_bytes - before
+        assert copied >= 60_000
+        assert copied <= 20_000 * (took + 0.25) + 20_000
+        assert took < 2 * copied / 20_000 + 5, "nor much slower"
+
+
+class StoreWithHook(FaultyStore):
+    """Does something once, before a sync."""
+
+    before_sync: Callable[[], Awaitable[None]] | None = None
+
+    async def sync(self) -> None:
+        hook, self.before_sync = self.before_sync, None
+        if hook is not None:
+            await hook()
+        await super().sync()
 
 
 def board_has_tasks(board: Board) -> Callable[[], Awaitable[bool]]:

@@ -1,0 +1,394 @@
+"""Auto-recovery with real bookies that are killed for good: everything is back at its write quorum by itself.
+
+``repair_round`` is the whole story at any size: ledgers that are closed, ledgers that were left open, and
+writers at work; one bookie is killed and stays dead; then every ledger must come back whole without a hand.
+What it measures it returns, and the large run (``soak``) prints it: how long it took, what was copied against
+what was lost, and what writers felt of it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
+from ledgerlog.cli.processes import Children, open_children
+from ledgerlog.cluster import Cluster
+from ledgerlog.election.election import Election
+from ledgerlog.model.quorum import Replication
+from tests.integration.running_cluster import LEDGERLOG, ledgerlog, ledgerlog_ok
+from tests.integration.test_guaranteed_processes import (
+    BATCH,
+    CLOSE_S,
+    ENTRIES,
+    GUARANTEED,
+    check_content,
+    kill,
+    write,
+)
+
+pytestmark = pytest.mark.processes
+
+R332 = Replication(3, 3, 2)
+STRIPED = Replication(4, 3, 2)
+REPAIRED_S = 240.0
+
+
+async def set_up(cluster: Cluster, **changes: int | bool) -> Board:
+    board = Board(cluster.client)
+    wanted = {"lost_after_ms": 1_500, "grace_ms": 1_500, **changes}
+    await board.change_settings(lambda now: attrs.evolve(now, **wanted))
+    return board
+
+
+async def wait_repaired(cluster: Cluster, board: Board, dead: set[str]) -> None:
+    """Return when no ledger names the dead and nothing is left to do."""
+    with trio.fail_after(REPAIRED_S):
+        while True:
+            ledgers = await cluster.ledgers.list()
+            naming = [e for e in ledgers if dead & await named(cluster, e)]
+            if not naming and not await board.tasks():
+                return
+            await trio.sleep(0.2)
+
+
+async def named(cluster: Cluster, ledger_id: int) -> set[str]:
+    metadata = await cluster.ledgers.metadata(ledger_id)
+    return {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+
+
+async def verify_all(cluster: Cluster) -> None:
+    for ledger_id in await cluster.ledgers.list():
+        verification = await cluster.ledgers.verify(ledger_id)
+        assert verification.under_replicated == [], ledger_id
+        assert verification.unreadable == []
+        assert verification.unreachable == []
+        assert verification.damaged == []
+
+
+async def leading_bookie(cluster: Cluster) -> str:
+    """The bookie whose process is the auditor."""
+    election = Election(cluster.client, AUDITOR_ELECTION)
+    with trio.fail_after(30):
+        while True:
+            leader = await election.leader()
+            if leader is not None and leader.is_registered:
+                return leader.candidate
+            await trio.sleep(0.05)
+
+
+@attrs.frozen(kw_only=True)
+class Round:
+    ledgers: int
+    lost_bytes: int
+    """Payload bytes that the dead bookie was to hold."""
+    copied_bytes: int
+    seconds: float
+    """From the kill to the last task's end."""
+    p99_before_ms: float
+    p99_during_ms: float
+    appends_during: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ledgers} ledgers, lost {self.lost_bytes / 1e6:.1f} MB, "
+            f"copied {self.copied_bytes / 1e6:.1f} MB in {self.seconds:.1f} s; "
+            f"p99 of {self.appends_during} appends {self.p99_during_ms:.1f} ms during, "
+            f"{self.p99_before_ms:.1f} ms before"
+        )
+
+
+async def repair_round(
+    local: LocalCluster, *, closed: int, abandoned: int, writers: int, entries: int, size: int
+) -> Round:
+    """Kill the bookie that hosts the auditor, for good, beside writers at work; what was seen."""
+    cluster = local.cluster
+    ledgers = cluster.ledgers
+    board = await set_up(cluster)
+    body = [b"%06d" % n + b"." * (size - 6) for n in range(entries)]
+    for number in range(closed + abandoned):
+        writer = await ledgers.create(replication=STRIPED if number % 4 == 3 else R332)
+        await writer.append_many(body)
+        if number < closed:
+            await writer.close()
+        else:
+            await writer.aclose()
+    at_work = [await ledgers.create(replication=R332) for _ in range(writers)]
+    latencies: list[float] = []
+
+    async def append(writer_number: int) -> None:
+        writer = at_work[writer_number]
+        while True:
+            began = trio.current_time()
+            await writer.append(b"x" * 1024)
+            latencies.append(1000 * (trio.current_time() - began))
+            await trio.sleep(0.05)
+
+    dead = await leading_bookie(cluster)
+    async with trio.open_nursery() as nursery:
+        for number in range(writers):
+            nursery.start_soon(append, number)
+        await trio.sleep(3.0)
+        before, latencies[:] = list(latencies), []
+        lost_bytes = 0
+        for ledger_id in (await ledgers.list())[: closed + abandoned]:
+            metadata = await ledgers.metadata(ledger_id)
+            lost_bytes += sum(size for e in range(entries) if dead in metadata.bookies_of(e))
+        began = trio.current_time()
+        local.bookies[dead].kill()
+        await wait_repaired(cluster, board, {dead})
+        seconds = trio.current_time() - began
+        nursery.cancel_scope.cancel()
+    copied = sum(worker.copied_bytes for worker in (await board.workers()).values())
+    for writer in at_work:
+        await writer.flush()
+        await writer.close()
+    assert dead not in local.children.running
+    # What closed at its ack quorum a moment ago may have entries under way to the third bookie.
+    await ledgerlog_ok("repair", "audit", "--entries", "all", uri=local.uri)
+    await wait_repaired(cluster, board, {dead})
+    await verify_all(cluster)
+    return Round(
+        ledgers=closed + abandoned + writers,
+        lost_bytes=lost_bytes,
+        copied_bytes=copied,
+        seconds=seconds,
+        p99_before_ms=statistics.quantiles(before, n=100)[98],
+        p99_during_ms=statistics.quantiles(latencies, n=100)[98],
+        appends_during=len(latencies),
+    )
+
+
+async def test_a_bookie_is_killed_for_good_and_everything_is_back_at_its_write_quorum(
+    tmp_path: Path,
+) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=6, auto_recovery=True) as local:
+        seen = await repair_round(local, closed=20, abandoned=4, writers=4, entries=50, size=1000)
+    assert seen.copied_bytes >= seen.lost_bytes
+    # Each writer's own entries before the change are copied, too, and nothing twice.
+    assert seen.copied_bytes <= seen.lost_bytes + 4 * 1024 * 500
+
+
+@pytest.mark.soak
+async def test_two_hundred_ledgers_come_back_beside_writers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=6, auto_recovery=True) as local:
+        seen = await repair_round(local, closed=170, abandoned=20, writers=10, entries=100, size=16_000)
+    with capsys.disabled():
+        print(f"\n{seen}")
+    assert seen.copied_bytes >= seen.lost_bytes
+    assert seen.copied_bytes <= 1.2 * seen.lost_bytes
+
+
+async def test_a_second_bookie_is_killed_during_the_repair(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=6, auto_recovery=True) as local:
+        cluster = local.cluster
+        board = await set_up(cluster, bytes_per_s=100_000)
+        for _ in range(12):
+            writer = await cluster.ledgers.create(replication=R332)
+            await writer.append_many([b"%04d" % n * 500 for n in range(50)])
+            await writer.close()
+        first, second = sorted(await named(cluster, (await cluster.ledgers.list())[0]))[:2]
+        local.bookies[first].kill()
+        with trio.fail_after(60):
+            while not await board.locks():  # noqa: ASYNC110 (a store)
+                await trio.sleep(0.05)
+        local.bookies[second].kill()
+        await set_up(cluster, bytes_per_s=50_000_000)
+        await wait_repaired(cluster, board, {first, second})
+        await verify_all(cluster)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "one-after-the-other"])
+async def test_a_guaranteed_ledger_whose_writer_lost_two_of_five_bookies_ends_whole_without_them(
+    tmp_path: Path, at_once: bool
+) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=5, auto_recovery=True) as local:
+        cluster = local.cluster
+        board = await set_up(cluster)
+        writer = await cluster.ledgers.create(replication=GUARANTEED)
+        await write(writer, 15_000)
+        dead = await kill(local, writer, [0, 1] if at_once else [0])
+        if not at_once:
+            await write(writer, 35_000)
+            dead += await kill(local, writer, [1])
+        await write(writer, ENTRIES)
+        with trio.fail_after(CLOSE_S):
+            assert await writer.close() == ENTRIES - 1
+        await wait_repaired(cluster, board, set(dead))
+        said = json.loads(
+            await ledgerlog_ok("ledger", "verify", str(writer.ledger_id), "--json", uri=local.uri)
+        )
+        assert said["entries"] == ENTRIES
+        assert said["under_replicated"] == []
+        assert said["unreadable"] == []
+        metadata = await cluster.ledgers.metadata(writer.ledger_id)
+        assert all(set(dead).isdisjoint(fragment.ensemble) for fragment in metadata.fragments)
+        await check_content(local, writer.ledger_id, ENTRIES)
+    assert ENTRIES % BATCH == 0
+
+
+@asynccontextmanager
+async def repair_processes(local: LocalCluster, path: Path, count: int) -> AsyncIterator[Children]:
+    async with open_children() as children:
+        for number in range(1, count + 1):
+            await children.start(
+                f"repair-{number}",
+                [*LEDGERLOG, "repair", "run", "--name", f"repair-{number}", "--uri", local.uri],
+                log_path=path / f"repair-{number}.log",
+            )
+        yield children
+
+
+async def test_a_process_of_its_own_dies_with_a_lock_and_another_finishes_its_work(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=4) as local:
+        cluster = local.cluster
+        board = await set_up(cluster, bytes_per_s=20_000)
+        writer = await cluster.ledgers.create(replication=R332)
+        await writer.append_many([b"%04d" % n * 500 for n in range(200)])
+        await writer.close()
+        async with repair_processes(local, tmp_path, 2) as processes:
+            await leading_bookie(cluster)
+            dead = sorted(await named(cluster, writer.ledger_id))[0]
+            local.bookies[dead].kill()
+            with trio.fail_after(60):
+                while not (locks := await board.locks()):  # noqa: ASYNC110 (a store)
+                    await trio.sleep(0.05)
+            (token,) = locks.values()
+            holder = (await board.workers())[token].name
+            (process,) = [child for child in processes.running if child.name == holder]
+            process.kill()
+            await set_up(cluster, bytes_per_s=50_000_000)
+            await wait_repaired(cluster, board, {dead})
+            await verify_all(cluster)
+
+
+async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=4, auto_recovery=True) as local:
+        cluster, uri = local.cluster, local.uri
+        writer = await cluster.ledgers.create(replication=R332)
+        await writer.append_many([b"%d" % n for n in range(20)])
+        await writer.close()
+        ledger_id = writer.ledger_id
+        await leading_bookie(cluster)
+
+        async def said(*args: str) -> dict[str, object]:
+            answer: dict[str, object] = json.loads(await ledgerlog_ok(*args, "--json", uri=uri))
+            return answer
+
+        changed = await said("repair", "settings", "--lost-after", "1", "--grace", "1")
+        assert (changed["lost_after_s"], changed["paused"]) == (1.0, False)
+        assert (await said("repair", "pause"))["paused"] is True
+        dead = sorted(await named(cluster, ledger_id))[0]
+        local.bookies[dead].kill()
+        with trio.fail_after(60):
+            while (status := await said("repair", "status"))["under_replicated"] != 1:  # noqa: ASYNC110 (a store)
+                await trio.sleep(0.2)
+        assert status["paused"] is True
+        assert list(status["absent"]) == [dead]  # type: ignore[call-overload]
+        (task,) = status["tasks"]  # type: ignore[misc]
+        assert (task["ledger"], task["lost"], task["worker"]) == (ledger_id, [dead], None)
+        assert len(status["workers"]) >= 3  # type: ignore[arg-type]
+        audited = await said("repair", "audit", "--entries", "ends")
+        assert audited == {"ledger": ledger_id, "bookies": [dead], "why": "not registered"}
+        plain = await ledgerlog_ok("repair", "status", uri=uri)
+        assert b"1 ledger to be looked after, and repair is paused" in plain
+        assert (await said("repair", "resume"))["paused"] is False
+        await wait_repaired(cluster, Board(cluster.client), {dead})
+        await verify_all(cluster)
+        assert (await said("repair", "status"))["under_replicated"] == 0
+        nothing = await ledgerlog_ok("repair", "audit", "--entries", "all", uri=uri)
+        assert b"nothing is under-replicated" in nothing
+        ran = await ledgerlog("bookie", "decommission", "nobody", uri=uri)
+        assert ran.status == 1
+        assert "no bookie nobody ever served this cluster" in ran.stderr
+
+
+async def test_a_bookie_is_decommissioned_under_load(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=5, auto_recovery=True) as local:
+        cluster = local.cluster
+        await set_up(cluster)
+        for _ in range(10):
+            closed = await cluster.ledgers.create(replication=R332)
+            await closed.append_many([b"%04d" % n * 100 for n in range(50)])
+            await closed.close()
+        writer = await cluster.ledgers.create(replication=R332)
+        leaving = writer.metadata.last_fragment.ensemble[0]
+        async with trio.open_nursery() as nursery:
+
+            async def append() -> None:
+                while True:
+                    await writer.append(b"x" * 500)
+                    await trio.sleep(0.01)
+
+            nursery.start_soon(append)
+            with trio.fail_after(REPAIRED_S):
+                said = json.loads(
+                    await ledgerlog_ok("bookie", "decommission", leaving, "--json", uri=local.uri)
+                )
+            assert writer.failure is None
+            nursery.cancel_scope.cancel()
+        assert said == {"id": leaving, "state": "decommissioned", "is_running": True}
+        await writer.flush()
+        await writer.close()
+        for ledger_id in await cluster.ledgers.list():
+            assert leaving not in await named(cluster, ledger_id)
+        await local.bookies[leaving].stop()
+        await verify_all(cluster)
+        listed = await ledgerlog_ok("bookie", "list", uri=local.uri)
+        assert leaving.encode() not in listed
+
+
+async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=4, auto_recovery=True) as local:
+        cluster = local.cluster
+        board = await set_up(cluster, lost_after_ms=60_000)
+        writer = await cluster.ledgers.create(replication=R332)
+        await writer.append_many([b"%d" % n for n in range(100)])
+        await writer.close()
+        before = await cluster.ledgers.metadata(writer.ledger_id)
+        away = before.last_fragment.ensemble[0]
+        local.bookies[away].kill()
+        await local.bookies[away].wait()
+        with trio.fail_after(30):
+            while (record := await board.audit_record()) is None or away not in record.absent:  # noqa: ASYNC110 (a store)
+                await trio.sleep(0.05)
+        await local.start_serving(away)
+        with trio.fail_after(30):
+            while (record := await board.audit_record()) is None or record.absent:  # noqa: ASYNC110 (a store)
+                await trio.sleep(0.05)
+        assert await board.tasks() == []
+        assert sum(worker.copied_bytes for worker in (await board.workers()).values()) == 0
+        assert await cluster.ledgers.metadata(writer.ledger_id) == before
+        await verify_all(cluster)
+
+
+@pytest.mark.soak
+async def test_zookeepers_leader_is_killed_during_a_repair(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path / "cluster", bookies=5, zookeepers=3, auto_recovery=True) as local:
+        cluster = local.cluster
+        board = await set_up(cluster, bytes_per_s=200_000)
+        for _ in range(20):
+            writer = await cluster.ledgers.create(replication=R332)
+            await writer.append_many([b"%04d" % n * 500 for n in range(50)])
+            await writer.close()
+        dead = sorted(await named(cluster, (await cluster.ledgers.list())[0]))[0]
+        local.bookies[dead].kill()
+        with trio.fail_after(90):
+            while not await board.locks():  # noqa: ASYNC110 (a store)
+                await trio.sleep(0.1)
+        for name in sorted(local.zookeepers)[-1:]:  # The highest of equals was elected.
+            local.zookeepers[name].kill()
+        await set_up(cluster, bytes_per_s=50_000_000)
+        await wait_repaired(cluster, board, {dead})
+        await verify_all(cluster)
