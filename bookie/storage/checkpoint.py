@@ -142,7 +142,7 @@ class Checkpointer:
             logger.warning("segment=%d stays as it is: %s", segment.number, full)
             return False
         self.flushes += 1
-        await self.rewriter.remove([segment.number])
+        await self.rewriter.remove([segment.number], used=segment.end)
         return True
 
     async def _pass(self, segment: Segment, *, is_optional: bool) -> None:

@@ -35,14 +35,14 @@ class Recycler:
         self._directory = directory
         self._size = size
         self._count = count
-        self._used: deque[str] = deque()
+        self._used: deque[tuple[str, int]] = deque()
         self._ready: deque[str] = deque()
         self._zeroing = 0
         self._wake = trio.lowlevel.ParkingLot()
 
-    async def take_in(self, path: str) -> bool:
-        """Make the file of a segment that is not needed any more a spare, durably; False if none is wanted,
-        or not of its size."""
+    async def take_in(self, path: str, used: int) -> bool:
+        """Make the file of a segment that is not needed any more, and of which the first ``used`` bytes were
+        written, a spare, durably; False if none is wanted, or not of its size."""
         if len(self._used) + len(self._ready) + self._zeroing >= self._count:
             return False
         file = await self._disk.open(path)
@@ -54,7 +54,7 @@ class Recycler:
         spare = path + SPARE
         await self._disk.rename(path, spare)
         await self._disk.sync_directory(self._directory)
-        self._used.append(spare)
+        self._used.append((spare, used))
         self._wake.unpark_all()
         return True
 
@@ -71,20 +71,20 @@ class Recycler:
             if not self._used:
                 await self._wake.park()
                 continue
-            path = self._used.popleft()
+            path, used = self._used.popleft()
             self._zeroing += 1
             file = await self._disk.open(path, for_writing=True)
             try:
-                await self._fill(file)
+                await self._fill(file, used)
             finally:
                 self._disk.close(file)
                 self._zeroing -= 1
             self._ready.append(path)
 
-    async def _fill(self, file: File) -> None:
-        zeros = await self._disk.make_buffer(min(self._size, _PIECE_BYTES))
+    async def _fill(self, file: File, used: int) -> None:
+        zeros = await self._disk.make_buffer(min(used, _PIECE_BYTES))
         zeros[:] = bytes(len(zeros))
-        for at in range(0, self._size, len(zeros)):
-            piece = zeros[: self._size - at]
+        for at in range(0, used, len(zeros)):
+            piece = zeros[: used - at]
             await self._disk.write_behind(file, at, piece)
             await trio.sleep(len(piece) / _BYTES_PER_S)

@@ -267,11 +267,12 @@ class Rewriter:
             else:
                 await trio.lowlevel.checkpoint()
 
-    async def remove(self, files: Sequence[int]) -> None:
-        """Remove files that the index names no more, once nobody reads from them."""
+    async def remove(self, files: Sequence[int], *, used: int | None = None) -> None:
+        """Remove files that the index names no more, once nobody reads from them. ``used``: so many of the
+        first bytes of a segment were ever written."""
         await self._pool.retire(files)
         for file in files:
             if file > 0:
-                await self._files.remove(file)
+                await self._files.remove(file, used=used)
             else:
                 await self._logs.remove(-file)

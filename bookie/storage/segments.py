@@ -101,12 +101,13 @@ class SegmentFiles:
         file = await self.disk.open(self.path(header.number), for_writing=True)
         return Segment(SegmentImage(header.number, header.nonce, view), file)
 
-    async def remove(self, number: int) -> None:
-        """Remove a segment's file, durably, or let it become another's."""
-        if self.recycler is not None and await self.recycler.take_in(self.path(number)):
-            return
-        await self.disk.unlink(self.path(number))
-        await self.disk.sync_directory(self.directory)
+    async def remove(self, number: int, *, used: int | None = None) -> None:
+        """Remove a segment's file, durably, or let it become another's if ``used`` says how many of its first
+        bytes were written."""
+        recycler = self.recycler
+        if recycler is None or used is None or not await recycler.take_in(self.path(number), used):
+            await self.disk.unlink(self.path(number))
+            await self.disk.sync_directory(self.directory)
 
     async def trim(self, number: int, end: int) -> None:
         """Give back the space behind the last block of a segment that the mark has passed."""

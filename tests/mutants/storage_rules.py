@@ -85,7 +85,7 @@ MUTANTS = (
         "spare_is_used_as_it_is",
         "storage",
         _RECYCLING,
-        "                await self._fill(file)\n",
+        "                await self._fill(file, used)\n",
         "                await trio.lowlevel.checkpoint()\n",
         _EVERY_STATE,
     ),
