@@ -116,8 +116,8 @@ MUTANTS = (
         "draining_is_followed_by_whoever_has_the_id",
         "rule 4",
         "bookie/server/draining.py",
-        ".instance == cookie.instance",
-        ".instance != ''",
+        "== cookie.instance\n",
+        "!= ''\n",
         f"{_TEST}::test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another",
     ),
     mutant(
