@@ -329,15 +329,15 @@ def test_the_command_prints_a_line_for_each_seed_and_a_summary(reports: list[Rep
 
 def test_the_command_tells_of_a_failing_seed_and_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimDisk, "write_sync", lying)
-    done = CliRunner().invoke(cli, ["simulate", "--seeds", "3", "--small", "--shrink"])
+    done = CliRunner().invoke(cli, ["simulate", "--seeds", "4", "--small", "--shrink"])
     assert done.exit_code == 1
-    assert "seed 3: FAILED" in done.stdout
-    assert "ledgerlog simulate --seeds 3 --small" in done.stderr
+    assert "seed 4: FAILED" in done.stdout
+    assert "ledgerlog simulate --seeds 4 --small" in done.stderr
     assert "Violation: " in done.stderr
     assert "not durable there" in done.stderr
     assert "last events:" in done.stderr
     assert "it takes 0 faults; each of them is needed" in done.stderr
-    assert "ledgerlog simulate --seeds 3 --small --only ''" in done.stderr
+    assert "ledgerlog simulate --seeds 4 --small --only ''" in done.stderr
 
 
 def test_one_seed_can_be_run_with_a_part_of_its_faults() -> None:
