@@ -1,0 +1,187 @@
+"""A repair's write crosses those of the ledger's owner and of its recoverers: each keeps what the others did
+(rules 13 and 14), with the production shells of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import MockClock
+
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.copying import Copying, Pacer
+from ledgerlog.autorecovery.ledger import LedgerRepair, Verdict
+from ledgerlog.client.client import LedgerClient, open_client
+from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import LedgerState
+from ledgerlog.model.repair import RepairTask
+from tests.clusters import Cluster, FaultyStore, SeededEnvironment, open_cluster
+from tests.repairing import R332, payload
+
+
+class CrossingStore(FaultyStore):
+    """Does something before the next writes of one path, each once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster.tree)
+        self.before: dict[str, list[Callable[[], Awaitable[None]]]] = {}
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        if self.before.get(path):
+            await self.before[path].pop(0)()
+        return await super().set(path, value, version=version)
+
+
+@asynccontextmanager
+async def party(cluster: Cluster, name: str) -> AsyncIterator[tuple[LedgerClient, CrossingStore]]:
+    store = CrossingStore(cluster)
+    async with open_client(store, cluster.network.at(name), environment=SeededEnvironment(name)) as client:
+        try:
+            yield client, store
+        finally:
+            store.inner.close()
+
+
+async def repair_once(client: LedgerClient, ledger_id: int, lost: str) -> Verdict:
+    repair = LedgerRepair(client, Board(client), Copying(client, Pacer(10_000_000)))
+    task = RepairTask(ledger_id=ledger_id, lost=(lost,))
+    return await repair.run(task, grace_s=1000.0, say=lambda _: None)
+
+
+async def replaced(writer: LedgerWriter, bookie: str) -> None:
+    """Return when the writer has left that bookie."""
+    with trio.fail_after(60):
+        while bookie in writer.metadata.last_fragment.ensemble:  # noqa: ASYNC110 (a core)
+            await trio.sleep(0.01)
+
+
+async def two_fragments(cluster: Cluster, client: LedgerClient) -> tuple[LedgerWriter, str]:
+    """An open ledger of which a bookie was lost once; its writer, and who that was."""
+    writer = await client.ledgers.create(replication=R332)
+    await writer.append_many([payload(n) for n in range(5)])
+    lost = writer.metadata.last_fragment.ensemble[0]
+    await cluster.bookies[lost].kill(session_s=0)
+    await writer.append_many([payload(n) for n in range(5, 10)])
+    await replaced(writer, lost)
+    return writer, lost
+
+
+async def test_a_repair_that_meets_its_owners_change_keeps_it(clock: MockClock) -> None:
+    async with (
+        open_cluster(bookies=6) as cluster,
+        party(cluster, "owner") as (owner, _),
+        party(cluster, "worker") as (worker, store),
+    ):
+        writer, lost = await two_fragments(cluster, owner)
+        second = writer.metadata.last_fragment.ensemble[1]
+
+        async def owner_changes() -> None:
+            await cluster.bookies[second].kill(session_s=0)
+            await writer.append_many([payload(n) for n in range(10, 15)])
+            await replaced(writer, second)
+
+        store.before[ledger_path(writer.ledger_id)] = [owner_changes]
+        assert (await repair_once(worker, writer.ledger_id, lost)).is_done
+        stored = await worker.ledgers.metadata(writer.ledger_id)
+        assert [fragment.first_entry for fragment in stored.fragments] == [0, 5, 10]
+        assert lost not in stored.fragments[0].ensemble
+        assert stored.last_fragment == writer.metadata.last_fragment
+        await writer.append(payload(15))
+        assert await writer.close() == 15
+
+
+async def test_an_owners_change_that_meets_a_repair_keeps_it(clock: MockClock) -> None:
+    async with (
+        open_cluster(bookies=6) as cluster,
+        party(cluster, "owner") as (owner, store),
+        party(cluster, "worker") as (worker, _),
+    ):
+        writer, lost = await two_fragments(cluster, owner)
+        second = writer.metadata.last_fragment.ensemble[1]
+        verdicts: list[Verdict] = []
+
+        async def worker_repairs() -> None:
+            verdicts.append(await repair_once(worker, writer.ledger_id, lost))
+
+        store.before[ledger_path(writer.ledger_id)] = [worker_repairs]
+        await cluster.bookies[second].kill(session_s=0)
+        await writer.append_many([payload(n) for n in range(10, 15)])
+        await replaced(writer, second)
+        assert [verdict.is_done for verdict in verdicts] == [True]
+        stored = await worker.ledgers.metadata(writer.ledger_id)
+        assert lost not in stored.fragments[0].ensemble, "what repair did is still there"
+        assert second not in stored.last_fragment.ensemble
+        assert await writer.close() == 14
+        assert lost not in (await worker.ledgers.metadata(writer.ledger_id)).fragments[0].ensemble
+
+
+async def test_a_close_that_meets_a_repair_keeps_it(clock: MockClock) -> None:
+    async with (
+        open_cluster(bookies=5) as cluster,
+        party(cluster, "owner") as (owner, store),
+        party(cluster, "worker") as (worker, _),
+    ):
+        writer, lost = await two_fragments(cluster, owner)
+
+        async def worker_repairs() -> None:
+            assert (await repair_once(worker, writer.ledger_id, lost)).is_done
+
+        store.before[ledger_path(writer.ledger_id)] = [worker_repairs]
+        assert await writer.close() == 9
+        stored = await worker.ledgers.metadata(writer.ledger_id)
+        assert stored.is_closed
+        assert lost not in stored.fragments[0].ensemble
+
+
+async def test_a_recoverer_that_meets_repairs_at_both_its_writes_keeps_them(clock: MockClock) -> None:
+    async with (
+        open_cluster(bookies=6) as cluster,
+        party(cluster, "owner") as (owner, _),
+        party(cluster, "recoverer") as (recoverer, store),
+        party(cluster, "worker") as (worker, _),
+    ):
+        writer, lost = await two_fragments(cluster, owner)
+        ledger_id = writer.ledger_id
+        other = (await worker.ledgers.metadata(ledger_id)).fragments[0].ensemble[1]
+
+        async def first_repair() -> None:
+            assert (await repair_once(worker, ledger_id, lost)).is_done
+
+        async def second_repair() -> None:
+            await cluster.bookies[other].kill(session_s=0)
+            await trio.sleep(1)
+            await repair_once(worker, ledger_id, other)
+            stored = await worker.ledgers.metadata(ledger_id)
+            assert stored.state is LedgerState.IN_RECOVERY
+            assert other not in stored.fragments[0].ensemble
+
+        # The announcement, once more after the conflict, and the close.
+        store.before[ledger_path(ledger_id)] = [first_repair, trio.lowlevel.checkpoint, second_repair]
+        closed = await recoverer.ledgers.recover(ledger_id)
+        assert closed.last_entry == 9
+        assert not {lost, other} & set(closed.fragments[0].ensemble)
+        assert closed == await worker.ledgers.metadata(ledger_id)
+
+
+async def test_two_repairs_of_one_fragment_end_with_one_name(clock: MockClock) -> None:
+    async with (
+        open_cluster(bookies=6) as cluster,
+        party(cluster, "owner") as (owner, _),
+        party(cluster, "slow") as (slow, store),
+        party(cluster, "quick") as (quick, _),
+    ):
+        writer, lost = await two_fragments(cluster, owner)
+        await writer.close()
+
+        async def overtake() -> None:
+            assert (await repair_once(quick, writer.ledger_id, lost)).is_done
+
+        store.before[ledger_path(writer.ledger_id)] = [overtake]
+        verdict = await repair_once(slow, writer.ledger_id, lost)
+        stored = await quick.ledgers.metadata(writer.ledger_id)
+        assert lost not in stored.fragments[0].ensemble
+        assert verdict.is_done or "somebody else changed" in (verdict.trouble or "")
+        assert (await repair_once(slow, writer.ledger_id, lost)).is_done
+        assert (await slow.ledgers.metadata(writer.ledger_id)) == stored
