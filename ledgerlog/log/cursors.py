@@ -8,12 +8,17 @@ in one transaction with the cursor: of two that meet, one sees its version chang
 forward, which is what cursors do, needs none of it: a truncation that saw the older place only keeps more.
 
 A write whose answer was lost is settled by its token.
+
+A cursor that is deleted leaves an empty node, until its log is deleted. A node that is made anew may show a
+version that it had before, and whoever still remembers the old cursor would move the new one.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+
+import attrs
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, MetadataOutcomeUnknown, Truncated
@@ -24,6 +29,8 @@ from ledgerlog.model.cursor import CursorState, check_cursor_name, check_cursor_
 from ledgerlog.model.layout import cursor_name_of, cursor_path, cursors_path, log_record_path
 
 __all__ = ["Cursor", "delete_cursors", "read_cursors"]
+
+_DELETED = b""
 
 
 class Cursor:
@@ -51,7 +58,8 @@ class Cursor:
     async def get(self) -> CursorState | None:
         """Where the cursor is now; None where there is none."""
         await self._client.store.sync()
-        return await self._read()
+        state, _ = await self._read()
+        return state
 
     async def move(
         self,
@@ -82,7 +90,7 @@ class Cursor:
         while True:
             operations = await self._operations(state, expected)
             try:
-                await self._client.store.transaction(operations)
+                *_, version = await self._client.store.transaction(operations)
             except (NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown):
                 found = await self.get()
                 if found is not None and found.token == state.token:
@@ -92,12 +100,7 @@ class Cursor:
                         f"cursor {self._name!r} of log {self._log_name!r} is not where it was expected to be"
                     ) from None
                 continue  # The log's record has changed, or the write did not arrive.
-            found = await self.get()
-            if found is None or found.token != state.token:
-                raise CursorConflict(
-                    f"cursor {self._name!r} of log {self._log_name!r} was moved again by somebody else"
-                )
-            return found
+            return attrs.evolve(state, version=version)
 
     async def set(
         self, offset: int, *, properties: Mapping[str, str] | None = None, pins: bool | None = None
@@ -111,33 +114,49 @@ class Cursor:
     async def delete(self, *, expected: CursorState | None = None) -> None:
         """Delete the cursor, with what it pins. One that is not there is deleted already. CursorConflict
         where it is not at ``expected``, if that is given."""
-        try:
-            await self._client.store.delete(
-                self._path, version=None if expected is None else expected.version
-            )
-        except NodeMissing:
-            pass
-        except VersionConflict:
-            raise CursorConflict(
-                f"cursor {self._name!r} of log {self._log_name!r} is not where it was expected to be"
-            ) from None
+        while True:
+            await self._client.store.sync()
+            found, version = await self._read()
+            if found is None and expected is None:
+                return
+            if expected is not None and _version(found) != expected.version:
+                raise CursorConflict(
+                    f"cursor {self._name!r} of log {self._log_name!r} is not where it was expected to be"
+                )
+            try:
+                await self._client.store.set(self._path, _DELETED, version=version)
+            except MetadataOutcomeUnknown:
+                if (await self.get()) is None:
+                    return
+            except (VersionConflict, NodeMissing):
+                pass
+            else:
+                return
 
-    async def _read(self) -> CursorState | None:
+    async def _read(self) -> tuple[CursorState | None, int]:
+        """The cursor, None where there is none, and the version of its node, -1 where there is none."""
         node = await self._client.store.get(self._path)
-        return None if node is None else CursorState.decode_untrusted(node.value, self._name, node.version)
+        if node is None or node.value == _DELETED:
+            return None, -1 if node is None else node.version
+        return CursorState.decode_untrusted(node.value, self._name, node.version), node.version
 
     async def _operations(self, state: CursorState, expected: CursorState | None) -> list[Operation]:
-        cursor: Operation
-        if expected is None:
-            cursor = Create(self._path, state.encode())
-        else:
-            cursor = Set(self._path, state.encode(), expected.version)
         lowers = state.pins and (expected is None or not expected.pins or state.offset < expected.offset)
         if expected is not None and not lowers:
-            return [cursor]
+            return [Set(self._path, state.encode(), expected.version)]
         metadata, version = await self._registry.read(self._incarnation)
         if metadata is None:
             raise LogNotFound(self._log_name)
+        cursor: Operation
+        if expected is not None:
+            cursor = Set(self._path, state.encode(), expected.version)
+        else:
+            found, node_version = await self._read()
+            # One that is there makes the creation fail, as it should.
+            if found is not None or node_version < 0:
+                cursor = Create(self._path, state.encode())
+            else:
+                cursor = Set(self._path, state.encode(), node_version)
         if not lowers:
             return [cursor]
         if state.offset < metadata.first_offset:
@@ -156,7 +175,7 @@ async def read_cursors(client: LedgerClient, incarnation: int) -> list[CursorSta
     for component in await client.store.children(cursors_path(incarnation)):
         name = cursor_name_of(component)
         node = await client.store.get(cursor_path(incarnation, name))
-        if node is not None:
+        if node is not None and node.value != _DELETED:
             found.append(CursorState.decode_untrusted(node.value, name, node.version))
     return found
 

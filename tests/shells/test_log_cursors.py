@@ -60,6 +60,36 @@ async def test_a_cursor_is_made_moved_and_deleted(log: Log) -> None:
         await cursor.move(6, expected=second)
 
 
+async def test_one_who_remembers_a_deleted_cursor_does_not_move_its_namesake(log: Log) -> None:
+    cursor = log.cursor("c")
+    for _ in range(3):
+        old = await cursor.move(1, expected=None)
+        await cursor.delete()
+        assert await cursor.get() is None
+        assert await log.cursors() == []
+        new = await cursor.move(2, expected=None, pins=True)
+        with pytest.raises(CursorConflict):
+            await cursor.move(9, expected=old)
+        with pytest.raises(CursorConflict):
+            await cursor.delete(expected=old)
+        assert await cursor.get() == new
+        await cursor.delete(expected=new)
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+async def test_a_deletion_whose_answer_was_lost_is_settled(
+    log: Log, clients: tuple[Client, Client], is_applied: bool
+) -> None:
+    cursor = log.cursor("c")
+    state = await cursor.set(1)
+    if is_applied:
+        clients[0].store.lost_answers = 1
+    else:
+        clients[0].store.lost_writes = 1
+    await cursor.delete(expected=state)
+    assert await cursor.get() is None
+
+
 async def test_of_two_that_move_a_cursor_at_once_one_is_told(
     log: Log, clients: tuple[Client, Client]
 ) -> None:
