@@ -3,6 +3,8 @@
     bookie run PATH --metadata URI [--listen HOST:PORT] [--advertise HOST:PORT] [--id ID]
                                    [--config FILE] [--label NAME=VALUE]...
                                    [--journal-dir DIR] [--no-journal-data] [--fix-cookie]
+                                   [--collect-interval SECONDS] [--compact-interval SECONDS]
+                                   [--compact-rate BYTES]
     bookie cookie show PATH
     bookie cookie fix PATH --metadata URI [--id ID]
     bookie inspect journal PATH | bookie inspect entries PATH | bookie inspect index PATH
@@ -99,6 +101,27 @@ def main() -> None:
     help="Serve PATH though it was emptied or exchanged: what it lost is copied from other bookies.",
 )
 @click.option(
+    "--collect-interval",
+    "collect_interval_s",
+    type=float,
+    metavar="SECONDS",
+    help="How often ledgers that were deleted are looked for (collect_interval_s).",
+)
+@click.option(
+    "--compact-interval",
+    "compact_interval_s",
+    type=float,
+    metavar="SECONDS",
+    help="How often compaction looks for something to do (compact_interval_s).",
+)
+@click.option(
+    "--compact-rate",
+    "compact_bytes_per_s",
+    type=int,
+    metavar="BYTES",
+    help="Bytes a second that compaction writes at most (compact_bytes_per_s).",
+)
+@click.option(
     "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A placement label, such as rack=r1."
 )
 @click.option(
@@ -123,6 +146,9 @@ def run(
     journal_directory: str | None,
     no_journal_data: bool,
     fix_cookie: bool,
+    collect_interval_s: float | None,
+    compact_interval_s: float | None,
+    compact_bytes_per_s: int | None,
     labels: tuple[str, ...],
     auto_recovery: bool,
     log_level: str,
@@ -147,6 +173,12 @@ def run(
         storage = StorageConfig() if config is None else read_config(config)
         if no_journal_data:
             storage = attrs.evolve(storage, journal_write_data=False)
+        given: dict[str, Any] = {
+            "collect_interval_s": collect_interval_s,
+            "compact_interval_s": compact_interval_s,
+            "compact_bytes_per_s": compact_bytes_per_s,
+        }
+        storage = attrs.evolve(storage, **{name: value for name, value in given.items() if value is not None})
         placement = _parse_labels(labels)
     logging.basicConfig(
         stream=sys.stderr,
