@@ -91,7 +91,7 @@ async def serve(uri: str, address: str) -> None:
         log = await cluster.create_log("kv", exist_ok=True)
         election = cluster.election("kv", candidate=address)
         snapshots = ledgerlog.LedgerSnapshots(cluster)
-        replica = ledgerlog.Replica(log, Store(), election=election, snapshots=snapshots, snapshot_every=500)
+        replica = ledgerlog.Replica(log, Store(), election=election, snapshots=snapshots, snapshot_every=100)
         async with replica:
             print(f"serving at {address} from record {replica.next_offset} on", flush=True)
             await trio.serve_tcp(partial(serve_client, replica), int(port), host=host)

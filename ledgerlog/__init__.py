@@ -65,13 +65,13 @@ from ledgerlog.log.cursors import Cursor
 from ledgerlog.log.log import Log
 from ledgerlog.log.reader import LogReader
 from ledgerlog.log.writer import LogWriter, Submission
-from ledgerlog.model.cursor import CursorState
 from ledgerlog.machine.directory import DirectorySnapshots
 from ledgerlog.machine.events import EventKind, ReplicaEvent
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo, SnapshotStore
 from ledgerlog.model.command import Command
+from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ids import Position
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.log import RetentionPolicy, RollPolicy

@@ -123,9 +123,16 @@ class Run:
 
 
 async def run_kv(
-    directory: Path, *, seconds: float, kill_every_s: float, clients: int, keys: int, seed: int
+    directory: Path,
+    *,
+    seconds: float,
+    operations: int,
+    kill_every_s: float,
+    clients: int,
+    keys: int,
+    seed: int,
 ) -> Verdict:
-    """Everything; what was seen."""
+    """Everything, for at least so long and so many operations; what was seen."""
     async with open_children() as children:
         running = await start_cluster(children, directory / "cluster")
         addresses = free_addresses(3)
@@ -136,11 +143,10 @@ async def run_kv(
         async with trio.open_nursery() as nursery:
             for _ in range(clients):
                 nursery.start_soon(run.client, names)
-            with trio.move_on_after(seconds):
-                while True:
-                    await trio.sleep(kill_every_s * (0.5 + run.rng.random()))
-                    with trio.CancelScope(shield=True):
-                        await run.kill_one()
+            until = trio.current_time() + seconds
+            while trio.current_time() < until or len(run.history) < operations:
+                await trio.sleep(kill_every_s * (0.5 + run.rng.random()))
+                await run.kill_one()
             run.is_over = True
         verdict = run.verdict
         verdict.operations = len(run.history)
