@@ -99,7 +99,12 @@ class Rival:
         while terms:
             with trio.CancelScope() as scope:
                 try:
-                    async with log.writer(window=self.dice.choice([1, 4, 100])) as writer:
+                    async with log.writer(
+                        window=self.dice.choice([1, 4, 100]),
+                        entry_bytes=self.dice.choice([None, None, 1, 60]),
+                        compression=self.dice.choice([None, None, "zstd"]),
+                        dedupe=self.dice.choice([None, None, True, False]),
+                    ) as writer:
                         terms -= 1
                         self.history.begun[writer.epoch] = writer.next_offset
                         await self.lead(writer, scope)
