@@ -31,6 +31,7 @@ import trio
 from bookie.core.marks import Range
 from bookie.storage.engine import Engine
 from ledgerlog.errors import (
+    DiskFull,
     EntryCorrupt,
     EntryNotFound,
     LedgerLogError,
@@ -103,7 +104,8 @@ class LimboRepair:
         await self._is_done.wait()
 
     async def run(self) -> None:
-        """Return once nothing is in limbo. StorageError where the bookie's own storage fails."""
+        """Return once nothing is in limbo. StorageError where the bookie's own storage fails; a full disk is
+        waited for."""
         if self._marks.now.limbo and self._open_peers is None:
             logger.warning(
                 "bookie=%s: ledgers up to %d are in limbo, and nobody here can copy what is missing: they "
@@ -124,9 +126,10 @@ class LimboRepair:
                         before = self._marks.now.limbo_count, self.copied
                         pause_s = _PAUSE_MIN_S if is_moving else min(2 * pause_s, _PAUSE_MAX_S)
                         await trio.sleep(pause_s)
-            except StorageError:
-                raise
             except LedgerLogError as trouble:
+                if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
+                    raise
+                # A full disk is waited for: to end here would lose what clients have in memory.
                 logger.info("bookie=%s: repair waits: %s", self._bookie_id, trouble)
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 await trio.sleep(pause_s)

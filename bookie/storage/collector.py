@@ -69,6 +69,9 @@ class Collector:
         self._rewriter = rewriter
         self.witness = witness
         self._lock = trio.Lock()
+        self._passing = trio.CancelScope()
+        """Around the pass that is under way, or the last one."""
+        self._is_stopped = False
 
     async def run(self, *, interval_s: float) -> None:
         """A pass now and then, for ever. StorageError if the journal or the index fails."""
@@ -80,10 +83,22 @@ class Collector:
                 logger.warning("nothing is collected, the metadata store cannot be asked: %s", trouble)
 
     async def collect(self) -> int:
-        """One pass; how many ledgers were deleted. MetadataUnavailable: it was not finished. One caller after
-        the other."""
+        """One pass; how many ledgers were deleted, 0 where ``stop`` ended it. MetadataUnavailable: it was not
+        finished. One caller after the other."""
         async with self._lock:
-            return await self._collect()
+            with trio.CancelScope() as self._passing:
+                if self._is_stopped:
+                    self._passing.cancel()
+                return await self._collect()
+            return 0
+
+    async def stop(self) -> None:
+        """End the pass that is under way, and begin no other: a DELETE record must not get behind the end of
+        a clean stop. What the pass has begun, a later one does again."""
+        self._is_stopped = True
+        self._passing.cancel()
+        async with self._lock:
+            pass  # It has unwound, and appends nothing any more.
 
     async def _collect(self) -> int:
         deleted = 0

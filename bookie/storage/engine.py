@@ -581,6 +581,8 @@ class Engine:
     async def close(self) -> None:
         """The clean stop: all is durable and indexed, and only then is it said that nothing was lost."""
         self.stop(Status.NOT_READY)
+        if self.collector is not None:
+            await self.collector.stop()
         if self._write_cache is not None:
             await self._write_cache.flush()
         await self._checkpointer.close()

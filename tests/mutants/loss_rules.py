@@ -247,4 +247,12 @@ MUTANTS = (
         f"{_TEST_RECOVERY}::"
         "test_an_operator_may_end_a_ledger_before_the_first_entry_that_nobody_can_speak_for",
     ),
+    mutant(
+        "a_full_disk_ends_a_bookie_that_repairs_itself",
+        "D27.8",
+        _LIMBO,
+        "if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):",
+        "if isinstance(trouble, StorageError):",
+        f"{_TEST_REPAIR}::test_a_full_disk_stops_the_copying_and_not_the_bookie",
+    ),
 )

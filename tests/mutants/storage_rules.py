@@ -16,6 +16,7 @@ _ENGINE = "bookie/storage/engine.py"
 _WITNESS = "bookie/server/witness.py"
 _ENTRY_LOG = "bookie/core/entry_log.py"
 
+_STOP = "tests/storage/test_clean_stop.py"
 _MOVING = "tests/storage/test_moving_entries.py"
 _CRASHES = "tests/storage/test_crash_states.py"
 _EVERY_STATE = f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[moving-False]"
@@ -144,5 +145,13 @@ MUTANTS = (
         "            if ledger_id > highest:\n",
         "            if ledger_id < 0:\n",
         f"{_WITNESS_TEST}::test_nothing_is_said_of_ids_that_were_never_given_out",
+    ),
+    mutant(
+        "a_deletion_gets_behind_a_clean_stop",
+        "rule 4, D27.3",
+        _ENGINE,
+        "            await self.collector.stop()\n",
+        "            pass\n",
+        f"{_STOP}::test_a_collection_that_is_under_way_appends_nothing_behind_a_clean_stop",
     ),
 )

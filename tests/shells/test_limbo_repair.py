@@ -3,16 +3,19 @@ nothing, and whole again once it has copied what is its."""
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import trio
-from clusters import Client, Cluster, eventually, open_cluster
+from clusters import SMALL, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from bookie.core.marks import Marks
+from bookie.storage.memory_disk import MemoryFile
 from ledgerlog.cli.ledger import loss_lines
 from ledgerlog.core.recovery import LOST_FROM
 from ledgerlog.errors import (
     CookieMismatch,
+    DiskFull,
     EntryUnavailable,
     LedgerFenced,
     MetadataUnavailable,
@@ -371,3 +374,34 @@ async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> N
         await whole_again(cluster, "b1")
         assert bookie.node.repair.copied == 20
         assert pending == [0]
+
+
+async def test_a_full_disk_stops_the_copying_and_not_the_bookie(clock: MockClock) -> None:
+    """Without the journal's copy, to end would lose what its clients have in memory (D27.8)."""
+    unsynced = attrs.evolve(SMALL, journal_write_data=False)
+    async with open_cluster(config=unsynced) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        for number in range(30):  # More than one frame: the first of a ledger goes to the journal.
+            await writer.append(b"entry %d" % number + bytes(60_000))
+        await writer.close()
+        bookie = cluster.bookies["b1"]
+        await bookie.lose_disk()
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        await bookie.start()
+        create = bookie.disk.create
+
+        async def create_no_log(path: str, size: int) -> MemoryFile:
+            if "/entries/" in path:
+                raise DiskFull(f"cannot create {path}: No space left on device")
+            return await create(path, size)
+
+        bookie.disk.create = create_no_log  # type: ignore[method-assign]
+        cluster.network.heal()
+        await eventually(lambda: bookie.node.repair.copied == 30)
+        await trio.sleep(60)
+        assert bookie.is_running
+        assert marks(cluster, "b1").denies_nothing(writer.ledger_id), "no copy is durable yet"
+        bookie.disk.create = create  # type: ignore[method-assign]
+        await whole_again(cluster, "b1")
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == []
