@@ -1,0 +1,76 @@
+"""Auto-recovery beside the simulator's workloads: two processes of it, impatient, while bookies die and return.
+
+Bookies count as lost long before they come back, so ledgers are repaired, and recovered, under writers that live,
+beside recoverers, and by two workers at once. All that the simulator looks at must hold as it does without.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+import pytest
+
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.service import AutoRecovery
+from ledgerlog.cluster import Cluster
+from ledgerlog.testing import workload
+from ledgerlog.testing.swarm import Size
+from ledgerlog.testing.workload import run_seed
+
+SMALL = range(300, 325)
+FULL = range(300, 303)
+
+
+class Repairers:
+    """Two processes that repair, for the simulator's table of residents, and what they did."""
+
+    def __init__(self) -> None:
+        self.services: list[AutoRecovery] = []
+
+    async def run(self, cluster: Cluster) -> None:
+        board = Board(cluster.client)
+        await board.change_settings(
+            lambda now: attrs.evolve(
+                now, lost_after_ms=200, grace_ms=300, bookie_check_ms=2_000, entry_check_ms=3_000, check_all=True
+            )
+        )
+        service = AutoRecovery(cluster.client)
+        self.services.append(service)
+        await service.run()
+
+    def counts(self) -> Counter[str]:
+        return Counter(
+            tasks=sum(service.worker.repaired for service in self.services),
+            entries=sum(service.worker.copying.entries for service in self.services),
+            lives=len(self.services),
+        )
+
+
+@pytest.fixture
+def repairers(monkeypatch: pytest.MonkeyPatch) -> Repairers:
+    made = Repairers()
+    for name in ("repair-1", "repair-2"):
+        monkeypatch.setitem(workload.RESIDENTS, name, made.run)
+    return made
+
+
+def test_repair_under_faults_breaks_no_promise(repairers: Repairers) -> None:
+    for seed in SMALL:
+        report = run_seed(seed, size=Size.SMALL)
+        assert report.failure is None, (seed, report.failure)
+    counts = repairers.counts()
+    assert counts["tasks"] > 0
+    assert counts["entries"] > 0
+
+
+def test_nor_does_it_in_long_runs(repairers: Repairers) -> None:
+    for seed in FULL:
+        report = run_seed(seed)
+        assert report.failure is None, (seed, report.failure)
+    assert repairers.counts()["tasks"] > 0
+
+
+def test_with_repair_the_same_seed_is_the_same_run(repairers: Repairers) -> None:
+    first, again = (run_seed(SMALL[0], size=Size.SMALL) for _ in range(2))
+    assert (first.trace_hash, first.events) == (again.trace_hash, again.events)
