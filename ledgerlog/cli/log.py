@@ -9,7 +9,14 @@ import trio
 
 from ledgerlog.cli.ledger import ledger_fields
 from ledgerlog.cli.log_data import log_append, log_read
-from ledgerlog.cli.log_keeping import cursor, log_configure, log_retain, log_sweep
+from ledgerlog.cli.log_keeping import (
+    cursor,
+    log_configure,
+    log_retain,
+    log_sweep,
+    policies_of,
+    policy_options,
+)
 from ledgerlog.cli.options import (
     OFFSET,
     connect,
@@ -23,7 +30,7 @@ from ledgerlog.cli.output import human_bytes, print_json, print_line, print_tabl
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import LedgerNotFound
-from ledgerlog.model.log import Segment
+from ledgerlog.model.log import RetentionPolicy, RollPolicy, Segment
 
 _READS_AT_ONCE = 32
 """Metadata reads of ``show`` under way at once."""
@@ -45,6 +52,7 @@ log.add_command(cursor)
 @log.command("create")
 @log_name_argument
 @replication_options
+@policy_options
 @uri_option
 @json_option
 def log_create(
@@ -55,16 +63,23 @@ def log_create(
     guaranteed: bool,
     uri: str,
     as_json: bool,
+    **policies: str | None,
 ) -> None:
     """Make a new, empty log NAME.
 
     The numbers are those of the cluster where none is given: 3, 3 and 2, and for file: what its bookies
     allow."""
     replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed)
+    roll, retention = policies_of(**policies)
 
     async def body() -> dict[str, Any]:
         async with connect(uri, make=True) as cluster:
-            made = await cluster.create_log(name, replication=replication)
+            made = await cluster.create_log(
+                name,
+                replication=replication,
+                roll=RollPolicy(**roll),
+                retention=RetentionPolicy(**retention),
+            )
             return await _show(cluster, made.name)
 
     shown = run(body)

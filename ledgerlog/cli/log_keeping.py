@@ -3,7 +3,8 @@ names."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import attrs
 import click
@@ -16,7 +17,9 @@ from ledgerlog.limits import LOG_SWEEP_AGE_S
 from ledgerlog.model.cursor import CursorState, check_cursor_name
 from ledgerlog.model.log import RetentionPolicy, RollPolicy
 
-__all__ = ["cursor", "log_configure", "log_retain", "log_sweep"]
+__all__ = ["cursor", "log_configure", "log_retain", "log_sweep", "policies_of", "policy_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -46,32 +49,32 @@ def _parse_age(text: str) -> float | None:
     return age_s
 
 
-@click.command("configure")
-@log_name_argument
-@click.option("--roll-bytes", help="Go on in a new ledger at so many bytes (500m), or 'none'.")
-@click.option("--roll-records", help="... at so many records, or 'none'.")
-@click.option("--roll-age", help="... at this age of the first record (12h), or 'none'.")
-@click.option("--retain-bytes", help="Keep at least so many bytes of the newest records, or 'none': all.")
-@click.option("--retain-age", help="Keep records at least so long (7d), or 'none': for ever.")
-@uri_option
-@json_option
-def log_configure(
-    name: str,
+def policy_options(function: F) -> F:
+    """``--roll-bytes`` and the like; see ``policies_of``."""
+    for option in (
+        click.option("--retain-age", help="Keep records at least so long (7d), or 'none': for ever."),
+        click.option(
+            "--retain-bytes", help="Keep at least so many bytes of the newest records, or 'none': all."
+        ),
+        click.option("--roll-age", help="... at this age of the first record (12h), or 'none'."),
+        click.option("--roll-records", help="... at so many records, or 'none'."),
+        click.option("--roll-bytes", help="Go on in a new ledger at so many bytes (500m), or 'none'."),
+    ):
+        function = option(function)
+    return function
+
+
+def policies_of(
     roll_bytes: str | None,
     roll_records: str | None,
     roll_age: str | None,
     retain_bytes: str | None,
     retain_age: str | None,
-    uri: str,
-    as_json: bool,
-) -> None:
-    """Change the policies of the log NAME; what is not given stays. Prints what holds then.
-
-    With both bounds of retention, a ledger goes as soon as one of them lets it go. Whoever writes the log
-    goes on undisturbed; rolling follows the new policy from the next writer on."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of ``RollPolicy`` and of ``RetentionPolicy`` that the options set. UsageError."""
+    roll: dict[str, Any] = {}
+    retention: dict[str, Any] = {}
     try:
-        roll: dict[str, Any] = {}
-        retention: dict[str, Any] = {}
         if roll_bytes is not None:
             roll["max_bytes"] = _parse_bytes(roll_bytes)
         if roll_records is not None:
@@ -84,6 +87,20 @@ def log_configure(
             retention["max_age_s"] = _parse_age(retain_age)
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from error
+    return roll, retention
+
+
+@click.command("configure")
+@log_name_argument
+@policy_options
+@uri_option
+@json_option
+def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) -> None:
+    """Change the policies of the log NAME; what is not given stays. Prints what holds then.
+
+    With both bounds of retention, a ledger goes as soon as one of them lets it go. Whoever writes the log
+    goes on undisturbed; rolling follows the new policy from the next writer on."""
+    roll, retention = policies_of(**policies)
 
     async def body() -> tuple[RollPolicy, RetentionPolicy]:
         async with connect(uri) as cluster:

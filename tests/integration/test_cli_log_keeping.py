@@ -31,6 +31,13 @@ def test_policies_are_changed_one_by_one_and_retention_is_applied(commands: Comm
     assert "kept because" in commands.ok("log", "show", "orders").decode()
 
 
+def test_a_log_is_made_with_its_policies(commands: Commands) -> None:
+    commands.ok("log", "create", "other", "--roll-age", "1h", "--retain-bytes", "2g")
+    shown = commands.json("log", "configure", "other")
+    assert shown["roll"] == {"max_bytes": 2**30, "max_records": None, "max_age_s": 3600.0}
+    assert shown["retention"] == {"max_bytes": 2**31, "max_age_s": None}
+
+
 @pytest.mark.parametrize(
     "option", [("--retain-bytes", "x"), ("--retain-age", "7y"), ("--roll-bytes", "0"), ("--roll-age", "-1s")]
 )
