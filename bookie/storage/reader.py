@@ -4,9 +4,10 @@ A ledger's runs are known in two places: those in segments that are in memory in
 older ones in the index. A run's address (file, offset, length) is good as long as its file is, and a file
 stays while a read that may have heard of it is under way (``FilePool.reading``), so a plan made of runs never
 goes stale; only finding them must not miss a run that moves from the one place to the other meanwhile. Hence
-the index is asked first, then memory, and both again if a segment left memory in between. While a segment is
-flushed the same entries may be found in both, in runs that are cut differently; ``RangeReader`` takes them
-once.
+the index is asked first, then memory, and both again if a segment left memory in between, or if runs were put
+together to one with gaps, which may begin further before its entries than any did (``straddle``). While a
+segment is flushed the same entries may be found in both, in runs that are cut differently; ``RangeReader``
+takes them once.
 
 Bytes from an arena were verified when they came and are copied out at once. Bytes from a file are verified
 here: the frame's checksum, which covers ids, lengths and digests, and each entry's digest. What fails is
@@ -78,11 +79,12 @@ class Reader:
         """The durable runs that may hold ids from ``first`` on, and the id up to which these are all."""
         journal = self._journal
         while first <= state.index_last:
-            given_up = journal.given_up
+            given_up, straddle = journal.given_up, state.straddle
             indexed, horizon = await self._catalogue.runs(
-                state.ledger_id, first=first, last=last, straddle=state.straddle
+                state.ledger_id, first=first, last=last, straddle=straddle
             )
-            if given_up == journal.given_up:
+            # Runs that were put together meanwhile may begin further ahead than was looked.
+            if given_up == journal.given_up and straddle == state.straddle:
                 found = {run.first: run for run in indexed}
                 found.update((run.first, run) for run in self._resident(state, first, horizon))
                 return [found[key] for key in sorted(found)], horizon

@@ -13,6 +13,7 @@ _RECYCLING = "bookie/storage/recycling.py"
 _COMPACTION = "bookie/storage/compaction.py"
 _FILES = "bookie/storage/files.py"
 _ENGINE = "bookie/storage/engine.py"
+_READER = "bookie/storage/reader.py"
 _WITNESS = "bookie/server/witness.py"
 _ENTRY_LOG = "bookie/core/entry_log.py"
 
@@ -153,5 +154,13 @@ MUTANTS = (
         "            await self.collector.stop()\n",
         "            pass\n",
         f"{_STOP}::test_a_collection_that_is_under_way_appends_nothing_behind_a_clean_stop",
+    ),
+    mutant(
+        "read_does_not_notice_that_runs_were_put_together",
+        "rule 8",
+        _READER,
+        " and straddle == state.straddle:",
+        ":",
+        f"{_MOVING}::test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_their_entries",
     ),
 )

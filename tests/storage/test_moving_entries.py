@@ -24,6 +24,7 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.records import Run
+from bookie.core.rows import Row
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.compaction import verify_frame
@@ -32,6 +33,7 @@ from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
+from ledgerlog.limits import KIB
 from ledgerlog.wire.frame import Status
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
@@ -162,6 +164,49 @@ async def test_reads_while_entries_move_miss_nothing_and_give_nothing_twice(engi
         nursery.cancel_scope.cancel()
     assert engine.statistics()["compactions"] > 3
     assert engine.statistics()["segments_flushed"] > 5
+
+
+async def test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_their_entries(
+    disk: FullDisk,
+) -> None:
+    """Entry 3 lies elsewhere, so the run 0..6 begins before one that is nearer to entry 4. Who decided how
+    far to look before 0..6 were put together, and looks only then, must look again."""
+    indexes = MemoryIndexes()
+    small_logs = evolve(CONFIG, small_run_bytes=8 * KIB)
+    for ledger_id, ids in (7, [0, 2, 4, 6]), (8, [0]):
+        async with (
+            opened("b", disk, indexes) as directory,
+            open_engine(directory, evolve(CONFIG, small_run_bytes=0)) as engine,
+        ):
+            for entry_id in ids:
+                await add_durably(engine, ledger_id, [entry_id])
+    async with opened("b", disk, indexes) as directory, open_engine(directory, small_logs) as engine:
+        await add_durably(engine, 7, [3], recovery=True)
+        await engine.flush()
+        (index,) = indexes.indexes.values()
+        original = index.scan
+        looking, go_on = trio.Event(), trio.Event()
+
+        async def scan(start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
+            if start.startswith(b"R") and not looking.is_set():
+                looking.set()
+                await go_on.wait()  # For a thread that is free.
+            return await original(start, stop, floor=floor, limit=limit)
+
+        index.scan = scan  # type: ignore[method-assign]
+        seen: list[int] = []
+
+        async def look() -> None:
+            seen.extend((await read(engine, 7, 4, 6)).entries.ids)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await looking.wait()
+            nursery.start_soon(lambda: engine.compactor.compact(is_eventual=True))
+            await wait_all_tasks_blocked()
+            assert len(names(disk, ".entries")) == 1
+            go_on.set()
+        assert seen == [4, 6]
 
 
 async def test_where_the_journal_has_a_directory_of_its_own_nothing_stays_in_it(disk: FullDisk) -> None:
