@@ -11,8 +11,13 @@ log or manifest, looks like one that was being written when the power went, and 
 dropped without a word. In the log that loses the newest batches, which amounts to an older mark, and the
 journal is replayed from there. In the manifest it can lose a whole table out of the middle of history.
 Hence the *tally*: batches are numbered, and each carries the row (0x00, "tally", number) of its own. On
-opening, the numbers found must run from 1 to the newest without a gap; a table that went missing takes
-the tally rows of its batches with it.
+opening, the numbers found must run to the newest without a gap; a table that went missing takes the tally
+rows of its batches with it.
+
+What the damaged end of a manifest hides is the newest table, and that holds no more than _KEPT batches (each
+takes some ninety bytes of the four megabytes that a table is made from). Older tally rows prove nothing, and
+so that a start need not read one for each batch of a bookie's life, they go: the row (0x00, "since") says
+behind which number the tally begins, and is written with the batch that removes the rows up to it.
 
 plyvel's exceptions are translated here, and nowhere else, to StorageCorrupt and StorageError. The message
 names the remedy, because the index can always be made again from the journal.
@@ -38,6 +43,11 @@ T = TypeVar("T")
 _TALLY = struct.Struct(">6sQ")
 _TALLY_PREFIX = b"\0tally"
 _TALLY_VALUE = struct.Struct("<I")
+_SINCE_KEY = b"\0since"
+_SINCE = struct.Struct("<QI")
+_KEPT = 2**17
+_STEP = 1024
+"""Tally rows go in steps of so many; four times as many where there are more to catch up with."""
 _BLOOM_BITS = 10
 REMEDY = "the index can be made again from the journal with `bookie rebuild-index`"
 
@@ -45,10 +55,13 @@ REMEDY = "the index can be made again from the journal with `bookie rebuild-inde
 class LevelDbIndex:
     """``Index`` in a directory of LevelDB's. Made by ``LevelDb``."""
 
-    def __init__(self, path: str, database: plyvel.DB, tally: int) -> None:
+    def __init__(self, path: str, database: plyvel.DB, since: int, tally: int) -> None:
         self.path = path
         self._database = database
+        self._since = since
+        """The number of the last batch that has no tally row any more."""
         self._tally = tally
+        """The number of the newest batch."""
         self._limiter = trio.CapacityLimiter(4)
         self._writer = trio.CapacityLimiter(1)
 
@@ -95,7 +108,13 @@ class LevelDbIndex:
                     else:
                         batch.put(key, value)
                 batch.put(*_tally_row(number, len(rows)))
-            self._tally = number
+                since = self._since
+                if number - since >= _KEPT + _STEP:
+                    since = min(since + 4 * _STEP, number - _KEPT)
+                    for gone in range(self._since + 1, since + 1):
+                        batch.delete(_tally_key(gone))
+                    batch.put(*_since_row(since))
+            self._since, self._tally = since, number
 
         await trio.to_thread.run_sync(lambda: _translated(self.path, put), limiter=self._writer)
 
@@ -113,7 +132,7 @@ class LevelDb:
         def create() -> LevelDbIndex:
             database = _translated(path, lambda: _open(path, is_new=True))
             os.chmod(path, 0o700)
-            return LevelDbIndex(path, database, 0)
+            return LevelDbIndex(path, database, 0, 0)
 
         return await trio.to_thread.run_sync(create)
 
@@ -123,7 +142,8 @@ class LevelDb:
                 raise FileMissing(f"there is no index at {path}; {REMEDY}")
             database = _translated(path, lambda: _open(path, is_new=False))
             try:
-                return LevelDbIndex(path, database, _translated(path, lambda: _check_tally(path, database)))
+                since, tally = _translated(path, lambda: _check_tally(path, database))
+                return LevelDbIndex(path, database, since, tally)
             except BaseException:
                 database.close()
                 raise
@@ -150,20 +170,37 @@ def _open(path: str, *, is_new: bool) -> plyvel.DB:
     )
 
 
+def _tally_key(number: int) -> bytes:
+    return _TALLY.pack(_TALLY_PREFIX, number)
+
+
 def _tally_row(number: int, rows: int) -> Row:
-    key = _TALLY.pack(_TALLY_PREFIX, number)
+    key = _tally_key(number)
     return key, _TALLY_VALUE.pack(checksum(key + rows.to_bytes(4, "little"))) + rows.to_bytes(4, "little")
 
 
-def _check_tally(path: str, database: plyvel.DB) -> int:
-    """The number of the newest batch; StorageCorrupt if one before it is missing."""
-    expected = 0
+def _since_row(number: int) -> Row:
+    return _SINCE_KEY, _SINCE.pack(number, checksum(_SINCE_KEY + number.to_bytes(8, "little")))
+
+
+def _check_tally(path: str, database: plyvel.DB) -> tuple[int, int]:
+    """Behind which batch the tally begins, and the number of the newest; StorageCorrupt if one of those in
+    between is missing."""
+    since = 0
+    value = database.get(_SINCE_KEY, verify_checksums=True)
+    if value is not None:
+        since = int.from_bytes(value[:8], "little")
+        if (_SINCE_KEY, value) != _since_row(since):
+            raise StorageCorrupt(path, None, f"the beginning of the index's tally is damaged; {REMEDY}")
+    expected = since
     with database.iterator(prefix=_TALLY_PREFIX, verify_checksums=True, fill_cache=False) as rows:
         for key, value in rows:
             expected += 1
             if (key, value) != _tally_row(expected, int.from_bytes(value[4:], "little")):
                 raise StorageCorrupt(path, None, f"batch {expected} of the index is missing; {REMEDY}")
-    return expected
+    if expected < since + _KEPT and since:
+        raise StorageCorrupt(path, None, f"batch {expected + 1} of the index is missing; {REMEDY}")
+    return since, expected
 
 
 def _translated(path: str, function: Callable[[], T]) -> T:

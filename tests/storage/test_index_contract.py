@@ -152,6 +152,52 @@ async def test_a_batch_that_leveldb_lost_without_a_word_is_noticed(tmp_path: Pat
     await disk.aclose()
 
 
+async def test_the_tally_of_batches_does_not_grow_with_the_life_of_a_bookie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie.storage.leveldb._KEPT", 8)
+    monkeypatch.setattr("bookie.storage.leveldb._STEP", 2)
+    disk = RealDisk()
+    leveldb, path = LevelDb(disk), str(tmp_path / "i")
+
+    async def write(index: Index, numbers: range) -> None:
+        for number in numbers:
+            await index.write([(b"k%d" % number, b"v")])
+        await index.aclose()
+
+    def tally() -> list[bytes]:
+        with plyvel.DB(path) as database:
+            return list(database.iterator(prefix=b"\0tally", include_value=False))
+
+    async def without(key: bytes) -> str:
+        """What opening says where a row is missing."""
+        with plyvel.DB(path) as database:
+            row = database.get(key)
+            database.delete(key)
+        try:
+            await (await leveldb.open(path)).aclose()
+        except StorageCorrupt as damage:
+            return str(damage)
+        finally:
+            with plyvel.DB(path) as database:
+                database.put(key, row)
+        return ""
+
+    await write(await leveldb.create(path), range(40))
+    await write(await leveldb.open(path), range(40, 101))
+    kept = tally()
+    assert 8 <= len(kept) < 8 + 2
+    for key in kept[:-1]:
+        assert "is missing" in await without(key)
+    assert "batch 1 of the index is missing" in await without(b"\0since")
+    assert len(kept) == 9, "so the newest may be one that was being written when the power went"
+    assert not await without(kept[-1])
+    index = await leveldb.open(path)
+    assert index.get_now(b"k7") == b"v"
+    await index.aclose()
+    await disk.aclose()
+
+
 async def test_the_files_of_an_index_are_in_a_directory_that_only_the_owner_enters(tmp_path: Path) -> None:
     disk = RealDisk()
     await (await LevelDb(disk).create(str(tmp_path / "i"))).aclose()
