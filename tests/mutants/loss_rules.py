@@ -113,10 +113,11 @@ MUTANTS = (
         "the_unclean_bit_is_cleared_before_everything_is_flushed",
         "D27.10",
         _ENGINE,
-        "        self.stop(Status.NOT_READY)\n        if self._write_cache is not None:\n",
-        "        self.stop(Status.NOT_READY)\n"
+        "        if self._write_cache is not None:\n            await self._write_cache.flush()\n"
+        "        await self._checkpointer.close()\n",
         "        await self.marks.replace(self.marks.now.serving(acknowledges_unsynced=False))\n"
-        "        if self._write_cache is not None:\n",
+        "        if self._write_cache is not None:\n            await self._write_cache.flush()\n"
+        "        await self._checkpointer.close()\n",
         f"{_TEST_CACHE}::test_a_stop_that_finds_no_room_for_what_is_in_memory_is_not_clean",
     ),
     mutant(
