@@ -70,6 +70,10 @@ class LedgerRepair:
         self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}
         """Open last ensembles that named a lost bookie, and since when that has been seen."""
 
+    def keep_only(self, ledger_ids: Collection[int]) -> None:
+        """Forget what was seen of all other ledgers: somebody else has repaired them."""
+        self._seen = {e: seen for e, seen in self._seen.items() if e in ledger_ids}
+
     async def run(self, task: RepairTask, *, grace_s: float, say: Callable[[str], None]) -> Verdict:
         """Do what there is to do about the task's ledger. ``say`` is told what is going on."""
         try:
@@ -84,6 +88,7 @@ class LedgerRepair:
 
     async def _run(self, task: RepairTask, grace_s: float, say: Callable[[str], None]) -> Verdict:
         while True:
+            await self._copying.pacer.wait_resumed()
             found = await self._registry.find(task.ledger_id)
             if found is None:
                 return DONE

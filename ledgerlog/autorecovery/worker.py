@@ -33,8 +33,9 @@ from ledgerlog.model.repair import LedgerWork, RepairSettings, WorkerProgress
 
 __all__ = ["Worker"]
 
-LANES = 4
-"""Ledgers that one process has in its hands at a time."""
+LANES = 2
+"""Ledgers that one process has in its hands at a time: while one waits for the metadata store the other
+copies."""
 
 _LOOK_S = 10.0
 """The tasks are listed so often, whatever is heard; locks of the dead are noticed by it."""
@@ -141,7 +142,9 @@ class Worker:
 
     async def _list(self) -> None:
         found = await self._board.tasks()
-        self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in set(found)}
+        open_tasks = frozenset(found)
+        self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in open_tasks}
+        self._repair.keep_only(open_tasks)
         # Workers begin at different places, so that they seldom meet.
         self._client.environment.random.shuffle(found)
         self._tasks = found

@@ -48,7 +48,7 @@ class RepairSettings:
     grace_ms: int = 30_000
     """The writer of an open ledger whose last fragment names a lost bookie has so long to replace it; then
     the ledger is recovered, which fences the writer (rule 20)."""
-    bytes_per_s: int = 8 * MIB
+    bytes_per_s: int = 2 * MIB
     """What one worker process copies in a second."""
     bookie_check_ms: int = 3_600_000
     """How often all metadata is compared with the bookies that are registered."""
