@@ -77,7 +77,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.cluster"),
     # The auditor is elected.
     "ledgerlog.autorecovery": (*BELOW_LOG, "ledgerlog.election"),
-    "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster"),
+    # Logs in Spark. Its processes have no event loop of their own, so it takes the portal.
+    "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster", "ledgerlog.blocking"),
     # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
     "ledgerlog.embedded": (*FROM_BOOKIE, "ledgerlog.net.local", *BOOKIE),
     # Both start whole systems, auto-recovery and bookies included; the command also runs simulations.

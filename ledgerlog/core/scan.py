@@ -1,0 +1,239 @@
+"""Reading much of a log in parallel: from what its ledgers hold to parts of about equal weight.
+
+A scan is planned in one place and carried out in many. This module is the plan, a function of numbers alone:
+it knows offsets, entries and bytes, and neither bookies nor engines.
+
+**Ranges** are half-open and of dense offsets, everywhere. A ``Stretch`` is what one ledger of a log holds;
+the stretches of a log adjoin each other. ``cut`` takes a range out of them, as one ``Piece`` a ledger.
+``share`` makes parts of the pieces: it splits what is too heavy for one part and packs neighbours that are
+light, so that a log of ten thousand small ledgers is not ten thousand tasks. Pieces stay in order, so what is
+read part after part is the log.
+
+Fragments are no places to cut at. The metadata say with which entry a fragment begins, and no more; its
+offset would cost the planner a read, and a part gains nothing by it, since within a fragment entries
+are striped over bookies as well.
+
+**Weights** are bytes of records, taken to be spread evenly over a ledger, and on top of them what a record
+and a ledger cost however small they are. Cutting by an even spread is right by count and only about right
+by bytes.
+
+**Admission** (``admit``) is the same arithmetic for one micro-batch of a stream over several logs: how far
+each may go so that all together stay within a number of records and of bytes. Each log gets its share of the
+backlog, so that none waits for another to be done, and at least one of them moves, however small the bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+__all__ = ["LEDGER_WEIGHT", "RECORD_WEIGHT", "Backlog", "Piece", "Stretch", "admit", "cut", "share"]
+
+RECORD_WEIGHT = 32
+"""What a record weighs beside its bytes."""
+
+LEDGER_WEIGHT = 256 * 1024
+"""What a ledger weighs beside its records: it has to be found and asked."""
+
+
+@attrs.frozen(kw_only=True)
+class Stretch:
+    """The records that one ledger holds of its log: offsets ``start`` to below ``end``."""
+
+    ledger_id: int
+    start: int
+    end: int
+    byte_length: int
+    """Bytes of the records, about right."""
+    last_entry: int | None
+    """The last entry that may be read; None for a closed ledger, whose metadata say it."""
+
+    def __attrs_post_init__(self) -> None:
+        assert 0 <= self.start < self.end, "a stretch holds records"
+        assert self.byte_length >= 0
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """About how many bytes the records from ``start`` to below ``end`` have."""
+        return self.byte_length * (end - start) // (self.end - self.start)
+
+    def records_within(self, byte_count: int) -> int:
+        """About how many records ``byte_count`` bytes hold, one at least."""
+        return max(1, byte_count * (self.end - self.start) // max(1, self.byte_length))
+
+
+@attrs.frozen(kw_only=True)
+class Piece:
+    """The records from ``start`` to below ``end`` of one log, all of which lie in one stretch."""
+
+    log: str
+    incarnation: int
+    stretch: Stretch
+    start: int
+    end: int
+
+    def __attrs_post_init__(self) -> None:
+        assert self.stretch.start <= self.start < self.end <= self.stretch.end
+
+    @property
+    def records(self) -> int:
+        return self.end - self.start
+
+    @property
+    def byte_length(self) -> int:
+        return self.stretch.bytes_between(self.start, self.end)
+
+    @property
+    def weight(self) -> int:
+        return LEDGER_WEIGHT + RECORD_WEIGHT * self.records + self.byte_length
+
+
+def cut(log: str, incarnation: int, stretches: Sequence[Stretch], start: int, end: int) -> list[Piece]:
+    """The range as pieces. The stretches must hold all of it."""
+    pieces = []
+    at = start
+    for stretch in stretches:
+        if stretch.end <= at or at >= end:
+            continue
+        assert stretch.start <= at, "stretches adjoin each other"
+        stop = min(end, stretch.end)
+        pieces.append(Piece(log=log, incarnation=incarnation, stretch=stretch, start=at, end=stop))
+        at = stop
+    assert at >= end, f"log {log!r}: offsets {at} to {end - 1} lie in no ledger"
+    return pieces
+
+
+def share(
+    pieces: Sequence[Piece],
+    *,
+    max_bytes: int,
+    max_records: int | None = None,
+    min_parts: int = 1,
+) -> list[tuple[Piece, ...]]:
+    """The pieces as parts, each of about ``max_bytes`` at most and never of more than ``max_records``
+    records. At least ``min_parts`` of them where there are so many records."""
+    assert max_bytes > 0
+    assert max_records is None or max_records > 0
+    total = sum(piece.records for piece in pieces)
+    if not total:
+        return []
+    wanted = min(min_parts, total)
+    if wanted > 1:
+        # Packing what was split leaves a part as full as its limit allows, so a limit by count gives the
+        # number.
+        limit = -(-total // wanted)
+        max_records = limit if max_records is None else min(limit, max_records)
+    parts: list[tuple[Piece, ...]] = []
+    open_part: list[Piece] = []
+    weight = records = 0
+    for piece in _split(pieces, max_bytes, max_records):
+        is_full = weight + piece.weight > max_bytes + LEDGER_WEIGHT or (
+            max_records is not None and records + piece.records > max_records
+        )
+        if open_part and is_full:
+            parts.append(tuple(open_part))
+            open_part, weight, records = [], 0, 0
+        open_part.append(piece)
+        weight += piece.weight
+        records += piece.records
+    parts.append(tuple(open_part))
+    while len(parts) < wanted:
+        parts = _halve_largest(parts)
+    return parts
+
+
+def _split(pieces: Sequence[Piece], max_bytes: int, max_records: int | None) -> list[Piece]:
+    split = []
+    for piece in pieces:
+        count = -(-(piece.weight - LEDGER_WEIGHT) // max_bytes)
+        if max_records is not None:
+            count = max(count, -(-piece.records // max_records))
+        split += _evenly(piece, min(count, piece.records))
+    return split
+
+
+def _evenly(piece: Piece, count: int) -> list[Piece]:
+    bounds = [piece.start + piece.records * index // count for index in range(count + 1)]
+    return [
+        attrs.evolve(piece, start=start, end=end) for start, end in itertools.pairwise(bounds) if start < end
+    ]
+
+
+def _halve_largest(parts: list[tuple[Piece, ...]]) -> list[tuple[Piece, ...]]:
+    index = max(range(len(parts)), key=lambda at: sum(piece.records for piece in parts[at]))
+    part = parts[index]
+    if len(part) > 1:
+        halves = [part[: len(part) // 2], part[len(part) // 2 :]]
+    else:
+        halves = [(half,) for half in _evenly(part[0], 2)]
+    return [*parts[:index], *halves, *parts[index + 1 :]]
+
+
+@attrs.frozen
+class Backlog:
+    """What a stream has yet to read of one log: its stretches, from ``start`` to below ``end``."""
+
+    stretches: Sequence[Stretch]
+    start: int
+    end: int
+
+    @property
+    def records(self) -> int:
+        return self.end - self.start
+
+    def pieces(self) -> list[Piece]:
+        return cut("", 0, self.stretches, self.start, self.end) if self.records else []
+
+    def offset_after(self, byte_count: int) -> int:
+        """How far about ``byte_count`` bytes go; ``start`` where they do not go as far as one record."""
+        at, left = self.start, byte_count
+        for piece in self.pieces():
+            size = piece.byte_length
+            if size > left:
+                return at + piece.records * left // size
+            at, left = piece.end, left - size
+        return at
+
+
+def admit(
+    backlogs: Mapping[str, Backlog], *, max_records: int | None = None, max_bytes: int | None = None
+) -> dict[str, int]:
+    """The end of the next micro-batch in each log. All of the backlog where nothing bounds it."""
+    ends = {log: backlog.end for log, backlog in backlogs.items()}
+    if max_records is not None:
+        counts = {log: backlog.records for log, backlog in backlogs.items()}
+        for log, granted in _proportionally(counts, max_records).items():
+            ends[log] = min(ends[log], backlogs[log].start + granted)
+    if max_bytes is not None:
+        sizes = {
+            log: sum(piece.byte_length + RECORD_WEIGHT * piece.records for piece in backlog.pieces())
+            for log, backlog in backlogs.items()
+        }
+        # A record has a weight of its own here too, or a backlog of empty ones would weigh nothing.
+        for log, granted in _proportionally(sizes, max_bytes).items():
+            size, backlog = sizes[log], backlogs[log]
+            own = sum(piece.byte_length for piece in backlog.pieces())
+            reach = backlog.offset_after(own * granted // size) if size else backlog.end
+            ends[log] = min(ends[log], reach if granted < size else backlog.end)
+    if all(ends[log] <= backlog.start for log, backlog in backlogs.items()):
+        for log, backlog in sorted(backlogs.items(), key=lambda item: (-item[1].records, item[0])):
+            if backlog.records:
+                ends[log] = backlog.start + 1
+                break
+    return ends
+
+
+def _proportionally(wants: Mapping[str, int], total: int) -> dict[str, int]:
+    """``total`` shared out by what each wants, rounded down; what rounding left goes to the first by name
+    that still want more."""
+    wanted = sum(wants.values())
+    if wanted <= total:
+        return dict(wants)
+    granted = {name: want * total // wanted for name, want in wants.items()}
+    left = total - sum(granted.values())
+    for name in sorted(wants):
+        more = min(left, wants[name] - granted[name], 1)
+        granted[name] += more
+        left -= more
+    return granted

@@ -1,0 +1,137 @@
+"""The columns of a table of records, and the one place where Arrow batches are made.
+
+    log        string      the log's name
+    offset     long        the record's number in the log
+    timestamp  timestamp   the leader's wall clock when it was appended, to the millisecond
+    value      binary      its bytes
+    ledger_id  long        where it lies
+    entry_id   long
+    epoch      long        of the leader that appended it
+
+A reader may ask for any of them, in any order, by a schema of its own: what is not asked for is not made,
+which is all the pruning there is. Spark compares the batches' schema with the declared one to the last bit
+(names, order, whether null is allowed, the time zone UTC), so the Arrow schema is made from the declared one
+here and from nothing else.
+
+Entries arrive as lists of payloads. They are gathered to some thousands of rows or a few mebibytes and turned
+into columns by the batch; no Python object is made for a row but its payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.record import RecordBatch
+
+__all__ = ["BYTES_PER_BATCH", "DECLARED", "ROWS_PER_BATCH", "arrow_schema", "batches_of"]
+
+ROWS_PER_BATCH = 16 * 1024
+BYTES_PER_BATCH = 4 * 1024 * 1024
+
+DECLARED = (
+    "log STRING NOT NULL, offset LONG NOT NULL, timestamp TIMESTAMP NOT NULL, value BINARY NOT NULL, "
+    "ledger_id LONG NOT NULL, entry_id LONG NOT NULL, epoch LONG NOT NULL"
+)
+"""What a table of records has where its reader asks for nothing else."""
+
+Gathered = list[tuple[str, RecordBatch]]
+
+_TYPES: dict[str, tuple[DataType, Any]] = {
+    "log": (StringType(), pa.string()),
+    "offset": (LongType(), pa.int64()),
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
+    "value": (BinaryType(), pa.binary()),
+    "ledger_id": (LongType(), pa.int64()),
+    "entry_id": (LongType(), pa.int64()),
+    "epoch": (LongType(), pa.int64()),
+}
+
+
+def arrow_schema(declared: StructType) -> Any:
+    """The Arrow schema of a declared one. InvalidArgument for a column that there is not, or not so."""
+    fields = []
+    for field in declared.fields:
+        known = _TYPES.get(field.name)
+        if known is None:
+            raise InvalidArgument(f"there is no column {field.name!r}; there are {', '.join(_TYPES)}")
+        if field.dataType != known[0]:
+            raise InvalidArgument(
+                f"the column {field.name} is {known[0].simpleString()}, not {field.dataType.simpleString()}"
+            )
+        fields.append(pa.field(field.name, known[1], nullable=field.nullable))
+    return pa.schema(fields)
+
+
+def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
+    """Arrow batches of the records, in their order; none of them is empty."""
+    gathered: Gathered = []
+    rows = size = 0
+    wants_value = "value" in schema.names
+    for entries in fetched:
+        for log, batch in entries:
+            gathered.append((log, batch))
+            rows += len(batch)
+            size += batch.byte_length if wants_value else 0
+            if rows >= ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
+                yield _record_batch(gathered, rows, schema)
+                gathered, rows, size = [], 0, 0
+    if gathered:
+        yield _record_batch(gathered, rows, schema)
+
+
+def _record_batch(gathered: Gathered, rows: int, schema: Any) -> Any:
+    if not schema.names:
+        # A count needs no column; the batch says how many rows it has all the same.
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
+    counts = np.fromiter((len(batch) for _, batch in gathered), dtype=np.int64, count=len(gathered))
+    columns = [_COLUMNS[name](gathered, counts) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _repeated(value: Callable[[RecordBatch], int]) -> Callable[[Gathered, Any], Any]:
+    def column(gathered: Gathered, counts: Any) -> Any:
+        each = np.fromiter((value(batch) for _, batch in gathered), dtype=np.int64, count=len(gathered))
+        return pa.array(np.repeat(each, counts))
+
+    return column
+
+
+def _offsets(gathered: Gathered, counts: Any) -> Any:
+    return pa.array(
+        np.concatenate(
+            [np.arange(batch.first_offset, batch.end_offset, dtype=np.int64) for _, batch in gathered]
+        )
+    )
+
+
+def _timestamps(gathered: Gathered, counts: Any) -> Any:
+    milliseconds = _repeated(lambda batch: batch.timestamp_ms * 1000)(gathered, counts)
+    return milliseconds.cast(_TYPES["timestamp"][1])
+
+
+def _values(gathered: Gathered, counts: Any) -> Any:
+    return pa.array([payload for _, batch in gathered for payload in batch.payloads], type=pa.binary())
+
+
+def _logs(gathered: Gathered, counts: Any) -> Any:
+    names = sorted({log for log, _ in gathered})
+    places = {log: place for place, log in enumerate(names)}
+    each = np.fromiter((places[log] for log, _ in gathered), dtype=np.int32, count=len(gathered))
+    return pa.DictionaryArray.from_arrays(np.repeat(each, counts), pa.array(names)).cast(pa.string())
+
+
+_COLUMNS: dict[str, Callable[[Gathered, Any], Any]] = {
+    "log": _logs,
+    "offset": _offsets,
+    "timestamp": _timestamps,
+    "value": _values,
+    "ledger_id": _repeated(lambda batch: batch.ledger_id),
+    "entry_id": _repeated(lambda batch: batch.entry_id),
+    "epoch": _repeated(lambda batch: batch.epoch),
+}

@@ -1,0 +1,245 @@
+"""What the planner's process sees of the logs: how far each reaches now, in which ledgers, on which bookies.
+
+Only here are metadata read. What tasks need of them goes with the parts of the plan: the metadata of each
+ledger that a part touches, and where the bookies serve. So a job of a thousand tasks opens one session with
+the metadata store and not a thousand.
+
+**The end** is what is confirmed: an open ledger counts up to the entry that its bookies say is confirmed,
+which neither fences it nor disturbs its writer. A ledger that is open beside the one before it counts only
+where it continues that one (``log.places``).
+
+**Data loss** is whatever a reader asked for and can never get: records that were truncated away, a log that
+was deleted, or deleted and made again. It is an error, unless ``failOnDataLoss`` is false; then what is left
+is read and the rest is said in the log of the process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import attrs
+import trio
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.core.scan import Piece, Stretch, cut, share
+from ledgerlog.errors import EntryUnavailable, InvalidArgument, LedgerLogError, LedgerNotFound, LogNotFound
+from ledgerlog.log.places import continues, find_moment, read_header
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.spark.options import Bound, ReadOptions
+from ledgerlog.spark.scanning import ScanPart
+
+__all__ = ["DataLoss", "LogView", "look", "offset_of", "plan", "range_of", "select", "view_reaching"]
+
+logger = logging.getLogger(__name__)
+
+_READS_AT_ONCE = 32
+"""Requests to the metadata store that are under way together."""
+
+_CATCH_UP_S = 30.0
+"""How long a confirmed end that was seen before is waited for: the bookies that told it may be gone, and the
+others learn of it with the next entry or a recovery."""
+
+_RETRY_S = 0.2
+
+
+class DataLoss(LedgerLogError):
+    """Records that were to be read are gone for good; ``failOnDataLoss=false`` reads what is left."""
+
+
+@attrs.frozen(kw_only=True)
+class LogView:
+    """A log as it was at one moment."""
+
+    metadata: LogMetadata
+    stretches: tuple[Stretch, ...]
+    """Its ledgers with records, growing and without gaps, up to ``end``."""
+    end: int
+    """The offset after the last record that was confirmed."""
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def incarnation(self) -> int:
+        return self.metadata.incarnation
+
+    @property
+    def first(self) -> int:
+        """The first offset that is readable."""
+        return self.metadata.first_offset
+
+
+async def select(client: LedgerClient, options: ReadOptions) -> list[str]:
+    """The names of the logs that the options speak of, sorted."""
+    registry = LogRegistry(client.store, client.environment)
+    return options.select([] if options.pattern is None else await registry.list(""))
+
+
+async def look(client: LedgerClient, name: str, *, incarnation: int | None = None) -> LogView:
+    """The log as it is now. LogNotFound; DataLoss where it is not that incarnation any more;
+    EntryUnavailable, MetadataUnavailable."""
+    registry = LogRegistry(client.store, client.environment)
+    found = await registry.find(name)
+    if incarnation is not None and found != incarnation:
+        what = "was deleted" if found is None else "was deleted and made again"
+        raise DataLoss(
+            f"log {name!r} {what} since it was read first: what was still to be read of it is gone. Start "
+            "with a new checkpoint, or set failOnDataLoss=false to go on with what there is"
+        )
+    metadata = None if found is None else (await registry.read(found))[0]
+    if metadata is None:
+        raise LogNotFound(name)
+    stretches = [
+        Stretch(
+            ledger_id=segment.ledger_id,
+            start=segment.first_offset,
+            end=segment.first_offset + segment.record_count,
+            byte_length=segment.byte_length or 0,
+            last_entry=None,
+        )
+        for segment in metadata.segments
+        if segment.first_offset is not None and segment.record_count
+    ]
+    end, byte_end = metadata.counted_end, metadata.counted_bytes
+    for index, segment in enumerate(metadata.open_segments):
+        if index and not await continues(client.ledgers, segment, end):
+            break
+        reader = await client.ledgers.open(segment.ledger_id)
+        last = await reader.last_add_confirmed()
+        if last == NO_ENTRY:
+            continue
+        header = await read_header(reader, last)
+        if header.end_offset > end:
+            stretches.append(
+                Stretch(
+                    ledger_id=segment.ledger_id,
+                    start=end,
+                    end=header.end_offset,
+                    byte_length=max(0, header.bytes_after - byte_end),
+                    last_entry=last,
+                )
+            )
+        end, byte_end = header.end_offset, header.bytes_after
+    return LogView(metadata=metadata, stretches=tuple(stretches), end=end)
+
+
+async def view_reaching(
+    client: LedgerClient, name: str, end: int, *, incarnation: int | None = None
+) -> LogView:
+    """A view that reaches to ``end`` at least, which was seen to be confirmed once and is so still. Errors as
+    for ``look``; EntryUnavailable where nobody confirms it in time."""
+    deadline = trio.current_time() + _CATCH_UP_S
+    while True:
+        view = await look(client, name, incarnation=incarnation)
+        if view.end >= end:
+            return view
+        if trio.current_time() >= deadline:
+            raise EntryUnavailable(
+                view.stretches[-1].ledger_id if view.stretches else 0,
+                0,
+                f"log {name!r} was confirmed up to offset {end} and is now said to end at {view.end}",
+            )
+        await trio.sleep(_RETRY_S)
+
+
+async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms: int | None) -> int:
+    """A bound as an offset; what lies before the first readable record stays as it is. Where a moment is
+    given it is the offset of the first record from then on. InvalidArgument where the log ends before it."""
+    if moment_ms is not None:
+        place = await find_moment(client.ledgers, view.metadata, moment_ms)
+        return min(max(place.offset, view.first), view.end)
+    if bound == "earliest":
+        return view.first
+    if bound == "latest":
+        return view.end
+    if bound > view.end:
+        raise InvalidArgument(f"log {view.name!r} ends at offset {view.end}: there is no offset {bound} yet")
+    return bound
+
+
+async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) -> tuple[int, int]:
+    """From where to where a batch reads. DataLoss, InvalidArgument."""
+    start = await offset_of(client, view, options.start_of(view.name), options.starting_ms)
+    end = await offset_of(client, view, options.end_of(view.name), options.ending_ms)
+    if start > end and options.starting_ms is None and options.ending_ms is None:
+        raise InvalidArgument(f"log {view.name!r}: offset {start}, where to begin, is behind {end}, the end")
+    return readable(view, start, options.fail_on_data_loss), max(start, end, view.first)
+
+
+def readable(view: LogView, start: int, fail_on_data_loss: bool) -> int:
+    """``start``, or the first record that is still there. DataLoss where that is an error."""
+    if start >= view.first:
+        return start
+    lost = f"log {view.name!r}: the records from offset {start} to {view.first - 1} were truncated away"
+    if fail_on_data_loss:
+        raise DataLoss(f"{lost}. failOnDataLoss=false goes on with what is left")
+    logger.warning("%s", lost)
+    return view.first
+
+
+async def plan(
+    client: LedgerClient, ranges: Iterable[tuple[LogView, int, int]], options: ReadOptions
+) -> list[ScanPart]:
+    """The parts that read the ranges. DataLoss where a ledger was deleted meanwhile."""
+    pieces: list[Piece] = []
+    for view, start, end in ranges:
+        if start < end:
+            pieces += cut(view.name, view.incarnation, view.stretches, start, end)
+    ledgers = await _ledgers(client, pieces)
+    if options.fail_on_data_loss and len(ledgers) < len({piece.stretch.ledger_id for piece in pieces}):
+        raise DataLoss("records were truncated away while they were about to be read; try again")
+    await client.bookies.refresh()
+    bookies = {
+        info.bookie_id: info.encode() for info in (*client.bookies.writable(), *client.bookies.read_only())
+    }
+    parts = share(
+        [piece for piece in pieces if piece.stretch.ledger_id in ledgers],
+        max_bytes=options.max_bytes_per_partition,
+        max_records=options.max_records_per_partition,
+        min_parts=options.min_partitions,
+    )
+    return [
+        ScanPart(
+            uri=options.uri,
+            pieces=part,
+            ledgers={piece.stretch.ledger_id: ledgers[piece.stretch.ledger_id] for piece in part},
+            bookies=bookies,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        for part in parts
+    ]
+
+
+async def _ledgers(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
+    """The metadata of the ledgers of the pieces, those that are gone left out."""
+    found: dict[int, bytes] = {}
+    wanted = sorted({piece.stretch.ledger_id for piece in pieces}, reverse=True)
+
+    async def read_all() -> None:
+        while wanted:
+            ledger_id = wanted.pop()
+            try:
+                found[ledger_id] = (await client.ledgers.metadata(ledger_id)).encode()
+            except LedgerNotFound:
+                logger.warning("ledger=%d was deleted before it was read", ledger_id)
+
+    if len(wanted) <= 1:
+        await read_all()
+        return found
+    failures: list[LedgerLogError] = []
+
+    async def worker() -> None:
+        try:
+            await read_all()
+        except LedgerLogError as failure:
+            failures.append(failure)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(_READS_AT_ONCE, len(wanted))):
+            nursery.start_soon(worker)
+    if failures:
+        raise failures[0]
+    return found

@@ -1,0 +1,220 @@
+"""A stream over logs: where it stands, how far it goes next, and which records that is.
+
+**Offsets** are what Spark writes into the checkpoint and compares as strings, so there is one spelling:
+
+    {"v": 1, "logs": {"orders": {"id": "7", "offset": 123}}}
+
+names sorted, ``offset`` the next record that has not been read, ``id`` the log's incarnation as text. A log
+that was deleted and made again has another one: its offset 123 is not the record that the checkpoint means,
+so it is an error (``DataLoss``) and not a jump. Only with ``failOnDataLoss=false`` does the stream forget a
+log that is gone, and read one that was made anew from its start.
+
+**Replay.** After a failure Spark asks for a batch again, by the offsets that it wrote down, and gets the same
+records: offsets are dense, and what was confirmed stays.
+
+**Logs that come later**, with ``logPattern``, are read from their first record. In the offsets that a batch
+starts from they have no entry, which says just that.
+
+**Available now** pins the ends of the logs when the query starts; logs that are made later wait for the next
+run.
+
+**The cursor** named by ``cursorName`` stands in each log where the stream has been committed to, and pins
+what is behind it, so that retention keeps what the stream has not read. It only moves forward: a query that
+starts over does not give it back, since what lies before may be gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.core.scan import Backlog, admit
+from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound
+from ledgerlog.log.log import Log
+from ledgerlog.spark.looking import (
+    DataLoss,
+    LogView,
+    look,
+    offset_of,
+    plan,
+    readable,
+    select,
+    view_reaching,
+)
+from ledgerlog.spark.options import ReadOptions
+from ledgerlog.spark.scanning import ScanPart
+
+__all__ = ["LogStream", "StreamOffset", "decode_offsets", "encode_offsets"]
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+
+@attrs.frozen
+class StreamOffset:
+    """A place in one incarnation of a log."""
+
+    incarnation: int
+    offset: int
+
+
+def encode_offsets(offsets: Mapping[str, StreamOffset]) -> dict[str, Any]:
+    """The one spelling of it, for ``json.dumps``."""
+    return {
+        "v": _FORMAT,
+        "logs": {
+            name: {"id": str(place.incarnation), "offset": place.offset}
+            for name, place in sorted(offsets.items())
+        },
+    }
+
+
+def decode_offsets(value: object) -> dict[str, StreamOffset]:
+    """The inverse. InvalidArgument where it is not what ``encode_offsets`` makes: the checkpoint is another
+    source's, or a later version's."""
+    try:
+        assert isinstance(value, dict)
+        assert set(value) == {"v", "logs"}
+        assert value["v"] == _FORMAT
+        offsets = {
+            name: StreamOffset(int(place["id"]), place["offset"]) for name, place in value["logs"].items()
+        }
+        assert all(type(place.offset) is int and place.offset >= 0 for place in offsets.values())
+        assert encode_offsets(offsets) == value
+    except (AssertionError, ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidArgument(
+            f"{value!r} is not an offset of this source; the checkpoint was made by something else"
+        ) from None
+    return offsets
+
+
+class LogStream:
+    """One stream's questions, and the answers. Keeps nothing but the target of an available-now run."""
+
+    def __init__(self, client: LedgerClient, options: ReadOptions) -> None:
+        self._client = client
+        self._options = options
+        self._target: dict[str, StreamOffset] | None = None
+
+    async def initial(self) -> dict[str, StreamOffset]:
+        """Where a new query begins. DataLoss, InvalidArgument, LogNotFound."""
+        offsets = {}
+        for name in await select(self._client, self._options):
+            view = await look(self._client, name)
+            start = await offset_of(
+                self._client, view, self._options.start_of(name), self._options.starting_ms
+            )
+            offsets[name] = StreamOffset(
+                view.incarnation, readable(view, start, self._options.fail_on_data_loss)
+            )
+        await self._move_cursors(offsets)
+        return offsets
+
+    async def pin(self) -> None:
+        """From now on there is nothing beyond what is there now."""
+        self._target = {
+            name: StreamOffset(view.incarnation, view.end) for name, view in (await self._views({})).items()
+        }
+
+    async def newest(self) -> dict[str, StreamOffset]:
+        """The ends of all logs of the stream, for people who want to see how far it lags behind."""
+        return {
+            name: StreamOffset(view.incarnation, view.end) for name, view in (await self._views({})).items()
+        }
+
+    async def latest(
+        self,
+        start: Mapping[str, StreamOffset],
+        *,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> dict[str, StreamOffset]:
+        """The end of the next micro-batch, which is ``start`` where there is nothing new. DataLoss."""
+        views = await self._views(start)
+        backlogs = {}
+        for name, view in views.items():
+            begun = start.get(name)
+            is_known = begun is not None and begun.incarnation == view.incarnation
+            at = begun.offset if is_known and begun is not None else view.first
+            backlogs[name] = self._backlog(view, at)
+        ends = admit(backlogs, max_records=max_records, max_bytes=max_bytes)
+        return {
+            name: StreamOffset(
+                view.incarnation, max(ends[name], start[name].offset) if name in start else ends[name]
+            )
+            if name not in start or start[name].incarnation == view.incarnation
+            else StreamOffset(view.incarnation, ends[name])
+            for name, view in views.items()
+        }
+
+    def _backlog(self, view: LogView, start: int) -> Backlog:
+        end = view.end
+        if self._target is not None:
+            target = self._target.get(view.name)
+            is_pinned = target is not None and target.incarnation == view.incarnation
+            end = min(end, target.offset) if is_pinned and target is not None else view.first
+        # What a cautious reader would call lost is reported when the batch is planned.
+        begin = max(start, view.first)
+        return Backlog(view.stretches, begin, max(begin, end))
+
+    async def parts(
+        self, start: Mapping[str, StreamOffset], end: Mapping[str, StreamOffset]
+    ) -> list[ScanPart]:
+        """What reads the records from ``start`` to below ``end``. DataLoss, EntryUnavailable."""
+        ranges = []
+        for name, until in end.items():
+            begun = start.get(name)
+            try:
+                view = await view_reaching(self._client, name, until.offset, incarnation=until.incarnation)
+            except (DataLoss, LogNotFound) as loss:
+                if self._options.fail_on_data_loss:
+                    raise
+                logger.warning("log %r is left out: %s", name, loss)
+                continue
+            if begun is not None and begun.incarnation == until.incarnation:
+                at = readable(view, begun.offset, self._options.fail_on_data_loss)
+            else:
+                at = view.first
+            ranges.append((view, at, until.offset))
+        return await plan(self._client, ranges, self._options)
+
+    async def commit(self, end: Mapping[str, StreamOffset]) -> None:
+        """All before ``end`` was done with. MetadataUnavailable."""
+        await self._move_cursors(end)
+
+    async def _views(self, start: Mapping[str, StreamOffset]) -> dict[str, LogView]:
+        options = self._options
+        # A log that the checkpoint names and the store does not is looked for all the same: it was deleted.
+        names = sorted({*await select(self._client, options), *start})
+        views = {}
+        for name in names:
+            begun = start.get(name)
+            checked = begun.incarnation if begun is not None and options.fail_on_data_loss else None
+            try:
+                views[name] = await look(self._client, name, incarnation=checked)
+            except LogNotFound:
+                if options.fail_on_data_loss:
+                    raise
+                logger.warning("log %r is gone and left out", name)
+        return views
+
+    async def _move_cursors(self, offsets: Mapping[str, StreamOffset]) -> None:
+        if self._options.cursor_name is None:
+            return
+        for name, place in offsets.items():
+            cursor = Log(self._client, name, place.incarnation).cursor(self._options.cursor_name)
+            while True:
+                state = await cursor.get()
+                if state is not None and state.offset >= place.offset:
+                    break
+                try:
+                    await cursor.move(place.offset, expected=state, pins=True)
+                except CursorConflict:
+                    continue  # Somebody else moved it; perhaps not as far.
+                except LogNotFound:
+                    logger.warning("log %r is gone; its cursor is not moved", name)
+                break

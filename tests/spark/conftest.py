@@ -1,0 +1,78 @@
+"""One Spark session and one cluster of real bookies for all tests here that want them: each takes seconds to
+start. Every test makes logs of its own."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from ledgerlog import blocking
+from ledgerlog.blocking.portal import Portal
+from ledgerlog.spark import session
+from tests.integration.running_cluster import running_cluster
+from tests.zookeepers import SHARED_PROCESSES
+
+_numbers = itertools.count()
+
+
+@attrs.frozen
+class SparkOnLogs:
+    spark: Any
+    uri: str
+    cluster: blocking.Cluster
+
+    def read(self, **options: Any) -> Any:
+        return self.spark.read.format("ledgerlog").options(uri=self.uri, **options)
+
+    def read_stream(self, **options: Any) -> Any:
+        return self.spark.readStream.format("ledgerlog").options(uri=self.uri, **options)
+
+
+@pytest.fixture(scope="session")
+def _shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkOnLogs]:
+    path = tmp_path_factory.mktemp("spark")
+    portal = Portal()
+    try:
+        running, _ = portal.enter(running_cluster(path / "cluster", "--bookies", "3"))
+        SHARED_PROCESSES.add(running.child.pid)
+        spark = session(
+            "tests",
+            master="local[2,4]",
+            config={
+                "spark.driver.memory": "600m",
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(path / "warehouse"),
+                "spark.sql.session.timeZone": "UTC",
+                "spark.log.level": "ERROR",
+            },
+        )
+        gateway = spark.sparkContext._gateway
+        SHARED_PROCESSES.add(gateway.proc.pid)
+        try:
+            with blocking.connect(running.uri) as cluster:
+                yield SparkOnLogs(spark, running.uri, cluster)
+        finally:
+            spark.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait()
+    finally:
+        portal.close()
+
+
+@pytest.fixture
+def on_spark(_shared_spark: SparkOnLogs) -> SparkOnLogs:
+    """The session and the cluster, shared by all tests."""
+    return _shared_spark
+
+
+@pytest.fixture
+def log_name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test has."""
+    return f"{re.sub(r'[^a-z_]', '_', request.node.name.lower())[:60]}_{next(_numbers)}"

@@ -1,0 +1,99 @@
+"""Reading a log as tasks of Spark would, without Spark: what the planner sends goes through pickle and is
+read."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.log.log import Log
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.spark.columns import DECLARED, arrow_schema, batches_of
+from ledgerlog.spark.looking import look, plan, range_of, select
+from ledgerlog.spark.options import ReadOptions, parse_read_options
+from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
+from tests.clusters import Client, Cluster
+
+Row = tuple[str, int, Any, bytes, int, int, int]
+
+
+def read_options(log: str = "log", **options: str) -> ReadOptions:
+    which = {} if "logs" in options or "logPattern" in options else {"log": log}
+    return parse_read_options({"uri": "zk://localhost/unused", **which, **options}, is_stream=False)
+
+
+def stream_options(log: str = "log", **options: str) -> ReadOptions:
+    which = {} if "logs" in options or "logPattern" in options else {"log": log}
+    given = {"uri": "zk://localhost/unused", "startingOffsets": "earliest", **which, **options}
+    return parse_read_options(given, is_stream=True)
+
+
+async def planned(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
+    ranges = []
+    for name in await select(client, options):
+        view = await look(client, name)
+        ranges.append((view, *await range_of(client, view, options)))
+    return await plan(client, ranges, options)
+
+
+async def fetched(cluster: Cluster, client: Client, part: ScanPart, host: str = "task") -> list[Fetched]:
+    """What a task on a host of its own reads. It looks at the metadata through ``client``'s store."""
+
+    @asynccontextmanager
+    async def open_store() -> AsyncIterator[MetadataStore]:
+        yield client.store
+
+    sent: ScanPart = pickle.loads(pickle.dumps(part))
+    got = []
+    async with open_scan(sent, cluster.network.at(host), open_store) as take:
+        while (entries := await take()) is not None:
+            got.append(entries)
+    return got
+
+
+async def rows(cluster: Cluster, client: Client, parts: Sequence[ScanPart]) -> list[Row]:
+    """All parts as rows of all columns, in the order of the parts."""
+
+    schema = arrow_schema(declared())
+    found: list[Row] = []
+    for part in parts:
+        for batch in batches_of(await fetched(cluster, client, part), schema):
+            assert batch.schema == schema
+            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return found
+
+
+def declared() -> Any:
+    """The schema that ``DECLARED`` spells, made without Spark's own parser, which takes a JVM."""
+    from pyspark.sql import types
+
+    kinds = {
+        "STRING": types.StringType(),
+        "LONG": types.LongType(),
+        "TIMESTAMP": types.TimestampType(),
+        "BINARY": types.BinaryType(),
+    }
+    fields = [column.split(" ", 2) for column in DECLARED.split(", ")]
+    return types.StructType(
+        [types.StructField(name, kinds[kind], nullable=rest != "NOT NULL") for name, kind, rest in fields]
+    )
+
+
+async def client_rows(log: Log, start: Any = "earliest") -> list[Row]:
+    """The same from the client's own reader."""
+    async with log.read(start) as records:
+        return [
+            (
+                log.name,
+                record.offset,
+                record.timestamp,
+                record.data,
+                record.position.ledger_id,
+                record.position.entry_id,
+                record.epoch,
+            )
+            async for record in records
+        ]

@@ -1,0 +1,101 @@
+"""The options of the source: what they mean, and that what is wrong is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.spark.options import PARTITION_BYTES, ReadOptions, parse_read_options
+
+URI = "zk://localhost:2181/x"
+
+
+def batch(**options: str) -> ReadOptions:
+    return parse_read_options({"uri": URI, "path": "orders", **options}, is_stream=False)
+
+
+def stream(**options: str) -> ReadOptions:
+    return parse_read_options({"uri": URI, "path": "orders", **options}, is_stream=True)
+
+
+def test_a_batch_reads_all_there_is_and_a_stream_what_comes() -> None:
+    assert (batch().starting, batch().ending) == ("earliest", "latest")
+    assert (stream().starting, stream().ending) == ("latest", "latest")
+    assert batch().max_bytes_per_partition == PARTITION_BYTES
+    assert batch().fail_on_data_loss
+
+
+def test_names_are_compared_without_case() -> None:
+    options = parse_read_options(
+        {"URI": URI, "LOG": "orders", "minpartitions": "7", "failondataloss": "FALSE"}, is_stream=False
+    )
+    assert (options.min_partitions, options.fail_on_data_loss) == (7, False)
+
+
+def test_bounds_are_words_offsets_or_json_by_log_with_kafkas_numbers() -> None:
+    two = {"uri": URI, "logs": "a, b"}
+    options = parse_read_options(
+        {**two, "startingoffsets": '{"a": 5, "b": -2}', "endingoffsets": '{"a": "latest"}'}, is_stream=False
+    )
+    assert options.logs == ("a", "b")
+    assert [options.start_of(log) for log in "ab"] == [5, "earliest"]
+    assert [options.end_of(log) for log in "ab"] == ["latest", "latest"]
+    assert batch(startingoffsets="17").start_of("orders") == 17
+
+
+def test_moments_are_milliseconds_or_iso_in_utc() -> None:
+    assert batch(startingtimestamp="1700000000000").starting_ms == 1_700_000_000_000
+    assert batch(endingtimestamp="1970-01-01T00:00:02").ending_ms == 2000
+    assert batch(endingtimestamp="1970-01-01T01:00:02+01:00").ending_ms == 2000
+
+
+def test_a_pattern_selects_whole_names() -> None:
+    options = parse_read_options({"uri": URI, "logpattern": "ord.*"}, is_stream=True)
+    assert options.select(["orders", "preorders", "ord/1"]) == ["orders", "ord/1"]
+    assert batch().select([]) == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"endingOffset": "5"}, "did you mean endingOffsets"),
+        ({"colour": "red"}, "there is no option 'colour'"),
+        ({"maxOffsetsPerTrigger": "5"}, "for a stream"),
+        ({"cursorName": "c"}, "for a stream"),
+        ({"log": "x"}, "path and log are given"),
+        ({"startingOffsets": "latest"}, "would be empty"),
+        ({"endingOffsets": "earliest"}, "would be empty"),
+        ({"startingOffsets": "soon"}, "startingOffsets is"),
+        ({"startingOffsets": '{"orders": -3}'}, "-3 is no offset"),
+        ({"startingOffsets": '{"orders": true}'}, "True is no offset"),
+        ({"startingOffsets": '{"other": 3}'}, "other"),
+        ({"startingOffsets": "3", "startingTimestamp": "4"}, "give one"),
+        ({"endingOffsets": "3", "endingTimestamp": "4"}, "give one"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"failOnDataLoss": "perhaps"}, "true or false"),
+        ({"minPartitions": "0"}, "positive"),
+        ({"maxBytesPerPartition": "64m"}, "positive"),
+        ({"uri": "memory:"}, "inside of one process"),
+        ({"uri": "file:x"}, "inside of one process"),
+        ({"uri": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words.replace("(", "[(]")):
+        parse_read_options({"uri": URI, "path": "orders", **options}, is_stream=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"path": "x"}, "option uri is missing"),
+        ({"uri": URI}, "none is given"),
+        ({"uri": URI, "logPattern": "("}, "not a regular expression"),
+        ({"uri": URI, "path": "x", "endingOffsets": "5"}, "for a batch"),
+        ({"uri": URI, "path": "x", "cursorName": "//"}, "not the name of a cursor"),
+        ({"uri": URI, "path": "a b"}, "a b"),
+    ],
+)
+def test_a_stream_says_so_as_well(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        parse_read_options(options, is_stream=True)

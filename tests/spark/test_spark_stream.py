@@ -1,0 +1,190 @@
+"""A stream over logs, without Spark: where it stands, how far it goes, and what a replay reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+import trio.testing
+
+from ledgerlog.errors import InvalidArgument, LogNotFound, TruncationPinned
+from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.spark.looking import DataLoss
+from ledgerlog.spark.stream import LogStream, StreamOffset, decode_offsets, encode_offsets
+from tests.clusters import Client, Cluster, open_cluster
+from tests.spark.spark_logs import rows, stream_options
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+async def append(log: Log, values: list[bytes]) -> None:
+    async with log.writer() as writer:
+        await writer.append_many(values)
+
+
+async def batch(
+    cluster: Cluster,
+    client: Client,
+    stream: LogStream,
+    start: Mapping[str, StreamOffset],
+    end: Mapping[str, StreamOffset],
+) -> list[bytes]:
+    return [row[3] for row in await rows(cluster, client, await stream.parts(start, end))]
+
+
+def through_a_checkpoint(offsets: Mapping[str, StreamOffset]) -> dict[str, StreamOffset]:
+    return decode_offsets(json.loads(json.dumps(encode_offsets(offsets))))
+
+
+def test_offsets_have_one_spelling() -> None:
+    offsets = {"b": StreamOffset(7, 123), "a": StreamOffset(2, 0)}
+    text = json.dumps(encode_offsets(offsets))
+    assert text == '{"v": 1, "logs": {"a": {"id": "2", "offset": 0}, "b": {"id": "7", "offset": 123}}}'
+    assert json.dumps(encode_offsets(decode_offsets(json.loads(text)))) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        '{"v": 2, "logs": {}}',
+        '{"v": 1, "logs": {"a": 5}}',
+        '{"v": 1, "logs": {"a": {"id": "1", "offset": -1}}}',
+        '{"v": 1, "logs": {"a": {"id": 1, "offset": 1}}}',
+        '{"v": 1, "logs": {"a": {"id": "1", "offset": true}}}',
+        '{"v": 1, "logs": [], "x": 1}',
+    ],
+)
+def test_offsets_of_another_source_are_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="not an offset of this source"):
+        decode_offsets(json.loads(text))
+
+
+async def test_batches_adjoin_and_a_replay_reads_the_same(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        values = [b"%d" % at for at in range(100)]
+        stream = LogStream(client.opened, stream_options())
+        at = await stream.initial()
+        assert at == {"log": StreamOffset(log.incarnation, 0)}
+        read: list[bytes] = []
+        for chunk in range(0, 100, 20):
+            await append(log, values[chunk : chunk + 20])
+            end = through_a_checkpoint(await stream.latest(at, max_records=17))
+            assert end["log"].offset - at["log"].offset == 17
+            got = await batch(cluster, client, stream, at, end)
+            # Another process plans the same batch again after a failure.
+            assert got == await batch(cluster, client, LogStream(client.opened, stream_options()), at, end)
+            read += got
+            at = end
+        while (end := await stream.latest(at)) != at:
+            read += await batch(cluster, client, stream, at, end)
+            at = end
+        assert read == values
+
+
+async def test_a_new_query_begins_at_the_end_unless_told_otherwise(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"a", b"b", b"c"])
+        latest = await LogStream(client.opened, stream_options(startingOffsets="latest")).initial()
+        third = await LogStream(client.opened, stream_options(startingOffsets='{"log": 2}')).initial()
+        assert (latest["log"].offset, third["log"].offset) == (3, 2)
+
+
+async def test_available_now_ends_at_what_was_there_when_it_began(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "a1")
+        await append(log, [b"x"] * 10)
+        stream = LogStream(client.opened, stream_options(logPattern="a.*"))
+        at = await stream.initial()
+        await stream.pin()
+        await append(log, [b"y"] * 10)
+        later = await create_log(client.opened, "a2")
+        await append(later, [b"z"])
+        seen = []
+        while (end := await stream.latest(at, max_records=4)) != at:
+            seen += await batch(cluster, client, stream, at, end)
+            at = end
+        assert seen == [b"x"] * 10
+        assert (await stream.newest())["a1"].offset == 20
+        # The next run, without a pin, reads the rest and the log that came later from its start.
+        stream = LogStream(client.opened, stream_options(logPattern="a.*"))
+        end = await stream.latest(at)
+        assert await batch(cluster, client, stream, at, end) == [b"y"] * 10 + [b"z"]
+
+
+async def test_a_log_that_comes_later_is_read_from_its_start(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        stream = LogStream(client.opened, stream_options(logPattern="a.*"))
+        at = await stream.initial()
+        assert at == {}
+        await append(await create_log(client.opened, "a1"), [b"x", b"y"])
+        end = await stream.latest(at)
+        assert await batch(cluster, client, stream, at, end) == [b"x", b"y"]
+        assert await stream.latest(end) == end
+
+
+async def test_a_log_that_was_deleted_or_made_anew_is_no_jump_back(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await append(await create_log(client.opened, "log"), [b"x"] * 5)
+        strict = LogStream(client.opened, stream_options())
+        lenient = LogStream(client.opened, stream_options(failOnDataLoss="false"))
+        start = await strict.initial()
+        at = await strict.latest(start)
+        await delete_log(client.opened, "log")
+        with pytest.raises(DataLoss, match="was deleted since"):
+            await strict.latest(at)
+        assert await lenient.latest(at) == {}
+        anew = await create_log(client.opened, "log")
+        await append(anew, [b"new"])
+        with pytest.raises(DataLoss, match="deleted and made again"):
+            await strict.latest(at)
+        with pytest.raises(DataLoss):
+            await strict.parts(start, at)
+        assert await lenient.parts(start, at) == []
+        end = await lenient.latest(at)
+        assert end == {"log": StreamOffset(anew.incarnation, 1)}
+        assert await batch(cluster, client, lenient, at, end) == [b"new"]
+        with pytest.raises(LogNotFound):
+            await LogStream(client.opened, stream_options("other")).initial()
+
+
+async def test_truncation_before_the_stream_came_there_is_an_error(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"%d" % at for at in range(10)])
+        strict = LogStream(client.opened, stream_options())
+        lenient = LogStream(client.opened, stream_options(failOnDataLoss="false"))
+        at = await strict.initial()
+        await log.truncate(4)
+        end = await strict.latest(at)
+        with pytest.raises(DataLoss, match="from offset 0 to 3"):
+            await strict.parts(at, end)
+        assert await batch(cluster, client, lenient, at, end) == [b"%d" % at for at in range(4, 10)]
+        assert (await strict.latest(at, max_records=1))["log"].offset == 5
+
+
+async def test_the_cursor_keeps_what_the_stream_has_not_read(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"x"] * 10)
+        stream = LogStream(client.opened, stream_options(cursorName="etl"))
+        at = await stream.initial()
+        with pytest.raises(TruncationPinned):
+            await log.truncate(1)
+        end = await stream.latest(at, max_records=6)
+        await stream.commit(end)
+        state = await log.cursor("etl").get()
+        assert state is not None
+        assert (state.offset, state.pins) == (6, True)
+        await log.truncate(6)
+        await stream.commit(at)
+        again = await log.cursor("etl").get()
+        assert again is not None
+        assert again.offset == 6
