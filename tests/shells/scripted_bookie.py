@@ -105,7 +105,7 @@ class ScriptedBookie:
 
     async def resolve(self, bookie_id: BookieId) -> BookieInfo:
         self.resolved += 1
-        if not self.registered:
+        if not self.registered or bookie_id != self.info.bookie_id:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered")
         return self.info
 
