@@ -4,6 +4,7 @@
     PATH/cookie      the identity of the data, see below
     PATH/marks       whether data may have been lost, and what the bookie must not say then (``marks``)
     PATH/journal/    segments, named by their number: %016x.journal
+    PATH/entries/    entry logs, named by their number: %016x.entries
     PATH/index/      the index, a LevelDB directory
 
 **A journal of its own.** The journal may lie in another directory (``journal_directory``), on a device of its
@@ -46,6 +47,7 @@ _MAGIC = b"LLCOOKI1"
 _HEAD = struct.Struct("<8sI")
 _CHECKSUM = struct.Struct("<I")
 _BYTES_MAX = _HEAD.size + METADATA_BYTES_MAX + _CHECKSUM.size
+_DATA = frozenset(("journal", "index", "entries"))
 
 NOTHING_YET = Place(0, 0, 0)
 """Where a journal ends that has not begun."""
@@ -70,6 +72,11 @@ class StorageDirectory:
     def is_journal_apart(self) -> bool:
         """Whether the journal has a directory of its own, elsewhere."""
         return self._journal_directory is not None
+
+    @property
+    def written_paths(self) -> tuple[str, ...]:
+        """The directories whose file systems hold what is written."""
+        return (self.path,) if self._journal_directory is None else (self.path, self._journal_directory)
 
     @property
     def entries_path(self) -> str:
@@ -142,13 +149,14 @@ class StorageDirectory:
         return decode_record_untrusted(data, "cookie", corrupt).get("instance", str)
 
     async def has_data(self) -> bool:
-        """Whether a journal or an index was begun here, other than by a formatting that was interrupted."""
+        """Whether a journal, an index or entry logs are here, other than by a formatting that was
+        interrupted."""
         names = await self.disk.list_directory(self.path)
         if "cookie.new" in names and "cookie" not in names:
             return False
         if self._journal_directory is not None and await self._has_segments():
             return True
-        return "journal" in names or "index" in names
+        return not _DATA.isdisjoint(names)
 
     async def format(self, cookie: Cookie, marks: Marks | None = None) -> None:
         """Make this the directory of the bookie that the cookie names: an empty index, the marks (of a bookie

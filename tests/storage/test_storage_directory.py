@@ -53,6 +53,15 @@ async def test_data_without_a_cookie_is_not_formatted_over(tmp_path: Path) -> No
             await directory.format(COOKIE)
 
 
+async def test_entry_logs_alone_are_data_too(tmp_path: Path) -> None:
+    """What a new bookie would make of another one's logs is a directory that never starts again."""
+    (tmp_path / "b" / "entries").mkdir(parents=True)
+    async with open_directory(str(tmp_path / "b")) as directory:
+        assert await directory.has_data()
+        with pytest.raises(StorageError, match="has data but no cookie"):
+            await directory.format(COOKIE)
+
+
 async def test_every_changed_byte_of_the_cookie_is_noticed() -> None:
     disk = MemoryDisk()
     async with open_directory("b", disk=disk, indexes=MemoryIndexes()) as directory:
