@@ -148,15 +148,16 @@ class LimboRepair:
         return bool(marks.now.limbo)
 
     async def _repair_some(self, peers: Peers, ledger_ids: list[int]) -> None:
-        whole: list[int] = []
+        whole: dict[int, LedgerMetadata | None] = {}
         failures: list[LedgerLogError] = []
         waiting = iter(ledger_ids)
 
         async def work() -> None:
             for ledger_id in waiting:
                 try:
-                    if await self._repair(peers, ledger_id):
-                        whole.append(ledger_id)
+                    metadata, is_whole = await self._repair(peers, ledger_id)
+                    if is_whole:
+                        whole[ledger_id] = metadata
                 except StorageError as failure:
                     failures.append(failure)
                     return
@@ -172,14 +173,16 @@ class LimboRepair:
             raise failures[0]
         if whole:
             await self._engine.flush()
-            await self._marks.replace(self._marks.now.cleared((e, e) for e in sorted(whole)))
+            # Somebody's repair may have named us meanwhile, for copies that we took before the loss (D27.6).
+            same = [e for e, seen in sorted(whole.items()) if await peers.metadata(e) == seen]
+            await self._marks.replace(self._marks.now.cleared((e, e) for e in same))
 
-    async def _repair(self, peers: Peers, ledger_id: int) -> bool:
-        """Recover the ledger where that is ours to do, and copy what is missing. Whether it may leave limbo
-        once all that was copied is durable."""
+    async def _repair(self, peers: Peers, ledger_id: int) -> tuple[LedgerMetadata | None, bool]:
+        """Recover the ledger where that is ours to do, and copy what is missing. By what metadata that was
+        done, and whether the ledger may leave limbo once all that was copied is durable."""
         metadata = await peers.metadata(ledger_id)
         if metadata is None:
-            return True
+            return None, True
         if not metadata.is_closed and self._bookie_id in metadata.last_fragment.ensemble:
             metadata = await peers.recover(ledger_id)
         lost: list[Range] = []
@@ -197,7 +200,7 @@ class LimboRepair:
             self.lost[ledger_id] = lost
         else:
             self.lost.pop(ledger_id, None)
-        return metadata.is_closed and not lost
+        return metadata, metadata.is_closed and not lost
 
     async def _gaps(self, ledger_id: int, share: Share) -> list[Range]:
         found: list[Range] = []

@@ -191,8 +191,8 @@ MUTANTS = (
         "open_ledgers_leave_limbo",
         "D27.6, LimboClear",
         _LIMBO,
-        "return metadata.is_closed and not lost",
-        "return not lost",
+        "return metadata, metadata.is_closed and not lost",
+        "return metadata, not lost",
         f"{_TEST_REPAIR}::"
         "test_an_open_ledger_that_does_not_name_the_bookie_last_stays_in_limbo_until_it_is_closed",
     ),
@@ -200,8 +200,8 @@ MUTANTS = (
         "ledgers_with_lost_entries_leave_limbo",
         "D27.8, LimboClear",
         _LIMBO,
-        "return metadata.is_closed and not lost",
-        "return metadata.is_closed",
+        "return metadata, metadata.is_closed and not lost",
+        "return metadata, metadata.is_closed",
         f"{_TEST_REPAIR}::test_entries_that_all_others_deny_are_named_as_lost_and_still_not_denied",
     ),
     mutant(
@@ -255,5 +255,13 @@ MUTANTS = (
         "if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):",
         "if isinstance(trouble, StorageError):",
         f"{_TEST_REPAIR}::test_a_full_disk_stops_the_copying_and_not_the_bookie",
+    ),
+    mutant(
+        "a_ledger_leaves_limbo_by_metadata_that_is_old",
+        "D27.6",
+        _LIMBO,
+        "if await peers.metadata(e) == seen]",
+        "]",
+        f"{_TEST_REPAIR}::test_a_ledger_that_names_the_bookie_only_since_it_was_looked_at_stays_in_limbo",
     ),
 )

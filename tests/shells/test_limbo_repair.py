@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from bookie.core.marks import Marks
 from bookie.storage.memory_disk import MemoryFile
 from ledgerlog.cli.ledger import loss_lines
+from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.core.recovery import LOST_FROM
 from ledgerlog.errors import (
     CookieMismatch,
@@ -22,7 +23,7 @@ from ledgerlog.errors import (
     RecoveryFailed,
 )
 from ledgerlog.model.bookie import BookieInfo
-from ledgerlog.model.layout import cookie_path, writable_path
+from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.wire.frame import Kind, Status
@@ -405,3 +406,39 @@ async def test_a_full_disk_stops_the_copying_and_not_the_bookie(clock: MockClock
         bookie.disk.create = create  # type: ignore[method-assign]
         await whole_again(cluster, "b1")
         assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == []
+
+
+async def test_a_ledger_that_names_the_bookie_only_since_it_was_looked_at_stays_in_limbo(
+    clock: MockClock,
+) -> None:
+    """A repair may have counted on copies that were lost, and have them named only now (D27.6). Ledgers leave
+    limbo many together, so minutes may lie between the look at one and its leaving."""
+    async with open_cluster(4) as cluster, cluster.client() as client:
+        ledger_id = await written(client, 5)
+        registry = LedgerRegistry(client.store, client.opened.environment)
+        metadata, version = await registry.read(ledger_id)
+        (spare,) = cluster.spares(metadata.last_fragment.ensemble)
+        await spare.lose_disk()
+        others = [other for other in cluster.bookies if other != spare.bookie_id]
+        for other in others:
+            cluster.network.cut(spare.bookie_id, other)
+        await spare.start()
+        engine = spare.node.engine
+        flush, looked, go_on = engine.flush, trio.Event(), trio.Event()
+
+        async def flush_slowly() -> None:
+            looked.set()
+            await go_on.wait()
+            await flush()
+
+        engine.flush = flush_slowly  # type: ignore[method-assign]
+        await looked.wait()
+        replaced = metadata.last_fragment.ensemble[0]
+        changed = metadata.with_replacement(0, replaced, spare.bookie_id, b"another repair")
+        await client.store.set(ledger_path(ledger_id), changed.encode(), version=version)
+        go_on.set()
+        await trio.sleep(60)
+        assert marks(cluster, spare.bookie_id).denies_nothing(ledger_id), "what is its own now is not here"
+        cluster.network.heal()
+        await whole_again(cluster, spare.bookie_id)
+        assert (await client.ledgers.verify(ledger_id)).under_replicated == []
