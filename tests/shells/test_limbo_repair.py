@@ -354,8 +354,13 @@ async def test_an_operator_who_accepts_a_loss_that_there_is_not_loses_nothing(cl
 
 
 async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> None:
-    async with open_cluster() as cluster, cluster.client() as client:
-        ledger_id = await written(client, 20)
+    unsynced = attrs.evolve(SMALL, journal_write_data=False)
+    async with open_cluster(config=unsynced) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        for number in range(30):  # More than one frame: the first of a ledger goes to the journal.
+            await writer.append(b"entry %d" % number + bytes(60_000))
+        await writer.close()
+        ledger_id = writer.ledger_id
         for host in ("b2", "b3"):
             cluster.network.cut("b1", host)
         bookie = cluster.bookies["b1"]
@@ -367,13 +372,13 @@ async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> N
 
         async def replace(marks: Marks) -> None:
             if engine.marks.now.denies_nothing(ledger_id) and not marks.denies_nothing(ledger_id):
-                pending.append(engine.pending_bytes)
+                pending.append(engine.pending_bytes + engine.statistics()["unflushed_bytes"])
             await original(marks)
 
         engine.marks.replace = replace  # type: ignore[method-assign]
         cluster.network.heal()
         await whole_again(cluster, "b1")
-        assert bookie.node.repair.copied == 20
+        assert bookie.node.repair.copied == 30
         assert pending == [0]
 
 
