@@ -352,7 +352,8 @@ class SimulatedCluster:
             self.kill(name)
         if process.lives:
             await process.wait_ended()
-        if not process.is_starting:
+        # Somebody else may have waited for the same end, and started it already.
+        if not process.is_starting and not process.is_running:
             process.is_starting, process.settled = True, trio.Event()
             self._nursery.start_soon(process.supervise, name=name)
         settled = process.settled

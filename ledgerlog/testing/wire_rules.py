@@ -22,7 +22,9 @@ What recoverers say:
     FenceCoverage       reading begins when the confirmed fences cover the last ensemble (A.0, T26)
     RecoveryTargets     an entry is asked for only where the frozen ensemble has it, and none below its
                         fragment
-    FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32)
+    FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32); other
+                        recovery adds are repair's copies, of what takes no more entries, and tell no LAC
+                        behind what is certainly committed, and no LAFR (rules 20 and 23)
     CloseProven         a recoverer closes behind an entry of which a negative quorum of its write set told it
                         that it is not there: no time-out, no limbo, no stranger counts (T02, T03, T04, T10)
 
@@ -112,6 +114,8 @@ class WireView:
         self._talks: defaultdict[int, _Talk] = defaultdict(_Talk)
         self._recoverers: defaultdict[tuple[Incarnation, int], _Recoverer] = defaultdict(_Recoverer)
         self._told: defaultdict[int, list[int]] = defaultdict(lambda: [NO_ENTRY, NO_ENTRY])
+        self._copied: dict[int, int] = {}
+        """The highest LAC that repair told of each ledger: a bookie may have it from there."""
         """Ledger -> the highest LAC and LAFR that its owner ever told."""
         self._pushed: dict[int, int] = {}
         """Ledger -> the highest entry that anybody sent."""
@@ -189,6 +193,9 @@ class WireView:
             frozen = god.frozen.get(ledger_id)
             floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
             if header.lac > max(told[0], floor) or header.lafr > max(told[1], floor):
+                if self._is_copy(header):
+                    self._copied[ledger_id] = max(self._copied.get(ledger_id, NO_ENTRY), header.lac)
+                    return
                 god.violate(
                     "FrozenLac",
                     f"{who} writes entry {header.first} of ledger {ledger_id} back with LAC {header.lac} and "
@@ -200,6 +207,18 @@ class WireView:
             god.violate("OneOwner", f"{who} adds to ledger {ledger_id}, which it did not create")
         if header.lac > told[0] or header.lafr > told[1]:
             self._on_progress(header, told)
+
+    def _is_copy(self, header: Header) -> bool:
+        """Whether a recovery add is one that repair may make: of an entry of a closed ledger, or of one
+        before the last fragment. What is certainly committed only grows, so an older look at it is as
+        good."""
+        metadata = self._god.ledgers.get(header.ledger_id)
+        if metadata is None:
+            return True  # Deleted while it was copied.
+        committed = metadata.last_fragment.first_entry - 1
+        if metadata.last_entry is not None:
+            committed = metadata.last_entry
+        return max(header.last, header.lac) <= committed and header.lafr == NO_ENTRY
 
     def _on_progress(self, header: Header, told: list[int]) -> None:
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
@@ -314,7 +333,7 @@ class WireView:
         metadata = god.ledgers.get(header.ledger_id)
         frozen = god.frozen.get(header.ledger_id)
         floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
-        told = max(self._told[header.ledger_id][0], floor)
+        told = max(self._told[header.ledger_id][0], self._copied.get(header.ledger_id, NO_ENTRY), floor)
         if header.lac > told:
             god.violate(
                 "LacIsCommitted",
