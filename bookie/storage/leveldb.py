@@ -101,7 +101,8 @@ class LevelDbIndex:
     async def write(self, rows: Sequence[Change]) -> None:
         def put() -> None:
             number = self._tally + 1
-            with self._database.write_batch(sync=True) as batch:
+            # Without ``transaction`` plyvel writes what there is of a batch when making it fails.
+            with self._database.write_batch(transaction=True, sync=True) as batch:
                 for key, value in rows:
                     if value is None:
                         batch.delete(key)

@@ -152,6 +152,18 @@ async def test_a_batch_that_leveldb_lost_without_a_word_is_noticed(tmp_path: Pat
     await disk.aclose()
 
 
+async def test_a_batch_that_cannot_be_made_is_not_written_in_part(tmp_path: Path) -> None:
+    disk = RealDisk()
+    leveldb, path = LevelDb(disk), str(tmp_path / "i")
+    index = await leveldb.create(path)
+    with pytest.raises(TypeError):
+        await index.write([(b"a", b"1"), (b"b", "not bytes")])  # type: ignore[list-item]
+    assert index.get_now(b"a") is None
+    await index.aclose()
+    await (await leveldb.open(path)).aclose()
+    await disk.aclose()
+
+
 async def test_the_tally_of_batches_does_not_grow_with_the_life_of_a_bookie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
