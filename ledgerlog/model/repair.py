@@ -35,6 +35,8 @@ __all__ = ["AuditRecord", "Draining", "LedgerWork", "RepairSettings", "RepairTas
 _FORMAT = 1
 _TEXT_MAX = 2000
 _LISTED_MAX = 1000
+_TIME_MS_MAX = 253_402_300_799_000
+"""The end of the year 9999: times are shown to people."""
 
 
 @attrs.frozen(kw_only=True)
@@ -148,7 +150,7 @@ class RepairTask:
             lost=_bookies(fields, "lost"),
             damaged=_bookies(fields, "damaged"),
             incomplete=_bookies(fields, "incomplete"),
-            made_at_ms=fields.integer("made_at_ms"),
+            made_at_ms=fields.integer("made_at_ms", high=_TIME_MS_MAX),
             trouble=fields.optional("trouble", str),
         )
 
@@ -177,7 +179,7 @@ class Draining:
         return cls(
             bookie_id=bookie_id,
             instance=fields.get("instance", str),
-            asked_at_ms=fields.integer("asked_at_ms"),
+            asked_at_ms=fields.integer("asked_at_ms", high=_TIME_MS_MAX),
         )
 
 
@@ -205,14 +207,14 @@ class AuditRecord:
         """The inverse of ``encode``; MetadataCorrupt names the field."""
         fields = _fields(data, "the auditor's record")
         absent = fields.get("absent", dict)
-        if not all(type(key) is str and type(value) is int for key, value in absent.items()):
-            fields.fail("the field 'absent' is not a map of text to numbers")
+        if not all(type(k) is str and type(v) is int and 0 <= v <= _TIME_MS_MAX for k, v in absent.items()):
+            fields.fail("the field 'absent' is not a map of text to times")
         return cls(
             auditor=fields.get("auditor", str),
-            metadata_at_ms=fields.integer("metadata_at_ms"),
+            metadata_at_ms=fields.integer("metadata_at_ms", high=_TIME_MS_MAX),
             ledgers=fields.integer("ledgers"),
             affected=fields.integer("affected"),
-            entries_at_ms=fields.integer("entries_at_ms"),
+            entries_at_ms=fields.integer("entries_at_ms", high=_TIME_MS_MAX),
             absent=absent,
         )
 

@@ -34,6 +34,14 @@ from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.repair import (
+    AuditRecord,
+    Draining,
+    LedgerWork,
+    RepairSettings,
+    RepairTask,
+    WorkerProgress,
+)
 from ledgerlog.wire.beats import Beat, BeatKind
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add
@@ -379,6 +387,29 @@ TARGETS = (
         "cursor",
         lambda data: CursorState.decode_untrusted(data, "billing", 1),
         lambda: [CursorState(name="billing", offset=3, pins=True, properties={"a": "b"}, updated_ms=5)],
+    ),
+    _metadata(
+        "repair-settings", RepairSettings.decode_untrusted, lambda: [RepairSettings(paused=True, grace_ms=0)]
+    ),
+    _metadata(
+        "repair-task",
+        lambda data: RepairTask.decode_untrusted(data, _LEDGER),
+        lambda: [RepairTask(ledger_id=_LEDGER, lost=("b1", "b2"), damaged=("b3",), trouble="too few")],
+    ),
+    _metadata(
+        "draining",
+        lambda data: Draining.decode_untrusted(data, _BOOKIE),
+        lambda: [Draining(bookie_id=_BOOKIE, instance="instance", asked_at_ms=7)],
+    ),
+    _metadata(
+        "audit",
+        AuditRecord.decode_untrusted,
+        lambda: [AuditRecord(auditor="a", metadata_at_ms=1, ledgers=2, absent={"b1": 5})],
+    ),
+    _metadata(
+        "repair-progress",
+        WorkerProgress.decode_untrusted,
+        lambda: [WorkerProgress(name="w", entries=3, work=(LedgerWork(ledger_id=1, doing="recovery"),))],
     ),
     Target("text", _run_text, _text_seeds),
     Target(

@@ -1,0 +1,111 @@
+"""The records of auto-recovery read back as they were written; what is damaged is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.codec import encode_record
+from ledgerlog.model.layout import ledger_path, repair_lock_path, repair_task_path
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.repair import (
+    AuditRecord,
+    Draining,
+    LedgerWork,
+    RepairSettings,
+    RepairTask,
+    WorkerProgress,
+)
+
+TASK = RepairTask(
+    ledger_id=7,
+    lost=("b1", "b2"),
+    damaged=("b3",),
+    incomplete=("b4",),
+    made_at_ms=5,
+    trouble="too few bookies",
+)
+DRAINING = Draining(bookie_id="b1", instance="abc", asked_at_ms=9)
+AUDIT = AuditRecord(
+    auditor="a", metadata_at_ms=1, ledgers=2, affected=1, entries_at_ms=3, absent={"b1": 4, "b2": 5}
+)
+PROGRESS = WorkerProgress(
+    name="w",
+    repaired=1,
+    entries=2,
+    copied_bytes=3,
+    bytes_per_s=4,
+    work=(LedgerWork(ledger_id=7, doing="recovery"),),
+)
+READERS: list[tuple[bytes, Callable[[bytes], object], object]] = [
+    (RepairSettings().encode(), RepairSettings.decode_untrusted, RepairSettings()),
+    (TASK.encode(), lambda data: RepairTask.decode_untrusted(data, 7), TASK),
+    (DRAINING.encode(), lambda data: Draining.decode_untrusted(data, "b1"), DRAINING),
+    (AUDIT.encode(), AuditRecord.decode_untrusted, AUDIT),
+    (PROGRESS.encode(), WorkerProgress.decode_untrusted, PROGRESS),
+]
+
+
+@pytest.mark.parametrize(("data", "read", "expected"), READERS)
+def test_records_of_repair_read_back_as_they_were_written(
+    data: bytes, read: Callable[[bytes], object], expected: object
+) -> None:
+    assert read(data) == expected
+
+
+@pytest.mark.parametrize(("data", "read", "expected"), READERS)
+@given(at=st.integers(0, 200), flip=st.integers(1, 255))
+def test_damage_is_refused_or_reads_as_another_record(
+    data: bytes, read: Callable[[bytes], object], expected: object, at: int, flip: int
+) -> None:
+    damaged = bytearray(data)
+    damaged[at % len(data)] ^= flip
+    with contextlib.suppress(MetadataCorrupt):
+        assert read(bytes(damaged)) != expected
+    with pytest.raises(MetadataCorrupt):
+        read(data[: at % len(data)])
+
+
+def test_a_record_about_something_else_is_refused() -> None:
+    with pytest.raises(MetadataCorrupt, match="another ledger"):
+        RepairTask.decode_untrusted(TASK.encode(), 8)
+    with pytest.raises(MetadataCorrupt, match="another bookie"):
+        Draining.decode_untrusted(DRAINING.encode(), "b2")
+    with pytest.raises(MetadataCorrupt, match="format 1"):
+        AuditRecord.decode_untrusted(encode_record({"v": 2}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bytes_per_s", 0),
+        ("lost_after_ms", -1),
+        ("checks_per_s", 0),
+        ("bookie_check_ms", 0),
+        ("grace_ms", -1),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(name: str, value: int) -> None:
+    with pytest.raises(InvalidArgument, match=name):
+        attrs.evolve(RepairSettings(), **{name: value})
+
+
+def test_a_task_grows_by_what_is_added_and_keeps_its_words_short() -> None:
+    task = RepairTask(ledger_id=1, lost=("b2",))
+    grown = task.merged(lost=["b1", "b2"], incomplete=["b3"])
+    assert (grown.lost, grown.damaged, grown.incomplete) == (("b1", "b2"), (), ("b3",))
+    assert grown.merged(lost=["b1"]) == grown
+    assert len(task.troubled("x" * 10_000).trouble or "") == 2000
+    assert task.troubled(None).trouble is None
+
+
+def test_tasks_lie_as_ledgers_do_and_locks_side_by_side() -> None:
+    assert repair_task_path(258) == "repair/tasks/00000000/0000/0102"
+    assert ledger_path(258) == "ledgers/00000000/0000/0102"
+    assert repair_lock_path(258) == "repair/locks/0000000000000102"
