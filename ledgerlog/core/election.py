@@ -14,7 +14,9 @@
 
 * *Vacant.* The record has no holder, or the holder's node is gone, which the store takes away with the
   holder's session. This is the back-stop; it needs nothing but the store. Claimed at once.
-* *Told.* The holder itself said that its term is over (it lost its session, or left). Claimed at once.
+* *Told.* The holder itself said that its term is over (it lost its session, or left), or the holder is an
+  earlier candidacy of this very process: one that stepped down while the store was away could not tell it,
+  and its node stays as long as the session, which may well go on. Claimed at once.
 * *Suspected.* The holder was heard leading this term, and is heard no more. That is a guess: claimed only
   once the term is ``tenure_ms`` old, counted by our own clock from when we first saw it. A holder that was
   never heard is not suspected: a line that does not work (an address that leads nowhere, a port that is
@@ -79,6 +81,8 @@ class Candidacy:
         self.lost: str | None = None
         """Why the leadership that we had is over."""
         self._candidates: frozenset[str] = frozenset()
+        self._former: frozenset[str] = frozenset()
+        """Ids under which we stood before; their nodes may be there still."""
         self._session_id: str | None = None
         self._is_connected = False
         self._is_stale = True
@@ -148,6 +152,7 @@ class Candidacy:
         return (
             record.holder is None
             or record.holder == self.me
+            or record.holder in self._former
             or record.holder not in self._candidates
             or self._ended == record.term
         )
@@ -177,6 +182,7 @@ class Candidacy:
             self._seen_at = now
         self.record, self.version = record, version
         self._candidates = frozenset(candidates)
+        self._former &= self._candidates
         if self.me is not None and self.me not in self._candidates:
             self._lose("its registration is gone")
             self.me = None
@@ -256,6 +262,8 @@ class Candidacy:
         """The leadership, or the wait for it, is left. The record to write at ``version`` so that nobody has
         to find out by himself; None where there is none of ours."""
         self.leading = self.lost = self._claimed = None
+        if self.me is not None:
+            self._former |= {self.me}
         record = self.record
         if record is None or record.holder is None or record.holder != self.me:
             return None

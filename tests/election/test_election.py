@@ -173,6 +173,23 @@ async def test_a_leader_whose_session_expires_stands_again(clock: MockClock) -> 
         assert [int(term) for term in first.terms] == [1, 2]
 
 
+@pytest.mark.parametrize("listens", [True, False])
+async def test_a_leader_whose_session_was_away_for_a_moment_and_goes_on_leads_again(
+    clock: MockClock, *, listens: bool
+) -> None:
+    async with stage("a", listens=listens) as s:
+        first = await s.one_leads()
+        for _ in range(3):
+            session = first.store.session
+            first.store.disconnect()
+            await eventually(lambda: not s.leaders)
+            await trio.sleep(0.5)
+            first.store.reconnect()
+            assert first.store.session is session, "its nodes were never gone"
+            await eventually(lambda: bool(s.leaders), timeout_s=SESSION_TIMEOUT_S)
+        assert [term.number for term in first.terms] == [1, 2, 3, 4]
+
+
 async def test_candidates_that_cannot_reach_one_another_do_not_duel(clock: MockClock) -> None:
     async with stage("a", "b") as s:
         await s.one_leads()

@@ -51,6 +51,14 @@ ELECTIONS = (
         f"{_TEST_STAND}::test_a_port_that_is_blocked_deposes_nobody",
     ),
     mutant(
+        "an_earlier_candidacy_of_the_same_process_is_somebody_else",
+        "election",
+        _ELECTION,
+        "            or record.holder in self._former\n",
+        "",
+        f"{_TEST_STAND}::test_a_leader_whose_session_was_away_for_a_moment_and_goes_on_leads_again",
+    ),
+    mutant(
         "a_lost_session_does_not_end_the_leadership",
         "election",
         _ELECTION,
