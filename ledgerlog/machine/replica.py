@@ -500,31 +500,42 @@ class Replica(Generic[M]):
         async with self._log.writer() as writer:
             if writer.next_offset > self._core.next_offset:
                 await self._applied.wait(writer.next_offset - 1)
-            await self._pause_following()
-            assert self._core.next_offset == writer.next_offset, "nobody else can append"
-            leading = Leading(
-                writer,
-                self._core,
-                now_ms=self._environment.now_ms,
-                new_seed=self._new_seed,
-                apply=self._apply,
-                not_leading=self._not_leading,
-            )
-            self._leading, self._epoch, self._keeper.leader = leading, writer.epoch, writer
-            self._listeners.tell(EventKind.LEADING, self._core.next_offset, f"epoch {writer.epoch}")
-            logger.info("log=%s: this replica leads in epoch %d", self._log.name, writer.epoch)
             try:
-                if self._leaving.is_set():
-                    leading.leave()
-                await self._serve_leading(leading, writer)
+                await self._pause_following()
+                await self._lead_with(writer)
             finally:
-                leading.abandon()
-                self._leading = self._epoch = self._keeper.leader = None
-                failed = writer.failure
-                self._listeners.tell(
-                    EventKind.FOLLOWING, self._core.next_offset, "" if failed is None else str(failed)
-                )
                 self._may_follow.set()
+
+    async def _lead_with(self, writer: LogWriter) -> None:
+        """Lead; nothing is followed meanwhile."""
+        if self._core.next_offset != writer.next_offset:
+            # What follows our takeover is another leader's, whose records have come here already. The
+            # writer is about to hear of him.
+            with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
+                await writer.wait_over()
+            raise fresh(writer.failure or LostLeadership(self._log.name, None, "another leader has appended"))
+        leading = Leading(
+            writer,
+            self._core,
+            now_ms=self._environment.now_ms,
+            new_seed=self._new_seed,
+            apply=self._apply,
+            not_leading=self._not_leading,
+        )
+        self._leading, self._epoch, self._keeper.leader = leading, writer.epoch, writer
+        self._listeners.tell(EventKind.LEADING, self._core.next_offset, f"epoch {writer.epoch}")
+        logger.info("log=%s: this replica leads in epoch %d", self._log.name, writer.epoch)
+        try:
+            if self._leaving.is_set():
+                leading.leave()
+            await self._serve_leading(leading, writer)
+        finally:
+            leading.abandon()
+            self._leading = self._epoch = self._keeper.leader = None
+            failed = writer.failure
+            self._listeners.tell(
+                EventKind.FOLLOWING, self._core.next_offset, "" if failed is None else str(failed)
+            )
 
     async def _serve_leading(self, leading: Leading, writer: LogWriter) -> None:
         """Until it is left, or lost; then what the log says of that is raised."""

@@ -522,6 +522,63 @@ async def test_without_an_election_a_replica_leads_at_once_and_gives_way_to_anot
         await s.same_state()
 
 
+async def test_who_is_overtaken_before_he_leads_follows_on(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage() as s:
+        pause = Replica._pause_following
+        overtaken: list[Replica[Any]] = []
+
+        async def overtake(replica: Replica[Any]) -> None:
+            # It has taken the log over. Another one does so now, and its records are followed at once.
+            if not overtaken:
+                overtaken.append(replica)
+                other = await s.join(election=False)
+                await other.replica.wait_leading()
+                await other.replica.propose(command("add", "x", 1))
+                await replica.wait_applied(0)
+            await pause(replica)
+
+        monkeypatch.setattr(Replica, "_pause_following", overtake)
+        first = await s.join(election=False)
+        await eventually(lambda: len(s.nodes) == 2)
+        (other,) = [node for node in s.nodes if node is not first]
+        await trio.sleep(10)
+        assert first.replica.failure is None
+        assert other.replica.is_leading, "it is not for the one who was overtaken to take it back"
+        assert await other.replica.propose(command("add", "x", 1)) == b"2"
+        await first.replica.wait_applied(1)
+
+
+async def test_a_leadership_that_ends_while_following_stops_lets_it_go_on(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage() as s:
+        pause = Replica._pause_following
+        paused: list[Replica[Any]] = []
+
+        async def end(replica: Replica[Any]) -> None:
+            await pause(replica)
+            if not paused:
+                paused.append(replica)
+                await trio.sleep_forever()  # The end of the leadership cancels this.
+
+        monkeypatch.setattr(Replica, "_pause_following", end)
+        first = await s.join()
+        await eventually(lambda: bool(paused))
+        other = await s.join(election=False)
+        await other.replica.wait_leading()
+        await other.replica.propose(command("add", "x", 1))
+        await other.leave()
+        first.client.store.disconnect()
+        await trio.sleep(0.5)
+        first.client.store.reconnect()
+        with trio.fail_after(30):
+            await first.replica.wait_applied(0)
+        await s.leader()
+        assert await first.replica.propose(command("add", "x", 1)) == b"2"
+
+
 async def test_a_store_that_is_away_for_a_while_is_waited_out(clock: MockClock) -> None:
     async with stage(2) as s:
         leader = await s.leader()
