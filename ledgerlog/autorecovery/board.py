@@ -228,13 +228,14 @@ class Board:
         return found
 
     async def lock(self, ledger_id: int, worker: WorkerKey) -> bool:
-        """Take a ledger into one's hands; False where somebody has it."""
+        """Take a ledger into one's hands; False where somebody else has it.
+
+        A lock of one's own is one that could not be let go of, or of which one was not told: the store was
+        away. The caller sees to it that it works on a ledger once at a time."""
         path = repair_lock_path(ledger_id)
         try:
             await self._store.create(path, worker.token.encode(), ephemeral=True)
-        except NodeExists:
-            return False
-        except MetadataOutcomeUnknown:
+        except (NodeExists, MetadataOutcomeUnknown):
             await self._store.sync()
             node = await self._store.get(path)
             return node is not None and node.value == worker.token.encode()

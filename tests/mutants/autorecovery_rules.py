@@ -25,6 +25,15 @@ MUTANTS = (
         f"{_TEST}::test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since",
     ),
     mutant(
+        "a_lock_of_ones_own_is_somebody_elses",
+        "rule 22",
+        f"{_ROOM}/board.py",
+        "        except (NodeExists, MetadataOutcomeUnknown):\n            await self._store.sync()\n",
+        "        except NodeExists:\n            return False\n        except MetadataOutcomeUnknown:\n"
+        "            await self._store.sync()\n",
+        f"{_TEST}::test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker",
+    ),
+    mutant(
         "somebody_elses_lock_is_let_go",
         "rule 22",
         f"{_ROOM}/board.py",

@@ -287,6 +287,25 @@ async def test_a_worker_that_dies_with_a_lock_is_followed_by_another(clock: Mock
         assert await board.locks() == {}
 
 
+async def test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=200_000)
+        ledger_id = await written(client, 40, size=20_000)
+        process = await start_repair(cluster)
+        session = process.store.session
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(lock_is_taken(board))
+        process.store.disconnect()
+        await trio.sleep(3)
+        process.store.reconnect()
+        assert process.store.session is session
+        assert list(await board.locks()) == [ledger_id], "its session holds it on"
+        with trio.fail_after(120):
+            await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 40)
+
+
 async def test_too_few_bookies_leave_a_task_with_its_reason_until_one_comes(clock: MockClock) -> None:
     async with open_cluster(bookies=3) as cluster, cluster.client() as client:
         board = await set_up(client)
