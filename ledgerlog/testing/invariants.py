@@ -25,6 +25,9 @@ On the records of logs:
     OnlyLastTwoOpen     every ledger before the last two of a list is closed
     TakeoverPrefixStable  when the epoch is raised every ledger listed before is closed. ClosedImmutable and
                         ContentAgree see to it that nothing of them changes afterwards
+    ListedKept          no ledger is deleted that a log lists
+    SpareKept           nor, but by its maker, one that a log may still list: made in its present epoch or
+                        for the next one, and never listed
 
 At each acknowledgement:
     AckedAtAckQuorum    the entry is durable on an ack quorum of the write set that the metadata names
@@ -45,6 +48,7 @@ from typing import NoReturn
 
 from bookie.core.block import BLOCK_HEADER_BYTES
 from bookie.core.records import ADD, FENCE, decode_fence, decode_records
+from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL
 from ledgerlog.model.layout import LEDGERS, ledger_id_of, log_record_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.log import LogMetadata
@@ -104,6 +108,7 @@ class GodView:
         self._fenced: dict[tuple[str, int], None] = {}
         self._blocks: dict[tuple[str, int, int], bytes] = {}
         self._logs: dict[int, LogMetadata] = {}
+        self._once_listed: dict[int, None] = {}
         self._incarnations: dict[str, int] = {}
         self._log_acks: dict[int, tuple[int, float]] = {}
 
@@ -195,12 +200,15 @@ class GodView:
             if after is not None:
                 new = self.ledgers[ledger_id] = LedgerMetadata.decode_untrusted(after, ledger_id)
                 self._on_ledger(old, new)
+            elif old is not None:
+                self._on_deleted(old)
         elif room == _LOG_RECORDS:
             incarnation = int(components[0], 16)
             known = self._logs.pop(incarnation, None)
             if after is not None:
                 record = self._logs[incarnation] = LogMetadata.decode_untrusted(after, incarnation)
                 self._incarnations[record.name] = incarnation
+                self._once_listed |= dict.fromkeys(segment.ledger_id for segment in record.segments)
                 if known is not None:
                     self._on_log(known, record)
 
@@ -239,6 +247,25 @@ class GodView:
             require(is_repair or self._tree.writer is self.creators.get(ledger_id), "OneOwner")
         if new.last_entry is not None and old.last_entry is None:
             self._on_close(old.state, new)
+
+    def _on_deleted(self, ledger: LedgerMetadata) -> None:
+        made_for = ledger.custom.get(INCARNATION_LABEL)
+        record = None if made_for is None else self._logs.get(int(made_for))
+        if record is None:
+            return  # Nobody's, or its log is deleted.
+        ledger_id = ledger.ledger_id
+        self.checks["ListedKept"] += 1
+        if record.index_of(ledger_id) is not None:
+            self.violate("ListedKept", f"ledger {ledger_id} is deleted, and log {record.name} lists it")
+        epoch = int(ledger.custom.get(EPOCH_LABEL, b"-1"))
+        if ledger_id not in self._once_listed and epoch >= record.epoch and not record.sealed:
+            self.checks["SpareKept"] += 1
+            if self._tree.writer is not self.creators.get(ledger_id):
+                self.violate(
+                    "SpareKept",
+                    f"ledger {ledger_id} of epoch {epoch} is deleted by another than its maker, and log "
+                    f"{record.name} of epoch {record.epoch} may still list it",
+                )
 
     def _on_fragments(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
         kept = len(old.fragments) - 1

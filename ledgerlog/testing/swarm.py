@@ -64,6 +64,7 @@ WORKLOAD_MIXES = (
     ("recoverers",),
     ("service",),
     ("leaders", "recoverers"),
+    ("producers",),
 )
 """By the names in ``workload.WORKLOADS``; one is drawn."""
 

@@ -3,8 +3,8 @@
 A run has three phases:
 
 1. **Trouble.** The workloads of the swarm do their work (``WORKLOADS``: contending leaders of a log, bare
-   ledgers with racing recoverers, a user's service), the residents do theirs, and a nemesis carries out its
-   plan of faults (``nemesis``).
+   ledgers with racing recoverers, a user's service, producers that repeat everything), the residents do
+   theirs, and a nemesis carries out its plan of faults (``nemesis``).
 2. **Healing.** The network, disks and metadata are good again, every bookie is started, the clients are
    ended. Now everything must converge in bounded time (``world.CONVERGE_S``).
 3. **Judgement.** Each workload compares what is there with what everybody was told. Through all of it the
@@ -38,6 +38,7 @@ from ledgerlog.testing.invariants import GodView, Violation
 from ledgerlog.testing.leaders import ContendingLeaders
 from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.nemesis import Fault, Nemesis, draw_plan
+from ledgerlog.testing.producers import RepeatingProducers
 from ledgerlog.testing.recoverers import RacingRecoverers
 from ledgerlog.testing.swarm import Size, Swarm
 from ledgerlog.testing.wire_rules import WireView
@@ -49,6 +50,7 @@ WORKLOADS: dict[str, Callable[[World], Workload]] = {
     "leaders": ContendingLeaders,
     "recoverers": RacingRecoverers,
     "service": Counters,
+    "producers": RepeatingProducers,
 }
 """What can be done with a cluster."""
 

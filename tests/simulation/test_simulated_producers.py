@@ -1,0 +1,94 @@
+"""Exactly once under faults: producers that repeat, consumers with a pinned cursor, a sweeper that is in a
+hurry; and what each of them notices when it is broken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from ledgerlog.core.producers import Known, Producers
+from ledgerlog.log import keeping
+from ledgerlog.log import sweep as sweeping
+from ledgerlog.model.cursor import CursorState
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.testing import swarm
+from ledgerlog.testing.invariants import Violation
+from ledgerlog.testing.swarm import Size
+from ledgerlog.testing.workload import run_seed
+
+SMALL = range(20)
+FULL = range(2)
+
+
+@pytest.fixture(autouse=True)
+def producers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "WORKLOAD_MIXES", (("producers",),))
+
+
+def test_each_record_counts_once_whatever_is_repeated_and_nothing_pinned_or_listed_vanishes() -> None:
+    counts = Counter[str]()
+    for size, seeds in ((Size.SMALL, SMALL), (Size.FULL, FULL)):
+        for seed in seeds:
+            report = run_seed(seed, size=size)
+            if report.failure is not None:
+                raise report.failure
+            counts.update(report.counts)
+            counts.update(report.checks)
+    assert counts["numbered records judged"] > 500
+    assert counts["numbered records dropped"] > 200
+    assert counts["duplicates"] > 100
+    assert counts["takeovers"] > 30
+    assert counts["cursor conflicts"] > 10
+    assert counts["swept"] > 0
+    assert counts["ListedKept"] > 50
+    assert counts["SpareKept"] > 0
+
+
+def violation_of_some_seed(most: int = 20) -> str:
+    for seed in range(most):
+        failure = run_seed(seed, size=Size.SMALL).failure
+        if isinstance(failure, Violation):
+            return str(failure)
+        assert failure is None or isinstance(failure, Exception), failure
+    raise AssertionError(f"not found in {most} seeds")
+
+
+def test_a_leader_that_writes_a_repetition_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Producers.admit
+
+    def forgetful(
+        self: Producers, producer_id: str, first_sequence: int, count: int, now_ms: int
+    ) -> list[Known]:
+        original(self, producer_id, first_sequence, count, now_ms)
+        return []
+
+    monkeypatch.setattr(Producers, "admit", forgetful)
+    assert violation_of_some_seed().startswith("ExactlyOnce")
+
+
+def test_retention_that_does_not_ask_what_is_pinned_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pin(cursors: Iterable[CursorState]) -> None:
+        return None
+
+    monkeypatch.setattr(keeping, "first_pin", no_pin)
+    assert violation_of_some_seed().startswith("CursorPins")
+
+
+def test_a_sweeper_that_takes_a_leaders_spare_ledger_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = sweeping._why_orphan
+
+    def hasty(ledger: LedgerMetadata, epoch: int | None, record: LogMetadata | None) -> str | None:
+        why = original(ledger, epoch, record)
+        is_listed = record is not None and record.index_of(ledger.ledger_id) is not None
+        return why or (None if is_listed else "nobody lists it")
+
+    monkeypatch.setattr(sweeping, "_why_orphan", hasty)
+    assert violation_of_some_seed().startswith("SpareKept")
+
+
+def test_a_sweeper_that_takes_what_is_listed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "_why_orphan", lambda ledger, epoch, record: "a whim")
+    assert violation_of_some_seed().startswith(("ListedKept", "SpareKept"))
