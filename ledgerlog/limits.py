@@ -109,6 +109,12 @@ LOG_RETENTION_LOOK_S = 60.0
 LOG_SWEEP_AGE_S = 3600.0
 """A ledger that no list names is not swept before it is this old."""
 
+LOG_STAGED_SWEEP_AGE_S = 24 * 3600.0
+"""Nor is one that was staged for a log and never became part of it, which a long batch may still do."""
+
+LOG_SPLICE_LEDGERS_MAX = 256
+"""Ledgers that become part of a log in one transaction."""
+
 LOG_CLOSE_TIMEOUT_S = 15.0
 """Leaving a log writer drains and closes within this time, or leaves the ledger to the next opener."""
 

@@ -29,6 +29,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from ledgerlog.model.record import Spliced
+
 __all__ = ["LEDGER_WEIGHT", "RECORD_WEIGHT", "Backlog", "Piece", "Stretch", "admit", "cut", "share"]
 
 RECORD_WEIGHT = 32
@@ -49,6 +51,8 @@ class Stretch:
     """Bytes of the records, about right."""
     last_entry: int | None
     """The last entry that may be read; None for a closed ledger, whose metadata say it."""
+    spliced: Spliced | None = None
+    """What the log says of the records, for a ledger that was written apart."""
 
     def __attrs_post_init__(self) -> None:
         assert 0 <= self.start < self.end, "a stretch holds records"

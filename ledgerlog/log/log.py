@@ -29,6 +29,7 @@ from ledgerlog.log.places import find_tail
 from ledgerlog.log.reader import LogReader, Start, check_start, open_reader
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.sender import SendOptions
+from ledgerlog.log.splice import delete_marks
 from ledgerlog.log.takeover import delete_ledgers, seal
 from ledgerlog.log.writer import LogWriter, WriterOptions, lead
 from ledgerlog.model.cursor import CursorState
@@ -356,4 +357,5 @@ async def delete_log(client: LedgerClient, name: str) -> None:
         raise LogNotFound(name)
     metadata = await registry.delete(name, incarnation)
     await delete_cursors(client, incarnation)
+    await delete_marks(client, incarnation)
     await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])

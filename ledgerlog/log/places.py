@@ -31,9 +31,9 @@ class Place:
     """The offset of the first record there."""
 
 
-async def read_header(reader: LedgerReader, entry_id: int) -> EntryHeader:
+async def read_header(reader: LedgerReader, entry_id: int, segment: Segment) -> EntryHeader:
     (payload,) = await reader.read(entry_id, entry_id)
-    return decode_header(payload, ledger_id=reader.ledger_id, entry_id=entry_id)
+    return decode_header(payload, ledger_id=reader.ledger_id, entry_id=entry_id, spliced=segment.spliced)
 
 
 async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
@@ -48,9 +48,9 @@ async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
         last = await reader.last_add_confirmed()
         offset = place.offset
         if last != NO_ENTRY:
-            if index and (await read_header(reader, 0)).first_offset != offset:
+            if index and (await read_header(reader, 0, segment)).first_offset != offset:
                 return place
-            offset = (await read_header(reader, last)).end_offset
+            offset = (await read_header(reader, last, segment)).end_offset
         place = Place(segment, None if reader.is_closed else last + 1, offset)
     return place
 
@@ -64,7 +64,7 @@ async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
     reader = await ledgers.open(segment.ledger_id)
     if await reader.last_add_confirmed() == NO_ENTRY:
         return False
-    return (await read_header(reader, 0)).first_offset == offset
+    return (await read_header(reader, 0, segment)).first_offset == offset
 
 
 async def find_offset(ledgers: Ledgers, metadata: LogMetadata, offset: int) -> Place:
@@ -81,13 +81,13 @@ async def find_offset(ledgers: Ledgers, metadata: LogMetadata, offset: int) -> P
     last = await reader.last_add_confirmed()
     if last == NO_ENTRY or offset == segment.first_offset:
         return Place(segment, 0, segment.first_offset)
-    top = await read_header(reader, last)
+    top = await read_header(reader, last, segment)
     if offset >= top.end_offset:
         return Place(segment, last + 1, top.end_offset)
     search = EntrySearch(0, last, offset, value_below=segment.first_offset, value_at_high=top.end_offset - 1)
     headers = {last: top}
     while search.probe is not None:
-        header = headers[search.probe] = await read_header(reader, search.probe)
+        header = headers[search.probe] = await read_header(reader, search.probe, segment)
         search.on_value(header.end_offset - 1)
     return Place(segment, search.found, headers[search.found].first_offset)
 
@@ -116,9 +116,9 @@ async def find_position(ledgers: Ledgers, metadata: LogMetadata, position: Posit
             offset = segment.first_offset if tail is None else tail.offset
             assert offset is not None
         else:
-            offset = (await read_header(reader, last)).end_offset
+            offset = (await read_header(reader, last, segment)).end_offset
         return Place(segment, None if reader.is_closed else last + 1, offset), offset
-    header = await read_header(reader, position.entry_id)
+    header = await read_header(reader, position.entry_id, segment)
     if position.slot > header.record_count:
         raise InvalidArgument(
             f"log {metadata.name!r} has no position {position}: its entry holds {header.record_count} records"
@@ -144,13 +144,13 @@ async def find_moment(ledgers: Ledgers, metadata: LogMetadata, when_ms: int) -> 
         last = await reader.last_add_confirmed()
         if last == NO_ENTRY:
             return Place(segment, 0, segment.first_offset)
-        top = await read_header(reader, last)
+        top = await read_header(reader, last, segment)
         if top.timestamp_ms < when_ms:
             return Place(segment, last + 1, top.end_offset)
         search = EntrySearch(0, last, when_ms, value_below=segment.first_ms, value_at_high=top.timestamp_ms)
         headers = {last: top}
         while search.probe is not None:
-            header = headers[search.probe] = await read_header(reader, search.probe)
+            header = headers[search.probe] = await read_header(reader, search.probe, segment)
             search.on_value(header.timestamp_ms)
         return Place(segment, search.found, headers[search.found].first_offset)
     return place

@@ -228,7 +228,9 @@ class LogReader:
 
     def _deliver(self, segment: Segment, entry_id: int, payload: bytes) -> bool:
         """Put one entry's records into the buffer; False if the ledger does not continue the log."""
-        header, batch = decode_entry(payload, ledger_id=segment.ledger_id, entry_id=entry_id)
+        header, batch = decode_entry(
+            payload, ledger_id=segment.ledger_id, entry_id=entry_id, spliced=segment.spliced
+        )
         if header.first_offset != self._offset:
             if entry_id == 0 and not segment.is_counted and header.first_offset > self._offset:
                 return False

@@ -38,6 +38,9 @@ NAME_LABEL = "log-name"
 
 EPOCH_LABEL = "log-epoch"
 
+STAGED_LABEL = "log-staged"
+"""On a ledger that was written apart from its log and is no part of it yet (``log.splice``)."""
+
 
 def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
     """What a ledger's own metadata says of the log that it was made for, and of the leader who made it. Only

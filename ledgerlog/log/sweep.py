@@ -8,6 +8,8 @@ deleting it. Each says in its own metadata which incarnation of which log it was
     the record's epoch is beyond the ledger's only the leader of that epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         nobody lists anything any more
+    it is staged, and a day old               nobody made it part of the log (``log.splice``); whoever would
+                                              do so now is told that it is gone
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it off
 
 A ledger of the present epoch that is open or empty is kept: it may be the one that the leader made for his
@@ -29,12 +31,19 @@ import attrs
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.errors import InvalidArgument, LedgerNotFound
-from ledgerlog.limits import LOG_SWEEP_AGE_S
+from ledgerlog.limits import LOG_STAGED_SWEEP_AGE_S, LOG_SWEEP_AGE_S
 from ledgerlog.log.cursors import delete_cursors
-from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL, LogRegistry
+from ledgerlog.log.registry import (
+    EPOCH_LABEL,
+    INCARNATION_LABEL,
+    NAME_LABEL,
+    STAGED_LABEL,
+    LogRegistry,
+)
+from ledgerlog.log.splice import delete_marks
 from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
-from ledgerlog.model.layout import CURSORS, LOG_COUNTER, incarnation_of
+from ledgerlog.model.layout import CURSORS, LOG_COUNTER, SPLICES, incarnation_of
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 
@@ -59,8 +68,8 @@ async def sweep(
     client: LedgerClient, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True
 ) -> list[Orphan]:
     """Find the orphans that are at least so old, and unless told otherwise delete them; cursors of logs that
-    are gone are deleted as well. InvalidArgument; MetadataUnavailable, which leaves what was not looked
-    at."""
+    are gone, and what producers left of them, are deleted as well. InvalidArgument; MetadataUnavailable,
+    which leaves what was not looked at."""
     if min_age_s < 0:
         raise InvalidArgument(f"min_age_s must not be negative, not {min_age_s!r}")
     logs = LogRegistry(client.store, client.environment)
@@ -84,6 +93,8 @@ async def sweep(
             continue  # A number that was never given out: this is not the store that the ledger belongs to.
         if record is not None:
             listed[incarnation] = frozenset(segment.ledger_id for segment in record.segments)
+        if STAGED_LABEL in metadata.custom and age_s < LOG_STAGED_SWEEP_AGE_S:
+            continue
         why = _why_orphan(metadata, epoch, record)
         if why is None:
             continue
@@ -121,7 +132,11 @@ def _why_orphan(ledger: LedgerMetadata, epoch: int | None, record: LogMetadata |
     """Why no list will ever name the ledger again; None where one does or may."""
     if record is None:
         return "its log is gone"
-    if record.index_of(ledger.ledger_id) is not None or epoch is None:
+    if record.index_of(ledger.ledger_id) is not None:
+        return None
+    if STAGED_LABEL in ledger.custom:
+        return "it was staged and never became part of its log"
+    if epoch is None:
         return None
     if epoch < record.epoch:
         return f"its leader of epoch {epoch} is gone, the log is at epoch {record.epoch}"
@@ -133,7 +148,8 @@ def _why_orphan(ledger: LedgerMetadata, epoch: int | None, record: LogMetadata |
 
 
 async def _sweep_cursors(client: LedgerClient, logs: LogRegistry) -> None:
-    for component in await client.store.children(CURSORS):
+    components = {*await client.store.children(CURSORS), *await client.store.children(SPLICES)}
+    for component in sorted(components):
         try:
             incarnation = incarnation_of(component)
         except ValueError:
@@ -141,3 +157,4 @@ async def _sweep_cursors(client: LedgerClient, logs: LogRegistry) -> None:
         record, _ = await logs.read(incarnation)
         if record is None and await client.store.highest_id(LOG_COUNTER) >= incarnation:
             await delete_cursors(client, incarnation)
+            await delete_marks(client, incarnation)

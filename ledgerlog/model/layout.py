@@ -9,6 +9,7 @@
     logs/NAME                       a log's name -> its incarnation, a number never used again
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
     cursors/HHHHHHHHHHHHHHHH/NAME   a cursor of that incarnation of a log
+    splices/HHHHHHHHHHHHHHHH/NAME   what a producer has spliced into that incarnation of a log last
     snapshots/HHHHHHHHHHHHHHHH      which ledgers hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and who has it
     elections/NAME/candidates/ID    a candidate (ephemeral)
@@ -31,6 +32,7 @@ BOOKIES = "bookies"
 COOKIES = "cookies"
 LOG_NAMES = "logs"
 CURSORS = "cursors"
+SPLICES = "splices"
 
 REPAIR = "repair"
 REPAIR_SETTINGS = "repair/settings"
@@ -110,6 +112,16 @@ def cursors_path(incarnation: int) -> str:
 def cursor_path(incarnation: int, name: str) -> str:
     """Slashes in a name are spelled as in names of logs."""
     return f"{cursors_path(incarnation)}/{name.replace('/', '%2F')}"
+
+
+def splices_path(incarnation: int) -> str:
+    """What the marks of the producers of one incarnation of a log lie below."""
+    return f"{SPLICES}/{incarnation:016x}"
+
+
+def splice_path(incarnation: int, producer: str) -> str:
+    """Slashes in a name are spelled as in names of logs."""
+    return f"{splices_path(incarnation)}/{producer.replace('/', '%2F')}"
 
 
 def cursor_name_of(component: str) -> str:

@@ -7,6 +7,7 @@ and asserts the rules that must hold before any metadata write:
     OPEN -> IN_RECOVERY    a recoverer announces itself; fragments are frozen from here on (T12)
     OPEN -> CLOSED         by the owner, at its LAC
     IN_RECOVERY -> CLOSED  by a recoverer, which publishes its private fragments with the end
+    CLOSED -> CLOSED       its labels are replaced, when it becomes part of a log (``log.splice``)
     any -> same state      repair replaces a bookie in a fragment that is not the last of an open ledger
 
 ``first_entry`` strictly grows along the fragments (R-B4); an entry belongs to the last fragment that
@@ -182,6 +183,11 @@ class LedgerMetadata:
         fragments = list(self.fragments)
         fragments[fragment_index] = attrs.evolve(fragment, ensemble=ensemble)
         return attrs.evolve(self, fragments=tuple(fragments), token=token)
+
+    def with_labels(self, labels: dict[str, bytes], token: bytes) -> LedgerMetadata:
+        """Other words about a ledger whose end is known, in place of the old."""
+        assert self.is_closed, "an open ledger's metadata are its writer's"
+        return attrs.evolve(self, custom=dict(labels), token=token)
 
     # --- bytes --------------------------------------------------------------------------------
 

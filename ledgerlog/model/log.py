@@ -9,14 +9,15 @@ asserts the rules that must hold before the record is written:
     counted      the ledger before the current one (or the last one) is closed: its size is written down
     truncated    records below an offset are given up; ledgers that hold nothing else leave the list
     touched      nothing but the version: whoever read it before must read it again
+    spliced      ledgers that were written apart and are CLOSED become part of the log, counted at once
     sealed       the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
-**Rules.** Ledger ids are listed once, and a change appends at most one (ListCas). Order is the order
-of the list, never of the ids. A segment is *counted* when its record count is known, and it is
-counted only after its ledger is CLOSED; counted segments come first and at most two are not counted
-(OnlyLastTwoOpen): the current one, and during a roll the one before it. A roll therefore needs
-exactly one segment that is not counted (C03). The epoch grows by one with each leader and never
-with a roll.
+**Rules.** Ledger ids are listed once, and a change appends at most one (ListCas); a splice appends any number
+of closed ones, whose records and sizes it writes down with them. Order is the order of the list, never of the
+ids. A segment is *counted* when its record count is known, and it is counted only after its ledger is CLOSED;
+counted segments come first and at most two are not counted (OnlyLastTwoOpen): the current one, and during a
+roll the one before it. A roll therefore needs exactly one segment that is not counted (C03). The epoch grows
+by one with each leader and never with a roll.
 
 **Offsets** are dense, so a segment starts where the one before it ends. While a roll is under way the
 end of the older segment is not known yet, and neither is the start of the newer one: its
@@ -75,7 +76,7 @@ from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.record import tuple_new
+from ledgerlog.model.record import Spliced, tuple_new
 
 _FORMAT = 2
 _FORMAT_OF_LISTS = 1
@@ -178,6 +179,14 @@ class Segment(NamedTuple):
         if self.first_offset is None or self.record_count is None:
             return None
         return self.first_offset + self.record_count
+
+    @property
+    def spliced(self) -> Spliced | None:
+        """What the log says of the records of its ledger if that was written apart; for others it has no
+        meaning. None while the segment is not counted, which a ledger that was written apart always is."""
+        if self.first_offset is None or self.last_ms is None:
+            return None
+        return Spliced(self.first_offset, self.epoch, self.last_ms)
 
     def _with(self, counts: SegmentCounts) -> Segment:
         return Segment(
@@ -361,6 +370,32 @@ class LogMetadata:
         assert len(self.open_segments) == 1, "a roll waits until the one before it is closed (C03)"
         segment = Segment(ledger_id, self.epoch, None)
         return attrs.evolve(self, segments=(*self._without(ledger_id), segment), token=token)
+
+    def spliced(
+        self,
+        staged: Sequence[tuple[int, int, int]],
+        now_ms: int,
+        token: bytes,
+        *,
+        counts: Sequence[SegmentCounts] | None,
+    ) -> LogMetadata:
+        """Ledgers become part of the log, in this order: ``staged`` is the id, the records and the bytes of
+        each; all are CLOSED and hold records. Where ``counts`` is given the one who does so becomes the
+        leader first, as in ``taken_over``; else it leads already and no ledger is open."""
+        assert not self.sealed, "a sealed log takes no ledger"
+        assert self.dedupe_epoch is None, "ledgers that were written apart do not say who appended what"
+        assert counts is not None or not self.open_segments, "whose ledger is open leads"
+        counted = self if counts is None else self._all_counted(counts)
+        epoch = self.epoch + (counts is not None)
+        at, ms = counted.counted_end, max(now_ms, counted.counted_ms)
+        segments = list(counted.segments)
+        for ledger_id, record_count, byte_length in staged:
+            assert record_count > 0, "a ledger without records is not worth a segment"
+            counted._without(ledger_id)
+            segments.append(Segment(ledger_id, epoch, at, record_count, byte_length, ms, ms))
+            at += record_count
+        assert len({ledger_id for ledger_id, _, _ in staged}) == len(staged), "no ledger is listed twice"
+        return attrs.evolve(counted, epoch=epoch, segments=tuple(segments), token=token)
 
     def counted(self, ledger_id: int, counts: SegmentCounts, token: bytes) -> LogMetadata:
         """The first open segment, whose ledger is CLOSED now, gets its counts."""

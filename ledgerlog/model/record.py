@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ledgerlog.model.ids import Position
 
-__all__ = ["Ack", "Record", "RecordBatch", "moment", "milliseconds"]
+__all__ = ["Ack", "Record", "RecordBatch", "Spliced", "moment", "milliseconds"]
 
 tuple_new: Callable[..., Any] = tuple.__new__
 """What ``_make`` of a named tuple calls: mapped over, it makes many of them without a Python frame for each.
@@ -65,6 +65,17 @@ class Record(NamedTuple):
     timestamp: datetime
     """The leader's wall clock when it was appended, in UTC, in whole milliseconds."""
     epoch: int
+
+
+class Spliced(NamedTuple):
+    """What a log says of a ledger that was written without it and then made part of it whole: its entries
+    know of their own offsets only from where the ledger begins (``wire.records``)."""
+
+    first_offset: int
+    """The offset of the ledger's first record."""
+    epoch: int
+    timestamp_ms: int
+    """When it became part of the log, which is the time of all its records."""
 
 
 class RecordBatch:

@@ -99,6 +99,7 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
             end=segment.first_offset + segment.record_count,
             byte_length=segment.byte_length or 0,
             last_entry=None,
+            spliced=segment.spliced,
         )
         for segment in metadata.segments
         if segment.first_offset is not None and segment.record_count
@@ -111,7 +112,7 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
         last = await reader.last_add_confirmed()
         if last == NO_ENTRY:
             continue
-        header = await read_header(reader, last)
+        header = await read_header(reader, last, segment)
         if header.end_offset > end:
             stretches.append(
                 Stretch(

@@ -197,7 +197,9 @@ class _Scan:
             )
             fetched: Fetched = []
             for payload in payloads:
-                header, batch = decode_entry(payload, ledger_id=ledger_id, entry_id=entry_id)
+                header, batch = decode_entry(
+                    payload, ledger_id=ledger_id, entry_id=entry_id, spliced=piece.stretch.spliced
+                )
                 _check_place(piece, entry_id, header, offset)
                 offset = header.end_offset
                 entry_id += 1
@@ -221,7 +223,9 @@ class _Scan:
         while search.probe is not None:
             entry_id = search.probe
             (payload,) = await self._read(stretch.ledger_id, entry_id, entry_id, 1)
-            header = decode_header(payload, ledger_id=stretch.ledger_id, entry_id=entry_id)
+            header = decode_header(
+                payload, ledger_id=stretch.ledger_id, entry_id=entry_id, spliced=stretch.spliced
+            )
             search.on_value(header.end_offset - 1)
         return search.found
 

@@ -7,7 +7,8 @@ carry one timestamp, and are confirmed, recovered and read together. Numbers are
          0     2  magic, b"LR"
          2     1  version: 2 where codec or flags are not 0, else 1
          3     1  codec of the record part: 0, as it is; 1, packed
-         4     2  flags: 2, a numbering follows the header; 4, the entry is a checkpoint; others are 0
+         4     2  flags: 2, a numbering follows the header; 4, the entry is a checkpoint; 8, it is staged;
+                  others are 0
          6     2  reserved, 0
          8     4  record count; 0 exactly in a checkpoint
         12     8  epoch of the leader that wrote it
@@ -24,6 +25,11 @@ The cumulative byte length makes the last entry tell the size of the whole log t
 difference between two entries what lies between them. Digests are the ledger's matter: an entry
 that arrives here is what was written, so anything that does not decode was written by something
 else, and says so as ``EntryCorrupt`` with the ledger and the entry.
+
+A *staged* entry was written outside of any log, in a ledger that becomes part of one as a whole
+(``log.splice``). Its epoch is 0, its offset and its bytes before count from the start of its ledger, and its
+timestamp says when it was written. What they are in the log, the log's record says (``Spliced``), and only
+there can it be read.
 
 A *checkpoint* holds no record. It lies at the offset of the record that follows it, and readers of records
 pass over it. A log without deduplication has none, and its entries have no numbering.
@@ -45,7 +51,7 @@ from ledgerlog.errors import EntryCorrupt
 from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.producer import NumberedRecords, ProducerState
-from ledgerlog.model.record import RecordBatch
+from ledgerlog.model.record import RecordBatch, Spliced
 from ledgerlog.wire.checksum import u32_array, u32_bytes
 from ledgerlog.wire.entries import split_payloads
 from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
@@ -68,6 +74,7 @@ _CODEC_NONE = 0
 _CODEC_PACKED = 1
 _FLAG_NUMBERING = 2
 _FLAG_CHECKPOINT = 4
+_FLAG_STAGED = 8
 
 _HEADER = struct.Struct("<2sBBHHIQQQQ")
 _NUMBERING = struct.Struct("<QI")
@@ -96,6 +103,7 @@ class EntryHeader(NamedTuple):
     """Bytes of the entry's records."""
     is_checkpoint: bool
     has_numbering: bool
+    is_staged: bool = False
 
     @property
     def end_offset(self) -> int:
@@ -117,10 +125,13 @@ def encode_entry(
     bytes_before: int,
     numbering: Numbering | None = None,
     compress: bool = False,
+    staged: bool = False,
 ) -> bytes:
     """The payload of one entry. There must be at least one record. With ``compress`` the records are packed
-    if that makes the entry smaller."""
+    if that makes the entry smaller. ``staged``: the offset and the bytes count from the start of the
+    ledger."""
     assert records, "an entry holds at least one record"
+    assert not (staged and (epoch or numbering is not None)), "no leader writes staged entries"
     lengths = u32_bytes(array("I", map(len, records)))
     codec = _CODEC_NONE
     if compress:
@@ -131,9 +142,9 @@ def encode_entry(
             packed = _SIZE.pack(len(body) - len(lengths)) + packed
     head = _HEADER.pack(
         _MAGIC,
-        _PLAIN if numbering is None and not codec else _EXTENDED,
+        _PLAIN if numbering is None and not codec and not staged else _EXTENDED,
         codec,
-        0 if numbering is None else _FLAG_NUMBERING,
+        (0 if numbering is None else _FLAG_NUMBERING) | (_FLAG_STAGED if staged else 0),
         0,
         len(records),
         epoch,
@@ -174,15 +185,22 @@ def encode_checkpoint(
     return b"".join((head, _NUMBERING.pack(entry_id, 0), encode_table(states)))
 
 
-def decode_header(payload: bytes, *, ledger_id: int, entry_id: int) -> EntryHeader:
-    """What the entry says of itself. EntryCorrupt where it is not an entry of a log."""
+def decode_header(
+    payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
+) -> EntryHeader:
+    """What the entry says of itself; of a staged one, what it is in the log that says ``spliced`` of its
+    ledger (its bytes before aside). EntryCorrupt where it is not an entry of a log, or is staged and no log
+    says so."""
     header, _, _, _ = _decode_front(payload, ledger_id, entry_id)
-    return header
+    return _placed(header, ledger_id, entry_id, spliced)
 
 
-def decode_entry(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[EntryHeader, RecordBatch]:
-    """An entry and its records, none of a checkpoint. EntryCorrupt where it is not an entry of a log."""
+def decode_entry(
+    payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
+) -> tuple[EntryHeader, RecordBatch]:
+    """An entry and its records, none of a checkpoint. ``spliced`` and errors as for ``decode_header``."""
     header, lengths, body, start = _decode_front(payload, ledger_id, entry_id)
+    header = _placed(header, ledger_id, entry_id, spliced)
     if lengths is None:
         lengths, body, start = _unpack(header, body[start:], ledger_id, entry_id)
     batch = RecordBatch(
@@ -223,6 +241,18 @@ def decode_checkpoint(payload: bytes, *, ledger_id: int, entry_id: int) -> list[
     return decode_table(payload[start:], fail)
 
 
+def _placed(header: EntryHeader, ledger_id: int, entry_id: int, spliced: Spliced | None) -> EntryHeader:
+    if not header.is_staged:
+        return header
+    if spliced is None:
+        raise EntryCorrupt(ledger_id, entry_id, "it is staged, and its ledger is in no log")
+    return header._replace(
+        first_offset=spliced.first_offset + header.first_offset,
+        epoch=spliced.epoch,
+        timestamp_ms=spliced.timestamp_ms,
+    )
+
+
 def _failing(ledger_id: int, entry_id: int) -> Callable[[str], NoReturn]:
     def fail(why: str) -> NoReturn:
         raise EntryCorrupt(ledger_id, entry_id, why)
@@ -247,10 +277,12 @@ def _decode_front(
         fail(f"it has format {version}; this version reads formats {_PLAIN} and {_EXTENDED}")
     if codec > _CODEC_PACKED:
         fail(f"its records are packed by codec {codec}, which this version does not know")
-    if flags & ~(_FLAG_NUMBERING | _FLAG_CHECKPOINT) or reserved:
+    if flags & ~(_FLAG_NUMBERING | _FLAG_CHECKPOINT | _FLAG_STAGED) or reserved:
         fail(f"it has flags {flags:#x} and {reserved:#x}, which this version does not know")
     if version == _PLAIN and (codec or flags):
         fail(f"it has format {version} with codec {codec} and flags {flags:#x}")
+    if flags & _FLAG_STAGED and (epoch or flags != _FLAG_STAGED):
+        fail(f"it is staged with flags {flags:#x} in epoch {epoch}")
     if max(epoch, first_offset + count, timestamp_ms, bytes_before) > _NUMBER_MAX:
         fail("a number of its header is out of range")
     at = _HEADER.size
@@ -293,6 +325,7 @@ def _decode_front(
         size,
         is_checkpoint,
         bool(flags & _FLAG_NUMBERING),
+        bool(flags & _FLAG_STAGED),
     )
     return header, lengths, payload, start
 

@@ -1,0 +1,374 @@
+"""Whole ledgers become part of a log, once: every crash of a commit, every rival, every trap."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from ledgerlog.client.client import LedgerClient, open_client
+from ledgerlog.core.splice import Commit, SpliceRefused, Staged
+from ledgerlog.errors import (
+    EntryCorrupt,
+    InvalidArgument,
+    LedgerNotFound,
+    LogNotFound,
+    LogSealed,
+    LostLeadership,
+    RecordTooLarge,
+)
+from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX, LOG_STAGED_SWEEP_AGE_S, RECORD_BYTES_MAX
+from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.splice import Spliced, splice, stage
+from ledgerlog.log.sweep import sweep
+from ledgerlog.model.layout import splices_path
+from ledgerlog.model.quorum import Replication
+from ledgerlog.wire.records import decode_entry
+from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment, open_cluster
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+async def new_log(client: Client) -> Log:
+    return await create_log(client.opened, "log", replication=Replication(3, 3, 2))
+
+
+def registry(client: LedgerClient) -> LogRegistry:
+    return LogRegistry(client.store, client.environment)
+
+
+async def staged(client: LedgerClient, log: Log, *ledgers: Sequence[bytes]) -> tuple[Staged, ...]:
+    """A closed ledger for each list of records."""
+    made = []
+    for records in ledgers:
+        async with stage(client, registry(client), log.name, log.incarnation) as opened:
+            await opened.append_many(records)
+            done = await opened.close()
+            if done is not None:
+                made.append(done)
+    return tuple(made)
+
+
+def batch(number: int, ledgers: tuple[Staged, ...] = (), **changes: Any) -> Commit:
+    made = Commit(producer="etl", source="query", run="run 1", batch=number, staged=ledgers)
+    return attrs.evolve(made, **changes)
+
+
+async def commit(client: LedgerClient, log: Log, made: Commit) -> Spliced:
+    return await splice(client, registry(client), log.name, log.incarnation, made)
+
+
+async def contents(log: Log) -> list[bytes]:
+    async with log.read() as records:
+        found = [record async for record in records]
+    assert [record.offset for record in found] == list(range(len(found)))
+    return [record.data for record in found]
+
+
+async def test_staged_ledgers_are_part_of_the_log_after_the_commit_and_not_before(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        async with log.writer() as writer:
+            await writer.append_many([b"a", b"b"])
+        ledgers = await staged(client.opened, log, [b"c", b"d"], [], [b"e"])
+        assert len(ledgers) == 2
+        assert await contents(log) == [b"a", b"b"]
+        done = await commit(client.opened, log, batch(0, ledgers))
+        assert (done.was_there, done.end_offset) == (False, 5)
+        assert await contents(log) == [b"a", b"b", b"c", b"d", b"e"]
+        async with log.writer() as writer:
+            assert (await writer.append(b"f")).offset == 5
+        assert await contents(log) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+async def test_spliced_records_are_found_by_offset_by_time_and_by_position(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        big = bytes(100 * 1024)
+        values = [b"%d" % at + big for at in range(12)]
+        ledgers = await staged(client.opened, log, values[:6], values[6:])
+        assert ledgers[0].last_entry == 1
+        await trio.sleep(10)
+        await commit(client.opened, log, batch(0, ledgers))
+        async with log.read() as records:
+            everything = [record async for record in records]
+        assert {record.timestamp for record in everything} == {everything[0].timestamp}
+        assert {record.epoch for record in everything} == {1}
+        for start in range(12):
+            async with log.read(start) as records:
+                assert [record async for record in records] == everything[start:]
+            async with log.read(everything[start].position) as records:
+                assert [record async for record in records] == everything[start:]
+        async with log.read(everything[0].timestamp) as records:
+            assert [record async for record in records] == everything
+        info = await log.info()
+        assert info.next_offset == 12
+        await log.truncate(7)
+        async with log.read() as records:
+            assert [record async for record in records] == everything[7:]
+
+
+async def test_times_never_go_back_whatever_the_clock_of_the_committer_says(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await trio.sleep(50)
+        async with log.writer() as writer:
+            await writer.append(b"a")
+        environment = SeededEnvironment("behind")
+        environment.now_ms = lambda: 1  # type: ignore[method-assign]
+        behind = attrs.evolve(client.opened, environment=environment)
+        await commit(behind, log, batch(0, await staged(behind, log, [b"b"])))
+        async with log.read() as records:
+            times = [record.timestamp async for record in records]
+        assert times[0] == times[1]
+
+
+async def test_a_batch_counts_once_and_what_a_second_attempt_staged_is_deleted(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        first = await staged(client.opened, log, [b"a"], [b"b"])
+        again = await staged(client.opened, log, [b"a", b"b"])
+        await commit(client.opened, log, batch(0, first))
+        assert (await commit(client.opened, log, batch(0, first))).was_there
+        assert (await commit(client.opened, log, batch(0, again))).was_there
+        assert await contents(log) == [b"a", b"b"]
+        with pytest.raises(LedgerNotFound):
+            await client.ledgers.metadata(again[0].ledger_id)
+
+
+class DyingStore(FaultyStore):
+    """Kills its process at a write, before or after it took effect."""
+
+    dies_at = -1
+    dies_before = True
+    process: trio.CancelScope
+
+    async def _write(self, write: Callable[[], Awaitable[Any]]) -> Any:
+        self.dies_at -= 1
+        if self.dies_at == 0 and not self.dies_before:
+            await super()._write(write)
+        if self.dies_at == 0:
+            self.process.cancel()
+            await trio.sleep_forever()
+        return await super()._write(write)
+
+
+@asynccontextmanager
+async def mortal(cluster: Cluster, host: str) -> AsyncIterator[tuple[LedgerClient, DyingStore]]:
+    store = DyingStore(cluster.tree)
+    async with open_client(store, cluster.network.at(host), environment=SeededEnvironment(host)) as client:
+        try:
+            yield client, store
+        finally:
+            store.inner.close()
+
+
+@pytest.mark.parametrize("dies_before", [True, False])
+@pytest.mark.parametrize("restages", [True, False], ids=["restaged", "same ledgers"])
+async def test_a_commit_killed_at_any_write_counts_once_when_it_is_done_again(
+    autojump_clock: object, dies_before: bool, restages: bool
+) -> None:
+    """Reads change nothing, so to die at one is to die before the next write."""
+    deaths = 0
+    for at in range(1, 20):
+        async with open_cluster() as cluster, cluster.client() as client:
+            log = await new_log(client)
+            ledgers = await staged(client.opened, log, [b"a"], [b"b", b"c"])
+            async with log.writer() as live:
+                await live.append(b"live")
+                async with mortal(cluster, "driver") as (driver, store):
+                    store.dies_at, store.dies_before = at, dies_before
+                    with trio.CancelScope() as store.process:
+                        await commit(driver, log, batch(0, ledgers))
+                    deaths += store.process.cancelled_caught
+                    if not store.process.cancelled_caught:
+                        at = 0
+                # Of the live ledger nothing may show until it is recovered: its writer did not tell its end.
+                assert await contents(log) in ([], [b"live"], [b"live", b"a", b"b", b"c"])
+                if restages:
+                    ledgers = await staged(client.opened, log, [b"a"], [b"b", b"c"])
+                await commit(client.opened, log, batch(0, ledgers, run="run 2"))
+                await commit(
+                    client.opened,
+                    log,
+                    batch(1, await staged(client.opened, log, [b"d"]), run="run 2"),
+                )
+                assert await contents(log) == [b"live", b"a", b"b", b"c", b"d"]
+                with pytest.raises(LostLeadership):
+                    await live.append(b"late")
+            assert await contents(log) == [b"live", b"a", b"b", b"c", b"d"]
+        if not at:
+            break
+    assert deaths >= 2
+
+
+@pytest.mark.parametrize("fault", ["lost_answers", "lost_writes"])
+async def test_a_transaction_whose_answer_is_lost_is_settled_by_reading(
+    autojump_clock: object, fault: str
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        for number, producer in enumerate(("etl", None)):
+            ledgers = await staged(client.opened, log, [b"%d" % number])
+            setattr(client.store, fault, 1)
+            done = await commit(client.opened, log, batch(0, ledgers, producer=producer))
+            assert not done.was_there
+        assert await contents(log) == [b"0", b"1"]
+
+
+async def test_of_two_runs_on_one_checkpoint_the_older_is_told(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        await commit(client.opened, log, batch(1, await staged(client.opened, log, [b"b"]), run="run 2"))
+        with pytest.raises(LostLeadership, match="another run"):
+            await commit(client.opened, log, batch(2, await staged(client.opened, log, [b"c"])))
+        await commit(client.opened, log, batch(2, await staged(client.opened, log, [b"c"]), run="run 2"))
+        assert await contents(log) == [b"a", b"b", b"c"]
+
+
+async def test_who_takes_the_log_over_deposes_a_run_and_the_next_run_goes_on(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        async with log.writer() as writer:
+            await writer.append(b"b")
+            ledgers = await staged(client.opened, log, [b"c"])
+            with pytest.raises(LostLeadership):
+                await commit(client.opened, log, batch(1, ledgers))
+            await writer.append(b"more")
+        done = await commit(client.opened, log, batch(1, ledgers, run="run 2"))
+        assert done.epoch == 3
+        assert await contents(log) == [b"a", b"b", b"more", b"c"]
+
+
+async def test_a_later_commit_of_a_run_writes_the_log_once_and_takes_over_nothing(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        ledgers = await staged(client.opened, log, [b"b"])
+        writes = client.store.writes
+        done = await commit(client.opened, log, batch(1, ledgers))
+        assert (client.store.writes - writes, done.epoch) == (1, 1)
+        assert not (await commit(client.opened, log, batch(2))).was_there  # without a record
+        assert await contents(log) == [b"a", b"b"]
+
+
+async def test_the_traps_are_errors_that_say_so(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        ledgers = await staged(client.opened, log, [b"a"])
+        with pytest.raises(SpliceRefused, match="the log has none"):
+            await commit(client.opened, log, batch(3, ledgers))
+        await commit(client.opened, log, batch(3, ledgers, gaps=True))
+        more = await staged(client.opened, log, [b"b"])
+        with pytest.raises(SpliceRefused, match="checkpoint was deleted"):
+            await commit(client.opened, log, batch(0, more, source="other", run="run 2"))
+        with pytest.raises(SpliceRefused, match="those up to 3"):
+            await commit(client.opened, log, batch(5, more))
+        with pytest.raises(SpliceRefused, match="part of a log already"):
+            await commit(client.opened, log, batch(4, ledgers))
+        with pytest.raises(SpliceRefused, match="somebody else closed it"):
+            await commit(client.opened, log, batch(4, (attrs.evolve(more[0], last_entry=7),)))
+        with pytest.raises(InvalidArgument, match="coalesce"):
+            await commit(client.opened, log, batch(4, more * (LOG_SPLICE_LEDGERS_MAX + 1)))
+        with pytest.raises(InvalidArgument, match="not the name of a producer"):
+            await commit(client.opened, log, batch(4, more, producer="a b"))
+        await client.ledgers.delete(more[0].ledger_id)
+        with pytest.raises(SpliceRefused, match="is gone"):
+            await commit(client.opened, log, batch(4, more))
+        async with stage(client.opened, registry(client.opened), "log", log.incarnation) as opened:
+            with pytest.raises(RecordTooLarge):
+                await opened.append_many([bytes(RECORD_BYTES_MAX + 1)])
+        assert await contents(log) == [b"a"]
+
+
+async def test_a_log_that_takes_no_ledgers_says_why(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        async with log.writer(dedupe=True):
+            pass
+        ledgers = await staged(client.opened, log, [b"a"])
+        with pytest.raises(SpliceRefused, match="dedupe"):
+            await commit(client.opened, log, batch(0, ledgers))
+        async with log.writer(dedupe=False):
+            pass
+        await commit(client.opened, log, batch(0, ledgers))
+        more = await staged(client.opened, log, [b"b"])
+        await log.seal()
+        with pytest.raises(LogSealed):
+            await commit(client.opened, log, batch(1, more))
+        await delete_log(client.opened, "log")
+        with pytest.raises(LogNotFound):
+            await commit(client.opened, log, batch(1, more))
+        assert await client.store.children(splices_path(log.incarnation)) == []
+
+
+async def test_deduplication_can_begin_after_a_splice(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        for _ in range(2):
+            async with log.writer(producer="p") as writer:
+                await writer.append(b"b", sequence=0)
+        assert await contents(log) == [b"a", b"b"]
+
+
+async def test_a_sweep_takes_what_was_staged_in_vain_and_nothing_before_its_time(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        used = await staged(client.opened, log, [b"a"])
+        vain = await staged(client.opened, log, [b"x"])
+        await commit(client.opened, log, batch(0, used))
+        assert await sweep(client.opened, min_age_s=0) == []
+        await trio.sleep(LOG_STAGED_SWEEP_AGE_S)
+        young = await staged(client.opened, log, [b"b"])
+        found = await sweep(client.opened, min_age_s=0)
+        assert [(orphan.ledger_id, orphan.why) for orphan in found] == [
+            (vain[0].ledger_id, "it was staged and never became part of its log")
+        ]
+        await commit(client.opened, log, batch(1, young))
+        assert await contents(log) == [b"a", b"b"]
+        await log.truncate(1)
+        assert await sweep(client.opened, min_age_s=0) == []
+
+
+async def test_a_sweep_that_looked_before_the_commit_deletes_nothing(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as sweeper:
+        log = await new_log(client)
+        ledgers = await staged(client.opened, log, [b"a"])
+        await trio.sleep(LOG_STAGED_SWEEP_AGE_S)
+
+        async def commit_now() -> None:
+            await commit(client.opened, log, batch(0, ledgers))
+
+        sweeper.store.before_write = commit_now
+        (orphan,) = await sweep(sweeper.opened, min_age_s=0)
+        assert not orphan.is_deleted
+        assert await contents(log) == [b"a"]
+
+
+async def test_a_staged_entry_is_no_entry_of_a_log_by_itself(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        (made,) = await staged(client.opened, log, [b"a"])
+        (payload,) = await client.contents(made.ledger_id)
+        with pytest.raises(EntryCorrupt, match="in no log"):
+            decode_entry(payload, ledger_id=made.ledger_id, entry_id=0)
