@@ -11,6 +11,7 @@ what ends with what:
             connections             one for each client
             repair                  phase two, while something is in limbo (``limbo``)
             draining                whether it is to be emptied (``draining``)
+            disk watch              whether there is room for more (``disk_watch``)
 
 **Starting.** The listener is opened before the registration is written, so who finds the bookie can reach it,
 and nobody is answered before the registration is there: a second process under this identity, which the
@@ -43,6 +44,7 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES
+from bookie.server.disk_watch import DiskWatch
 from bookie.server.draining import follow_draining
 from bookie.server.identity import RandomBytes, establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
@@ -173,12 +175,23 @@ async def open_bookie(
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers)
             node = Node(info, cookie, engine, server, repair, registration)
-            async with _serving(node, listener, store):
+            watch = DiskWatch(
+                cookie.bookie_id,
+                engine,
+                directory.disk,
+                directory.written_paths,
+                policy=engine_config.fullness_policy(),
+                interval_s=engine_config.disk_watch_interval_s,
+                set_read_only=partial(node.set_read_only, wanted_by="disk"),
+            )
+            async with _serving(node, listener, store, watch):
                 yield node
 
 
 @asynccontextmanager
-async def _serving(node: Node, listener: Listener, store: MetadataStore) -> AsyncIterator[None]:
+async def _serving(
+    node: Node, listener: Listener, store: MetadataStore, watch: DiskWatch
+) -> AsyncIterator[None]:
     server, registration = node.server, node._registration
     served, kept, keeping = trio.Event(), trio.Event(), trio.CancelScope()
 
@@ -194,6 +207,7 @@ async def _serving(node: Node, listener: Listener, store: MetadataStore) -> Asyn
             kept.set()
 
     try:
+        await watch.look()  # Who starts on a full disk is never seen as writable.
         await registration.register()
     except BaseException:
         listener.close()
@@ -204,6 +218,7 @@ async def _serving(node: Node, listener: Listener, store: MetadataStore) -> Asyn
         service.start_soon(serve)
         service.start_soon(keep_registered)
         service.start_soon(node.repair.run)
+        service.start_soon(watch.run)
         service.start_soon(
             follow_draining, store, node.cookie, partial(node.set_read_only, wanted_by="draining")
         )

@@ -119,6 +119,7 @@ class Checkpointer:
         segment.is_indexed = True
         self.checkpoints += 1
         self._journal.progress.unpark_all()
+        self._journal.on_files_changed()
 
     async def _flush(self, segment: Segment) -> bool:
         """Move what a full segment holds into an entry log, and the mark behind it; False: it stays."""

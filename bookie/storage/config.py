@@ -8,8 +8,11 @@ was read from files; about 300 bytes for each run that is being written again, `
 LevelDB's own buffers, about 20 MiB. Without the journal's copy of the data ``arenas * segment_bytes`` more,
 for entries that are in no file yet.
 
-Disk: segments are allocated whole, one of them in advance, which is also the reserve for fences and recovery
-writes when the disk is full.
+Disk: segments are allocated whole, one of them in advance. ``disk_reserve_bytes`` stay free for what must
+still be written when ordinary adds are refused: ``arenas * segment_bytes`` that were taken before may be
+written again, sorted, a segment or two go to fences and recovery, and compaction makes a log of
+``log_bytes_max`` before the files that it replaces go. Beyond that the rest of the segments that exist is all
+there is.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import attrs
 
 from bookie.core.block import PAGE_BYTES, content_capacity
+from bookie.core.fullness import FullnessPolicy
 from bookie.core.journal import GROUP_BYTES_MAX
 from bookie.core.records import RECORD_HEAD_BYTES
 from bookie.core.segment import SEGMENT_HEADER_BYTES
@@ -77,6 +81,18 @@ class StorageConfig:
     disk_full_retry_s: float = 1.0
     """How often a full disk is asked again whether it has room for a segment."""
 
+    disk_warning_ratio: float = 0.9
+    """A disk that is fuller is short of space: collection and compaction are asked for, and the log says
+    so."""
+    disk_read_only_ratio: float = 0.95
+    """With a fuller disk the bookie takes no ordinary adds."""
+    disk_writable_ratio: float = 0.9
+    """It takes them again when the disk is that full."""
+    disk_reserve_bytes: int = 512 * MIB
+    """With less free it takes no ordinary adds either, however large the disk is."""
+    disk_watch_interval_s: float = 10.0
+    """How often the disk is looked at besides when files were made."""
+
     def __attrs_post_init__(self) -> None:
         if self.segment_bytes % PAGE_BYTES or self.segment_bytes < 4 * PAGE_BYTES:
             raise InvalidArgument(
@@ -96,9 +112,19 @@ class StorageConfig:
         if min(self.compact_bytes_per_s, self.log_bytes_max, self.log_runs_max) < 1:
             raise InvalidArgument("compact_bytes_per_s, log_bytes_max and log_runs_max must be positive")
         intervals = (self.compact_interval_s, self.compact_eventual_interval_s, self.collect_interval_s)
-        if min(*intervals, self.write_cache_age_s) <= 0:
+        if min(*intervals, self.write_cache_age_s, self.disk_watch_interval_s) <= 0:
             raise InvalidArgument("intervals must be positive")
         self.space_policy(is_journal_apart=False)
+        self.fullness_policy()
+
+    def fullness_policy(self) -> FullnessPolicy:
+        """The part of it that decides how full a disk may become."""
+        return FullnessPolicy(
+            warning_ratio=self.disk_warning_ratio,
+            writable_ratio=self.disk_writable_ratio,
+            read_only_ratio=self.disk_read_only_ratio,
+            reserve_bytes=self.disk_reserve_bytes,
+        )
 
     def space_policy(self, *, is_journal_apart: bool) -> SpacePolicy:
         """The part of it that decides about space; ``is_journal_apart``: the journal has its own device."""

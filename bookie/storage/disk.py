@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from bookie.core.fullness import DiskSpace
 from ledgerlog.errors import StorageError
 
 
@@ -78,6 +79,10 @@ class Disk(Protocol):
 
     async def truncate(self, path: str, size: int) -> None:
         """Cut the end of a file off. After a crash it may not have happened."""
+        ...
+
+    async def space(self, path: str) -> DiskSpace | None:
+        """What the file system of a directory has; None where nothing bounds it."""
         ...
 
     # --- small files ------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ from bookie.storage.leveldb import REMEDY
 from bookie.storage.marks import KeptMarks, read_marks
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.reader import Reader, Resident
+from bookie.storage.reclaiming import Reclaimer
 from bookie.storage.recycling import Recycler
 from bookie.storage.replay import Replayed, replay
 from bookie.storage.rewriting import Rewriter
@@ -124,6 +125,8 @@ class Engine:
         self.compactor = compactor
         self.collector = collector
         """None where nobody can say which ledgers are gone."""
+        self.reclaimer = Reclaimer(compactor, collector)
+        """Frees space when it is asked to."""
         self._pool = pool
         self._arenas = arenas
         self._write_cache = write_cache
@@ -533,6 +536,11 @@ class Engine:
             await self._write_cache.flush()
         await self._checkpointer.flush()
 
+    @property
+    def files_changed(self) -> trio.Event:
+        """Set once a file of entries was begun, filled or written again after this look at it."""
+        return self._journal.files_changed
+
     def statistics(self) -> dict[str, int]:
         """Counts since the start, and sizes as they are now."""
         journal = self._journal
@@ -566,6 +574,7 @@ class Engine:
     async def _forget_cached(self, arena: CachedArena) -> None:
         self._journal.given_up += 1  # Before the first run is forgotten, as the journal does.
         await self._forget(arena)
+        self._journal.on_files_changed()
 
     async def _forget(self, segment: InMemory) -> None:
         """The segment's runs are in the index and leave memory. Its bytes may go when this returns."""
@@ -803,6 +812,7 @@ async def _running(
         nursery.start_soon(guard, engine._checkpointer.run)
         nursery.start_soon(guard, engine.run_flushes)
         nursery.start_soon(guard, recycler.run)
+        nursery.start_soon(guard, engine.reclaimer.run)
         if engine._write_cache is not None:
             nursery.start_soon(guard, engine._write_cache.run_supply)
             nursery.start_soon(guard, engine._write_cache.run_flushes)

@@ -74,6 +74,8 @@ class Journal:
         segments. Never for each block, which would wake all of them for nothing."""
         self.room = trio.lowlevel.ParkingLot()
         """Woken whenever ``has_room`` may have turned true."""
+        self.files_changed = trio.Event()
+        """Set, and another put in its place, when a file of entries was begun, filled or written again."""
         self._disk = disk
         self._files = files
         self._arenas = arenas
@@ -191,6 +193,11 @@ class Journal:
         self.progress.unpark_all()
         self.room.unpark_all()
 
+    def on_files_changed(self) -> None:
+        """The disk has more to hold than before, or less."""
+        changed, self.files_changed = self.files_changed, trio.Event()
+        changed.set()
+
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_writer(self) -> None:
@@ -244,6 +251,7 @@ class Journal:
                 self._next = segment
                 self.commit.offer_segment(segment.image)
                 self.wake_all()
+                self.on_files_changed()
             else:
                 await self.progress.park()
 

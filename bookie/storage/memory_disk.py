@@ -1,7 +1,8 @@
 """The disk capability in memory: what a bookie without files has, and tests that want one at once.
 
 Names and contents live as long as the object does. Every call takes effect at once and yields to other
-tasks, as a real one does; nothing ever fails for another reason than the caller's."""
+tasks, as a real one does; nothing ever fails for another reason than the caller's, but for want of space
+where ``capacity_bytes`` says how much there is."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from bookie.core.fullness import DiskSpace
 from bookie.storage.disk import File, FileMissing
-from ledgerlog.errors import StorageError, StorageLocked
+from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 
 
 @attrs.define(eq=False)
@@ -35,6 +37,7 @@ class MemoryDisk:
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
         self.directories: set[str] = set()
+        self.capacity_bytes: int | None = None
         self._locks: set[str] = set()
 
     async def make_directory(self, path: str) -> None:
@@ -79,8 +82,23 @@ class MemoryDisk:
         await trio.lowlevel.checkpoint()
         del self._content(path)[size:]
 
+    async def space(self, path: str) -> DiskSpace | None:
+        await trio.lowlevel.checkpoint()
+        if self.capacity_bytes is None:
+            return None
+        return DiskSpace(self.capacity_bytes, max(0, self.capacity_bytes - self._bytes_used))
+
+    @property
+    def _bytes_used(self) -> int:
+        return sum(map(len, self.files.values()))
+
+    def _check_space(self, path: str, size: int) -> None:
+        if self.capacity_bytes is not None and self._bytes_used + size > self.capacity_bytes:
+            raise DiskFull(f"cannot create {path}: the disk is full")
+
     async def write_file(self, path: str, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
+        self._check_space(path, len(data))
         self.files[path] = bytearray(data)
 
     async def read_file(self, path: str, bytes_max: int) -> bytes:
@@ -91,6 +109,7 @@ class MemoryDisk:
         await trio.lowlevel.checkpoint()
         if path in self.files:
             raise StorageError(f"cannot create {path}: it exists")
+        self._check_space(path, size)
         self.files[path] = bytearray(size)
         return self.open_now(path)
 

@@ -45,6 +45,7 @@ import attrs
 import outcome
 import trio
 
+from bookie.core.fullness import DiskSpace
 from bookie.storage.disk import File, FileMissing
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 
@@ -210,6 +211,15 @@ class RealDisk:
         await self._run("truncate", path, lambda: os.truncate(path, size))
 
     # --- small files ------------------------------------------------------------------------------
+
+    async def space(self, path: str) -> DiskSpace:
+        def ask() -> DiskSpace:
+            found = os.statvfs(path)
+            # What only root may use counts as used, as df has it.
+            used = found.f_blocks - found.f_bfree
+            return DiskSpace((used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize)
+
+        return await self._run("look at the space of", path, ask)
 
     async def write_file(self, path: str, data: bytes) -> None:
         def write() -> None:

@@ -115,6 +115,7 @@ class LedgerWriter:
         self._publish_anyway = False  # also if frames told it: somebody may not have had them
         self._outcome: LedgerLogError | None = None
         self._refused_at: dict[BookieId, float] = {}  # by bookies whose connection stands
+        self._refused_with: dict[BookieId, Status] = {}  # as last heard, for who is told in the end
         self._doubtful_at = -math.inf  # when a bookie in quarantine was last made a replacement
         self._closers = 0
         self._is_given_up = False
@@ -314,10 +315,12 @@ class LedgerWriter:
             self._core.on_fenced(bookie)
             return
         self._refused_at[bookie] = trio.current_time()
+        self._refused_with[bookie] = status
         self._failed(bookie, f"it refuses adds: {status.name}")
 
     def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
         self._refused_at.pop(bookie, None)
+        self._refused_with.pop(bookie, None)
         self._failed(bookie, why)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
@@ -509,7 +512,7 @@ class LedgerWriter:
             return
         waited = trio.current_time() - self._progress_at
         if waited >= self._append_deadline_s:
-            failed = [slot.bookie for slot in core.pending.slots if slot.failed]
+            failed = [self._why_failed(slot.bookie) for slot in core.pending.slots if slot.failed]
             core.give_up(
                 NotEnoughBookies(
                     f"ledger {self.ledger_id}: no ack quorum of {self.replication.ack_quorum} for entry "
@@ -518,6 +521,10 @@ class LedgerWriter:
                 )
             )
             self._tell_progress()  # The closing write may take long.
+
+    def _why_failed(self, bookie: BookieId) -> str:
+        status = self._refused_with.get(bookie)
+        return bookie if status is None else f"{bookie} ({status.name})"
 
     def _look_at_ending(self) -> None:
         """The ledger is to be closed and the store does not take it: whoever waits is told in time that

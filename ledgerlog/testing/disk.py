@@ -30,6 +30,7 @@ from random import Random
 import attrs
 import trio
 
+from bookie.core.fullness import DiskSpace
 from bookie.core.rows import Change, Row
 from bookie.storage.disk import File, FileMissing
 from bookie.storage.index import Index, MemoryIndex
@@ -117,6 +118,8 @@ class Platter:
         """Latencies are this much longer."""
         self.is_full = False
         """Nothing new can be allocated."""
+        self.capacity_bytes: int | None = None
+        """What fits, where anything bounds it."""
         self.locks: dict[str, None] = {}
         self.indexes: dict[str, MemoryIndex] = {}
         self.torn_writes = 0
@@ -248,8 +251,16 @@ class Platter:
         self.inode(path)
         self._change(_NameChange(_parent(path), "unlink", path))
 
+    def space(self) -> DiskSpace | None:
+        """What there is, None where nothing bounds it."""
+        if self.capacity_bytes is None:
+            return None
+        used = sum(len(inode.data) for inode in self._files.values())
+        return DiskSpace(self.capacity_bytes, max(0, self.capacity_bytes - used))
+
     def add_file(self, path: str, data: bytearray) -> _Inode:
-        if self.is_full:
+        space = self.space()
+        if self.is_full or (space is not None and len(data) > space.free):
             raise DiskFull(f"cannot create {path}: the disk of {self.machine} is full")
         inode = _Inode(path, data)
         self._change(_NameChange(_parent(path), "file", path, inode=inode))
@@ -425,6 +436,15 @@ class SimDisk(_Door):
         del inode.data[size:]
         inode.written = [(offset, length) for offset, length in inode.written if offset + length <= size]
         self.done()
+
+    async def space(self, path: str) -> DiskSpace | None:
+        if self.platter.capacity_bytes is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        await self.take_time()
+        space = self.platter.space()
+        self.done()
+        return space
 
     async def write_file(self, path: str, data: bytes) -> None:
         await self.take_time(is_queued=True)

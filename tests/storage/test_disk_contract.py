@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from bookie.core.fullness import DiskSpace
 from bookie.storage import real_disk
 from bookie.storage.disk import Disk, FileMissing
 from bookie.storage.memory_disk import MemoryDisk
@@ -202,3 +203,22 @@ async def test_a_cancelled_write_is_finished_first(tmp_path: Path) -> None:
     assert data in (bytes(4096), bytes(buffer))
     disk.close(file)
     await disk.aclose()
+
+
+async def test_a_disk_says_how_much_room_there_is_or_that_nothing_bounds_it(
+    disk: Disk, tmp_path: Path
+) -> None:
+    space = await disk.space(str(tmp_path))
+    if isinstance(disk, MemoryDisk):
+        assert space is None
+        disk.capacity_bytes = 10_000
+        disk.close(await disk.create(str(tmp_path / "f"), 4096))
+        assert await disk.space(str(tmp_path)) == DiskSpace(10_000, 5904)
+        with pytest.raises(DiskFull):
+            await disk.create(str(tmp_path / "g"), 8192)
+    else:
+        found = os.statvfs(tmp_path)
+        assert space is not None
+        assert 0 <= space.free <= space.total <= found.f_blocks * found.f_frsize
+        with pytest.raises(StorageError):
+            await disk.space(str(tmp_path / "missing"))

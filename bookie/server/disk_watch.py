@@ -1,0 +1,112 @@
+"""A bookie's disk is watched, so that it is read-only before it is full.
+
+It looks at the space of every directory that the bookie writes to, every ``disk_watch_interval_s`` and
+whenever storage has taken or given back a file, since a quick writer fills a small disk between two looks at
+a clock. ``bookie.core.fullness`` says what that means, and what is done is:
+
+    short of space      a line in the log; collection and compaction are asked for
+    read-only           ordinary adds are refused, and the registration moves to the other list, in one step
+                        of the metadata store; new ledgers go elsewhere, writers leave
+    roomy again         both are undone, without anybody's help
+
+The first look comes before the registration: who starts on a full disk is never seen as writable. A disk that
+cannot be asked changes nothing, and says so once. A disk that has no bounds is not watched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import trio
+
+from bookie.core.fullness import DiskSpace, Fullness, FullnessPolicy
+from bookie.storage.disk import Disk
+from bookie.storage.engine import Engine
+from ledgerlog.errors import StorageError
+from ledgerlog.limits import MIB
+from ledgerlog.model.ids import BookieId
+
+logger = logging.getLogger(__name__)
+
+
+class DiskWatch:
+    """``look`` once, then ``run`` while the bookie serves."""
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        engine: Engine,
+        disk: Disk,
+        paths: Sequence[str],
+        *,
+        policy: FullnessPolicy,
+        interval_s: float,
+        set_read_only: Callable[[bool], None],
+    ) -> None:
+        self.fullness = Fullness.ROOMY
+        """As of the last look."""
+        self._bookie_id = bookie_id
+        self._engine = engine
+        self._disk = disk
+        self._paths = paths
+        self._policy = policy
+        self._interval_s = interval_s
+        self._set_read_only = set_read_only
+        self._is_troubled = False
+
+    async def look(self) -> bool:
+        """Look once, and do what follows from it; False where no disk has bounds that could be reached."""
+        spaces: dict[str, DiskSpace] = {}
+        try:
+            for path in self._paths:
+                space = await self._disk.space(path)
+                if space is not None:
+                    spaces[path] = space
+        except StorageError as trouble:
+            if not self._is_troubled:
+                logger.error("bookie=%s: how full its disk is cannot be told: %s", self._bookie_id, trouble)
+            self._is_troubled = True
+            return True
+        self._is_troubled = False
+        was, self.fullness = self.fullness, self._policy.judge(spaces.values(), was=self.fullness)
+        if self.fullness is not was:
+            self._tell(was, spaces)
+        if self.fullness is not Fullness.ROOMY:
+            self._engine.reclaimer.prompt()
+        is_read_only = self.fullness is Fullness.READ_ONLY
+        if is_read_only != (was is Fullness.READ_ONLY):
+            self._set_read_only(is_read_only)
+        return bool(spaces)
+
+    def _tell(self, was: Fullness, spaces: dict[str, DiskSpace]) -> None:
+        if self.fullness is Fullness.READ_ONLY:
+            what = "its disk is nearly full: read-only from now on, until space was freed"
+        elif was is Fullness.READ_ONLY:
+            what = "its disk has room: writable again"
+        elif self.fullness is Fullness.SHORT:
+            what = "its disk is short of space"
+        else:
+            what = "its disk is no longer short of space"
+        logger.log(
+            logging.WARNING if self.fullness > was else logging.INFO,
+            "bookie=%s: %s; %s",
+            self._bookie_id,
+            what,
+            "; ".join(
+                f"{path}: {space.free // MIB} of {space.total // MIB} MiB free, read-only below "
+                f"{self._policy.read_only_below(space.total) // MIB}, writable from "
+                f"{self._policy.writable_from(space.total) // MIB}"
+                for path, space in spaces.items()
+            ),
+        )
+
+    async def run(self) -> None:
+        """Look now and then, and whenever the use of the disk has changed, for ever. Where there is nothing
+        to watch it is over at once."""
+        while True:
+            changed = self._engine.files_changed
+            if not await self.look():
+                return
+            with trio.move_on_after(self._interval_s):
+                await changed.wait()

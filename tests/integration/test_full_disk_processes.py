@@ -1,0 +1,105 @@
+"""A real bookie on a real disk of 64 MB, filled by a writer: read-only before it is full, alive, recoverable,
+and writable again once ledgers were deleted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledgerlog.client.client import open_client
+from ledgerlog.errors import NotEnoughBookies
+from ledgerlog.limits import KIB, MIB
+from ledgerlog.meta.sqlite import open_sqlite_store
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.tcp import TcpNetwork
+
+pytestmark = pytest.mark.processes
+
+ALONE = Replication(1, 1, 1)
+ENTRY = bytes(64 * KIB)
+PATIENCE_S = 60.0
+CONFIG = f"""
+segment_bytes = {4 * MIB}
+frame_bytes_max = {MIB}
+log_bytes_max = {8 * MIB}
+disk_reserve_bytes = {16 * MIB}
+disk_watch_interval_s = 0.5
+collect_interval_s = 0.5
+compact_interval_s = 0.5
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs of 64 MB cannot be mounted here: {mounted.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.parametrize("options", [[], ["--no-journal-data"]], ids=["journal", "no-journal-data"])
+async def test_a_bookie_on_a_disk_of_64_mb_outlives_being_filled(
+    small_disk: Path, tmp_path: Path, options: list[str]
+) -> None:
+    metadata, config = tmp_path / "metadata.sqlite", tmp_path / "bookie.toml"
+    config.write_text(CONFIG)
+    command = [
+        *(sys.executable, "-m", "bookie", "run", str(small_disk / "b1"), "--id", "b1"),
+        *("--metadata", f"sqlite:{metadata}", "--config", str(config), *options),
+    ]
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=output)
+    try:
+        async with (
+            open_sqlite_store(str(metadata)) as store,
+            open_client(store, TcpNetwork(), append_deadline_s=5.0) as client,
+        ):
+            await client.bookies.wait_writable(1, timeout_s=PATIENCE_S)
+            writer = await client.ledgers.create(replication=ALONE)
+            with pytest.raises(NotEnoughBookies, match=r"READ_ONLY"):
+                await _append_for_ever(writer.append)
+            assert process.poll() is None, said.read_text()
+            space = os.statvfs(small_disk)
+            assert space.f_bavail * space.f_frsize > 0
+            assert client.bookies.is_read_only("b1")
+            async with open_client(store, TcpNetwork()) as another:
+                reader = await another.ledgers.open(writer.ledger_id, recover=True)
+                assert await reader.last_add_confirmed() >= writer.last_add_confirmed > 400
+                verified = await another.ledgers.verify(writer.ledger_id)
+                assert verified.under_replicated == []
+            await client.ledgers.delete(writer.ledger_id)
+            await client.bookies.wait_writable(1, timeout_s=PATIENCE_S)
+            async with open_client(store, TcpNetwork()) as another:
+                again = await another.ledgers.create(replication=ALONE)
+                for _ in range(100):
+                    await again.append(ENTRY)
+                await again.close()
+        assert process.poll() is None, said.read_text()
+        process.terminate()
+        with trio.fail_after(PATIENCE_S):
+            assert await process.wait() == 0, said.read_text()
+        assert "No space left" not in said.read_text()
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+async def _append_for_ever(append: Callable[[bytes], Awaitable[int]]) -> None:
+    while True:
+        await append(ENTRY)
