@@ -22,6 +22,7 @@ from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.cli.processes import Children, open_children
+from ledgerlog.cli.zookeeper import wait_serving
 from ledgerlog.cluster import Cluster
 from ledgerlog.election.election import Election
 from ledgerlog.model.quorum import Replication
@@ -408,8 +409,8 @@ async def test_zookeepers_leader_is_killed_during_a_repair(tmp_path: Path) -> No
         with trio.fail_after(90):
             while not await board.locks():  # noqa: ASYNC110 (a store)
                 await trio.sleep(0.1)
-        for name in sorted(local.zookeepers)[-1:]:  # The highest of equals was elected.
-            local.zookeepers[name].kill()
+        (leader,) = [name for name, server in local.servers.items() if await wait_serving(server) == "leader"]
+        local.zookeepers[leader].kill()
         await set_up(cluster, bytes_per_s=50_000_000)
         await wait_repaired(cluster, board, {dead})
         await verify_all(cluster)
