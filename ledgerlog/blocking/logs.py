@@ -288,6 +288,9 @@ class _Fetched:
         self.is_complete = False
         self.failure: LedgerLogError | None = None
         self.next_offset = 0
+        self.given: list[RecordBatch] = []
+        """What was handed over last, until it is known to have arrived."""
+        self.given_count = 0
         self.changed = trio.Event()
         self.taken = trio.Event()
 
@@ -305,8 +308,11 @@ class _Fetched:
         self.is_complete = True
         self.changed.set()
 
-    async def take(self, timeout_s: float | None = None) -> list[RecordBatch] | None:
-        """All that has come, at least one batch; none at the end, None once the time is up."""
+    async def take(self, received: int, timeout_s: float | None = None) -> list[RecordBatch] | None:
+        """All that has come, at least one batch; none at the end, None once the time is up. ``received`` is
+        how many such answers have arrived: one that was lost to an interruption is given again."""
+        if received < self.given_count:
+            return self.given
         with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
             while not self.batches and not self.is_complete:
                 self.changed = trio.Event()
@@ -316,6 +322,8 @@ class _Fetched:
             raise fresh(self.failure)
         if not taken and not self.is_complete:
             return None
+        self.given = taken
+        self.given_count += 1
         self.batches.clear()
         self.bytes = 0
         self.taken.set()
@@ -343,6 +351,7 @@ class LogReader:
         self._fetched = fetched
         self._held = held
         self._waiting: deque[RecordBatch] = deque()
+        self._received = 0
         self._records: Iterator[Record] = iter(())
         self._batch: RecordBatch | None = None
         self._next_offset = fetched.next_offset
@@ -387,6 +396,8 @@ class LogReader:
 
     def _take(self, timeout_s: float | None) -> RecordBatch | None:
         if not self._waiting:
-            taken = self._portal.run(lambda: self._fetched.take(timeout_s))
-            self._waiting.extend(taken or ())
+            taken = self._portal.run(lambda: self._fetched.take(self._received, timeout_s))
+            if taken is not None:
+                self._waiting.extend(taken)
+                self._received += 1
         return self._waiting.popleft() if self._waiting else None

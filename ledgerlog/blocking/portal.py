@@ -58,6 +58,25 @@ class _Outcome(Generic[T]):
         return self.value  # type: ignore[return-value]  # None is a T where there is no error.
 
 
+class _Outcomes(Generic[T]):
+    """Where one outcome is waited for.
+
+    It is told twice. An interruption may come when the waiting thread has taken the outcome and not looked at
+    it yet, and who goes on to wait for the end of what was interrupted has to find it all the same."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[_Outcome[T]] = queue.SimpleQueue()
+
+    def tell(self, outcome: _Outcome[T]) -> None:
+        self._queue.put(outcome)
+        self._queue.put(outcome)
+
+    def get(self) -> _Outcome[T]:
+        return self._queue.get()
+
+
 class _Call(Generic[T]):
     """One piece of work, on its way through the loop."""
 
@@ -66,7 +85,7 @@ class _Call(Generic[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self.work = work
         self.scope = trio.CancelScope()
-        self.outcomes: queue.SimpleQueue[_Outcome[T]] = queue.SimpleQueue()
+        self.outcomes = _Outcomes[T]()
 
     async def serve(self) -> None:
         """Do it; its outcome is told, whatever happens, and nothing comes out of here."""
@@ -81,7 +100,11 @@ class _Call(Generic[T]):
         except Exception as error:
             outcome = _Outcome(None, error)
         finally:
-            self.outcomes.put(outcome)
+            self.outcomes.tell(outcome)
+
+    def refuse(self) -> None:
+        """The loop has ended before this began."""
+        self.outcomes.tell(_Outcome(None, _closed()))
 
 
 class Held(Generic[T]):
@@ -90,7 +113,7 @@ class Held(Generic[T]):
     def __init__(self, portal: Portal, manager: AbstractAsyncContextManager[T]) -> None:
         self._portal = portal
         self._manager = manager
-        self._entered: queue.SimpleQueue[_Outcome[T]] = queue.SimpleQueue()
+        self._entered = _Outcomes[T]()
         self._left = trio.Event()
         self._scope = trio.CancelScope()
         self._is_failed = False
@@ -106,7 +129,7 @@ class Held(Generic[T]):
             with self._scope:
                 async with self._manager as value:
                     entered = True
-                    self._entered.put(_Outcome(value, None))
+                    self._entered.tell(_Outcome(value, None))
                     await self._left.wait()
                     if self._is_failed:
                         raise _BodyFailed
@@ -122,9 +145,16 @@ class Held(Generic[T]):
         finally:
             self._over = outcome
             if not entered:
-                self._entered.put(outcome if outcome.error else _Outcome(None, _not_entered()))
+                self._entered.tell(outcome if outcome.error else _Outcome(None, _not_entered()))
             self.done.set()
             self._portal.forget(self)
+
+    def refuse(self) -> None:
+        """The loop has ended before this was entered."""
+        self._over = _Outcome(None, _closed())
+        self._entered.tell(_Outcome(None, _closed()))
+        self.done.set()
+        self._portal.forget(self)
 
     def wait_entered(self) -> T:
         """What the context gives; what entering it raises."""
@@ -155,6 +185,10 @@ class Held(Generic[T]):
 
 class _BodyFailed(Exception):
     """Tells an async context that its body raised."""
+
+
+def _closed() -> BaseException:
+    return ConnectionClosed("the connection is closed")
 
 
 def _not_entered() -> BaseException:
@@ -219,7 +253,7 @@ class Portal:
         except trio.RunFinishedError:
             raise ConnectionClosed("the connection is closed") from None
 
-    def wait(self, outcomes: queue.SimpleQueue[_Outcome[T]], scope: trio.CancelScope) -> _Outcome[T]:
+    def wait(self, outcomes: _Outcomes[T], scope: trio.CancelScope) -> _Outcome[T]:
         """Wait for an outcome; if interrupted, cancel, wait for the end, and go on with the interruption."""
         try:
             return outcomes.get()
@@ -249,7 +283,11 @@ class Portal:
 
     def _start(self, served: _Call[T] | Held[T]) -> None:
         assert self._nursery is not None
-        self._nursery.start_soon(served.serve)
+        try:
+            self._nursery.start_soon(served.serve)
+        except RuntimeError:
+            # Closed to new arrivals: another thread has closed the connection in this very moment.
+            served.refuse()
 
     def close(self) -> None:
         """Leave what is still held, newest first, and end the thread. Idempotent; in a forked child nothing.

@@ -17,6 +17,7 @@ import trio
 
 import ledgerlog
 from ledgerlog import blocking
+from ledgerlog.blocking.portal import Portal, _Call, _Outcomes
 from ledgerlog.errors import (
     ConnectionClosed,
     InvalidArgument,
@@ -287,6 +288,49 @@ def test_ctrl_c_interrupts_a_wait_and_the_connection_goes_on(cluster: blocking.C
         with log.writer() as writer:
             writer.append(b"a")
         assert next(records).data == b"a", "nothing was lost by it"
+
+
+def test_ctrl_c_that_comes_with_the_outcome_is_not_waited_upon_and_loses_no_record(
+    cluster: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = cluster.create_log("orders")
+    with log.writer() as writer:
+        writer.append_many([b"%d" % number for number in range(100)])
+    get, interruptions = _Outcomes.get, [KeyboardInterrupt()]
+
+    def get_and_be_interrupted(outcomes: _Outcomes[object]) -> object:
+        outcome = get(outcomes)
+        if interruptions:
+            raise interruptions.pop()  # As a handler does that runs when the queue has given the item.
+        return outcome
+
+    with log.read() as records:
+        monkeypatch.setattr(_Outcomes, "get", get_and_be_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(records)
+        assert [record.offset for record in records] == list(range(100))
+
+
+def test_work_that_comes_when_the_loop_has_just_ended_is_refused() -> None:
+    portal = Portal()
+
+    async def work() -> int:
+        return 1
+
+    call = _Call(work)
+
+    class AtTheEnd(trio.abc.Instrument):
+        def task_exited(self, task: trio.lowlevel.Task) -> None:
+            if task.name.endswith("_main"):
+                portal.tell(lambda: portal._start(call))
+
+    async def watch() -> None:
+        trio.lowlevel.add_instrument(AtTheEnd())
+
+    portal.run(watch)
+    portal.close()
+    with pytest.raises(ConnectionClosed):
+        portal.wait(call.outcomes, call.scope).unwrap()
 
 
 def test_ctrl_c_in_the_body_leaves_the_ledger_to_the_next_leader(cluster: blocking.Cluster) -> None:
