@@ -12,6 +12,7 @@ is written here may never hold up an add.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -37,8 +38,8 @@ from bookie.core.entry_log import (
 from bookie.core.file_set import FileSet
 from bookie.core.merging import Merged, merge_frames
 from bookie.core.records import ADD, Run
-from bookie.storage.disk import Disk, File
-from ledgerlog.errors import StorageCorrupt, StorageError
+from bookie.storage.disk import Disk, File, FileMissing
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import KIB, MIB
 
 _NAME = re.compile(r"([0-9a-f]{16})\.entries\Z")
@@ -178,9 +179,10 @@ class EntryLogFiles:
                 await self.disk.rename(unfinished, self.path(number))
                 await self.disk.sync_directory(self.directory)
                 self._next += 1
-        except UnreadableSource:
-            # The disk is well, and the room is wanted.
-            await self.disk.unlink(unfinished)
+        except (UnreadableSource, DiskFull):
+            # The disk is well, and the room is wanted: a flush that found none is tried every second.
+            with contextlib.suppress(FileMissing):  # It may have its name.
+                await self.disk.unlink(unfinished)
             raise
         finally:
             self.disk.close(file)

@@ -16,6 +16,7 @@ from bookie.core.records import Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.disk import Disk, File
 from bookie.storage.recycling import SPARE, Recycler
+from ledgerlog.errors import DiskFull
 
 _NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
 _UNFINISHED = ".new"
@@ -87,9 +88,12 @@ class SegmentFiles:
             file = await self.disk.open(spare, for_writing=True)
         try:
             await self.disk.write_sync(file, 0, view[:SEGMENT_HEADER_BYTES])
+            await self.disk.rename(unfinished, path)
+        except DiskFull:
+            await self.disk.unlink(unfinished)  # It is made anew when there is room.
+            raise
         finally:
             self.disk.close(file)
-        await self.disk.rename(unfinished, path)
         await self.disk.sync_directory(self.directory)
         file = await self.disk.open(path, for_writing=True)
         return Segment(SegmentImage(number, nonce, view), file)

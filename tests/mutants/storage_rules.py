@@ -163,4 +163,21 @@ MUTANTS = (
         ":",
         f"{_MOVING}::test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_their_entries",
     ),
+    mutant(
+        "a_log_without_room_leaves_its_file",
+        "bounds",
+        "bookie/storage/entry_logs.py",
+        "except (UnreadableSource, DiskFull):",
+        "except UnreadableSource:",
+        f"{_MOVING}::test_a_log_for_which_the_room_ran_out_half_way_leaves_no_file",
+    ),
+    mutant(
+        "a_segment_without_room_leaves_its_file",
+        "bounds",
+        "bookie/storage/segments.py",
+        "            await self.disk.unlink(unfinished)  # It is made anew when there is room.\n",
+        "",
+        "tests/storage/test_storage_space.py::"
+        "test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_is_room",
+    ),
 )

@@ -29,6 +29,7 @@ from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.compaction import verify_frame
 from bookie.storage.directory import open_directory
+from bookie.storage.disk import File
 from bookie.storage.engine import Engine, open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
@@ -134,6 +135,22 @@ async def test_a_segment_stays_after_all_where_the_disk_has_no_room_for_a_log(
     assert names(disk, ".entries")
     for ledger in (1, 2, 3):
         assert await read_all(engine, ledger) == payloads(ledger, range(80))
+
+
+async def test_a_log_for_which_the_room_ran_out_half_way_leaves_no_file(
+    engine: Engine, disk: FullDisk
+) -> None:
+    """Some file systems find out only when they write, whatever was allocated."""
+
+    async def write_behind(file: File, offset: int, view: memoryview) -> None:
+        raise DiskFull(f"cannot write {file.path}: No space left on device")
+
+    disk.write_behind = write_behind  # type: ignore[method-assign]
+    await interleave(engine, 60)
+    assert engine.statistics()["checkpoints"] > 1
+    assert not names(disk, ".entries")
+    assert not names(disk, ".new")
+    assert await read_all(engine, 1) == payloads(1, range(120))
 
 
 async def test_reads_while_entries_move_miss_nothing_and_give_nothing_twice(engine: Engine) -> None:

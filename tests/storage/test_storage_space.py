@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from storing import KEY, SMALL, add_durably, opened, payloads, read_all, running
+import trio
+from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.storage.disk import File
 from bookie.storage.engine import open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.rebuild import rebuild_index
-from ledgerlog.errors import StorageCorrupt
+from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.wire.frame import Status
 
 
@@ -60,6 +62,42 @@ class ForgetfulDisk(MemoryDisk):
     async def truncate(self, path: str, size: int) -> None:
         if self.trims:
             await super().truncate(path, size)
+
+
+class LateDisk(MemoryDisk):
+    """Finds out only when it writes that it has no room, whatever was allocated."""
+
+    is_full = False
+    refused = 0
+
+    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
+        if self.is_full and file.path.endswith(".new"):
+            self.refused += 1
+            raise DiskFull(f"cannot write {file.path}: No space left on device")
+        await super().write_sync(file, offset, view)
+
+
+async def test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_is_room() -> None:
+    disk = LateDisk()
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()  # The next segment is ready.
+        disk.is_full = True
+        at = 0
+        while not isinstance(position := engine.add(*add_frame(1, [at])), Status):
+            await engine.wait_durable(position)
+            await engine.wait_room()
+            at += 1
+        assert position is Status.DISK_FULL
+        with trio.fail_after(10):
+            while disk.refused < 3:  # noqa: ASYNC110 (a task of the engine)
+                await trio.sleep(0.005)
+        assert not [path for path in disk.files if path.endswith(".new")]
+        disk.is_full = False
+        with trio.fail_after(10):
+            while engine.statistics()["is_disk_full"]:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+        await add_durably(engine, 1, [at])
+        assert await read_all(engine, 1) == payloads(1, range(at + 1))
 
 
 async def test_a_segment_that_a_crash_left_untrimmed_is_trimmed_at_the_next_start() -> None:
