@@ -7,7 +7,7 @@
 It may be alive, and is then read from and goes on serving what it has; or dead, and is then not waited for.
 A writer that chose it before it turned read-only may still make a ledger that names it, which is why the look
 is repeated. The request stays on the board for as long as the bookie is registered, since without it the
-bookie would take new ledgers again; the auditor takes it away afterwards. """
+bookie would take new ledgers again; the auditor takes it away afterwards."""
 
 from __future__ import annotations
 

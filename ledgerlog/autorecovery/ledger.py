@@ -3,7 +3,8 @@
     the metadata now            no such ledger: done
     who of the task is gone     a bookie that is registered again, and is not drained, is not
     fragments that name them    copy what they held to others and name these       ``core.repair``
-    the open last fragment      wait for its writer to replace them; then look again, recover, start over
+    the open last fragment      wait for its writer to replace them, if he can; then look again, recover,
+                                start over
     every other copy            bookies that live are asked what they have, and given what they lack
 
 and that again, on the metadata as it then is, until there is nothing to do. So whatever happens meanwhile (a
@@ -104,6 +105,7 @@ class LedgerRepair:
             waiting = [f for f in findings if f.work is Work.RECOVER and not gone.isdisjoint(f.lost)]
             if not waiting:
                 break
+            self._require_spare(metadata, barred={*gone, *draining, *task.damaged})
             wait_s = self._grace_left(metadata, grace_s)
             if wait_s > 0:
                 return Verdict(f"its writer may still replace {', '.join(waiting[0].lost)}", wait_s)
@@ -169,6 +171,17 @@ class LedgerRepair:
         raise failure
 
     # --- the open last fragment -----------------------------------------------------------------
+
+    def _require_spare(self, metadata: LedgerMetadata, barred: Collection[BookieId]) -> None:
+        """NotEnoughBookies where nobody could take a lost one's place. Its writer cannot replace it then, and
+        goes on with an ack quorum; to recover the ledger would stop him, for nothing, and keep him from
+        making the next one. His time begins when there is a spare."""
+        staying = [bookie for bookie in metadata.last_fragment.ensemble if bookie not in barred]
+        try:
+            self._choose(1, staying, barred)
+        except NotEnoughBookies:
+            self._seen.pop(metadata.ledger_id, None)
+            raise
 
     def _grace_left(self, metadata: LedgerMetadata, grace_s: float) -> float:
         """How long its writer still has to change the last ensemble; a change starts it anew."""

@@ -90,6 +90,14 @@ MUTANTS = (
         f"{_TEST}::test_rule_20_an_open_ledger_without_a_writer_is_recovered_after_the_grace_period",
     ),
     mutant(
+        "writer_is_stopped_though_nobody_could_take_the_lost_ones_place",
+        "rule 20",
+        f"{_ROOM}/ledger.py",
+        "            self._require_spare(metadata, barred={*gone, *draining, *task.damaged})\n",
+        "",
+        f"{_TEST}::test_rule_20_without_a_spare_a_live_writer_is_not_stopped",
+    ),
+    mutant(
         "open_ledger_is_recovered_without_a_second_look",
         "rule 20",
         f"{_ROOM}/ledger.py",

@@ -137,6 +137,27 @@ async def test_rule_20_the_last_fragment_of_a_live_writer_is_left_to_him(clock: 
         assert await client.contents(writer.ledger_id) == [payload(n) for n in range(40)]
 
 
+async def test_rule_20_without_a_spare_a_live_writer_is_not_stopped(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(payload(0))
+        await cluster.bookies["b1"].kill(session_s=0)
+        for n in range(1, 100):
+            assert await writer.append(payload(n)) == n
+            await trio.sleep(3)
+        found = await board.task(writer.ledger_id)
+        assert found is not None
+        assert "NotEnoughBookies" in (found[0].trouble or "")
+        await cluster.add_bookie()
+        await trio.sleep(30)
+        await writer.append(payload(100))
+        await repaired(client, board, writer.ledger_id, {"b1"})
+        assert await writer.close() == 100
+        await assert_whole(client, writer.ledger_id, 101)
+
+
 async def test_rule_20_an_open_ledger_without_a_writer_is_recovered_after_the_grace_period(
     clock: MockClock,
 ) -> None:
