@@ -29,7 +29,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -92,6 +92,8 @@ class LocalCluster:
     """The bookies' configuration file, where they have one."""
     auto_recovery: bool = False
     """Whether every bookie runs auto-recovery, too."""
+    options_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
+    """More options of ``bookie run`` for a bookie, asked for at each start; the last of a kind counts."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
     """The process of each bookie that was started last."""
     zookeepers: dict[str, Child] = attrs.field(factory=dict)
@@ -120,21 +122,24 @@ class LocalCluster:
             command += ["--config", str(self.config)]
         if self.auto_recovery:
             command += ["--auto-recovery"]
+        command += self.options_of(bookie_id)
         child = await self.children.start(bookie_id, command, log_path=self.log_path(bookie_id))
         self.bookies[bookie_id] = child
         return child
 
-    async def start_serving(self, bookie_id: BookieId) -> Child:
-        """Start its process, as often as it takes, until it serves. ChildFailed after START_ATTEMPTS."""
+    async def start_serving(self, bookie_id: BookieId, *, attempts: int | None = None) -> Child:
+        """Start its process, as often as it takes, until it serves. ChildFailed after so many starts, by
+        default START_ATTEMPTS."""
+        attempts = START_ATTEMPTS if attempts is None else attempts
         delay_s = _DELAY_MIN_S
-        for attempt in range(1, START_ATTEMPTS + 1):
+        for attempt in range(1, attempts + 1):
             child = await self.start_bookie(bookie_id)
             if await self._serves(child):
                 return child
-            if attempt < START_ATTEMPTS:
+            if attempt < attempts:
                 await trio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _DELAY_MAX_S)
-        raise ChildFailed(f"{child.how_it_ended()}; given up after {START_ATTEMPTS} starts")
+        raise ChildFailed(f"{child.how_it_ended()}; given up after {attempts} starts")
 
     async def start_zookeeper(self, name: str) -> Child:
         """Start the process of a ZooKeeper server once; it does not serve yet."""
@@ -219,6 +224,7 @@ async def local_cluster(
     zookeepers: int = 0,
     grace_s: float = GRACE_S,
     auto_recovery: bool = False,
+    options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
 ) -> AsyncIterator[LocalCluster]:
     """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
 
@@ -246,6 +252,7 @@ async def local_cluster(
             uri = f"zk://{hosts_of(servers)}" if servers else _sqlite_uri(path)
             async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
                 local = LocalCluster(path, uri, cluster, children, server_children, config, auto_recovery)
+                local.options_of = options_of
                 local.zookeepers, local.servers = running, {server.name: server for server in servers}
                 async with trio.open_nursery() as nursery:
                     for number in range(1, bookies + 1):

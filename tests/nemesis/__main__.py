@@ -1,0 +1,53 @@
+"""``python -m tests.nemesis``: faults on a cluster of real processes for as long as one likes.
+
+    python -m tests.nemesis [--minutes N] [--seed S] [--pace SECONDS] [--auto-recovery] [--keep DIRECTORY]
+
+Prints the report as JSON. A run that fails says why, and keeps its directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from tests.nemesis.driver import run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.nemesis")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of trouble (default: 60)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pace", type=float, default=2.0, help="seconds between faults (default: 2)")
+    parser.add_argument("--auto-recovery", action="store_true", help="let every bookie repair, too")
+    parser.add_argument("--keep", type=Path, help="a new directory to work in, which stays")
+    options = parser.parse_args()
+    path = options.keep or Path(tempfile.mkdtemp(prefix="ledgerlog-nemesis-"))
+    try:
+        report = trio.run(
+            partial(
+                run,
+                path,
+                seed=options.seed,
+                trouble_s=60 * options.minutes,
+                pace_s=options.pace,
+                auto_recovery=options.auto_recovery,
+            )
+        )
+    except BaseException:
+        print(f"seed {options.seed} failed; see {path}", file=sys.stderr)
+        raise
+    print(json.dumps(report.as_dict(), indent=2))
+    if options.keep is None:
+        shutil.rmtree(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,472 @@
+"""Faults on a cluster of real processes, drawn from a seed, and what must be true afterwards.
+
+The system under test is what runs in production: ``bookie run`` processes with real files, writers with real
+clients over TCP, metadata in SQLite. ``run`` starts it, has writers contend for one log, does its worst for
+so many seconds, heals everything, and judges.
+
+    kill             SIGKILL for a bookie; it comes back after a while
+    kill many        the same for several at once, all of them perhaps: nothing can be written meanwhile
+    kill writer      SIGKILL for a writer; another one comes in its place
+    stop, stop writer   SIGSTOP, and SIGCONT after a while: a leader that wakes up has been replaced
+    partition        between a writer and some bookies; now and then one way only
+    cut off          a bookie from everybody
+    slow             a link takes its time
+    reset, half reset, half close   connections break (``proxies``)
+    rot              a bookie is killed, some of its files are damaged (``damage``), and it is started again
+
+**The budget.** Only one bookie of a run has a rotten disk, so that every acknowledged entry keeps an intact
+copy at an ack quorum of two. It must refuse to start, or start and tell of the damage when asked for what it
+holds; where it refuses its directory is emptied and taken into service again (``--fix-cookie``), and the
+bookie copies what it lost. Any other bookie that does not come to serve, or ends by itself, is a violation.
+SIGKILL spares the page cache, so any number of bookies may be killed. One at a time is stopped, cut off,
+killed alone or rotten, so that the log goes on being written: a run in which nothing is acknowledged shows
+nothing.
+
+**The seed** decides when which kind of fault comes, whom it meets among those that can be met, and for how
+long. It does not decide how processes are scheduled: the same seed is the same pressure, not the same run.
+
+**Stopping** avoids the moment in which a process holds the lock of the metadata file (``stop_without_lock``),
+which would stop everybody and is a property of that file alone.
+
+**Unavailability** is the longest time in which no writer was told anything, with the faults that were under
+way; it includes what is beyond every promise, such as all bookies being down.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from random import Random
+from shutil import rmtree
+from typing import Any
+
+import attrs
+import trio
+
+from ledgerlog.cli.demo_driver import stop_without_lock
+from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
+from ledgerlog.cli.processes import Child, ChildFailed
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.log.log import Log
+from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import Record
+from ledgerlog.testing.invariants import Violation
+from tests.nemesis.damage import damage_files
+from tests.nemesis.proxies import Link, Proxies, open_proxies
+from tests.nemesis.workload import LOG, NS, Writers, now_ns
+
+__all__ = ["KINDS", "Report", "run"]
+
+KINDS: dict[str, float] = {
+    "kill": 6,
+    "kill many": 1,
+    "kill writer": 4,
+    "stop": 2,
+    "stop writer": 3,
+    "partition": 4,
+    "cut off": 1.5,
+    "slow": 2,
+    "reset": 1.5,
+    "half reset": 1,
+    "half close": 1,
+    "rot": 1,
+}
+"""How often each comes, relative to the others."""
+
+REPLICATION = Replication(3, 3, 2)
+BOOKIES = 4
+WRITERS = 3
+HEALED_S = 90.0
+"""How long it may take after the last fault until somebody is acknowledged again, and then until everything
+can be read, on a machine that has much else to do."""
+
+SMALL_FILES = "segment_bytes = 1048576\narenas = 2\nframe_bytes_max = 716800\ndisk_reserve_bytes = 67108864\n"
+"""Journals that go on to the next file every few seconds."""
+
+
+@attrs.frozen
+class Report:
+    """What was done, and what came of it."""
+
+    seed: int
+    trouble_s: float
+    faults: dict[str, int]
+    kills: int
+    partitions: int
+    counts: dict[str, int]
+    acked: int
+    """Records that were acknowledged."""
+    records: int
+    """Records in the log in the end."""
+    takeovers: int
+    ledgers: int
+    longest_gap_s: float
+    """Without any acknowledgement."""
+    longest_gap_during: list[str]
+    """The faults that were under way in that time."""
+    first_ack_after_heal_s: float
+    damaged_copies: int
+    """Found damaged when every copy was read in the end, all on the bookie whose disk is rotten."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+
+@attrs.define(eq=False)
+class _Happened:
+    number: int
+    kind: str
+    began_ns: int
+    to_whom: str = "nobody"
+    ended_ns: int | None = None
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.kind}: {self.to_whom}"
+
+
+class Nemesis:
+    """Carries the faults of a seed out, on a cluster whose bookies are behind proxies."""
+
+    def __init__(
+        self,
+        local: LocalCluster,
+        proxies: Proxies,
+        writers: Writers,
+        seed: int,
+        pace_s: float,
+        fixed: set[str],
+    ) -> None:
+        self.happened: list[_Happened] = []
+        self.counts: Counter[str] = Counter()
+        self.rotten = Random(f"rotten/{seed}").choice(local.bookie_ids)
+        self._local = local
+        self._proxies = proxies
+        self._writers = writers
+        self._seed = seed
+        self._pace_s = pace_s
+        self._fixed = fixed
+        self._out: dict[str, None] = {}
+        self._is_rotten = False
+
+    async def make_trouble(self, seconds: float) -> None:
+        """For so long; what is broken then stays so until ``heal``."""
+        plan = Random(f"plan/{self._seed}")
+        number = 0
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await trio.sleep(plan.expovariate(1 / self._pace_s))
+                    (kind,) = plan.choices(list(KINDS), list(KINDS.values()))
+                    await self._restart_what_ended()
+                    nursery.start_soon(self._inject, number, kind)
+                    number += 1
+
+    async def heal(self) -> None:
+        """Everything is good again, and every bookie serves."""
+        self._proxies.heal()
+        for child in (*self._local.bookies.values(), *self._writers.running.values()):
+            child.send_signal(signal.SIGCONT)
+        self._out.clear()
+        async with trio.open_nursery() as nursery:
+            for bookie in self._local.bookie_ids:
+                child = self._local.bookies[bookie]
+                if child.exit_status == -signal.SIGKILL or not child.is_running:
+                    nursery.start_soon(self._start, bookie)
+
+    # --- one fault ----------------------------------------------------------------------------
+
+    async def _inject(self, number: int, kind: str) -> None:
+        dice = Random(f"{self._seed}/{number}")
+        fault = _Happened(number, kind, now_ns())
+        try:
+            came_to_pass = await self._do(fault, dice)
+        finally:
+            fault.ended_ns = now_ns()
+        if not came_to_pass:
+            self.counts[f"nobody was there for: {kind}"] += 1
+
+    async def _do(self, fault: _Happened, dice: Random) -> bool:
+        free = [bookie for bookie in self._local.bookie_ids if bookie not in self._out]
+        one = [] if self._out else free
+        writers = [name for name, child in self._writers.running.items() if child.is_running]
+        match fault.kind:
+            case "kill" if one:
+                await self._kill(fault, dice, [dice.choice(one)])
+            case "kill many" if len(one) > 1:
+                await self._kill(fault, dice, dice.sample(one, dice.randrange(2, len(one) + 1)))
+            case "rot" if self.rotten in one:
+                return await self._rot(fault, dice)
+            case "stop" if one:
+                bookie = dice.choice(one)
+                self._begin(fault, bookie)
+                with self._is_out(bookie):
+                    await self._stop(self._local.bookies[bookie], dice)
+            case "cut off" if one:
+                bookie = dice.choice(one)
+                self._begin(fault, bookie)
+                with self._is_out(bookie):
+                    await self._partition(list(self._proxies.of(bookie=bookie)), dice)
+            case "kill writer" if writers:
+                name = dice.choice(writers)
+                self._begin(fault, name)
+                self._writers.running[name].kill()
+            case "stop writer" if writers:
+                name = dice.choice(writers)
+                self._begin(fault, name)
+                await self._stop(self._writers.running[name], dice)
+            case "partition" if writers:
+                name = dice.choice(writers)
+                bookies = dice.sample(
+                    self._local.bookie_ids, dice.choice((1, 1, 2, len(self._local.bookies)))
+                )
+                self._begin(fault, name, *bookies)
+                links = [link for bookie in bookies for link in self._proxies.of(client=name, bookie=bookie)]
+                await self._partition(links, dice)
+            case "slow" | "reset" | "half reset" | "half close":
+                link = dice.choice(list(self._proxies.links.values()))
+                self._begin(fault, link.client, link.bookie)
+                match fault.kind:
+                    case "slow":
+                        link.delay(dice.choice((0.02, 0.1, 0.5)))
+                        await trio.sleep(dice.uniform(1, 6))
+                        link.delay(0.0)
+                    case "half close":
+                        self.counts["connections broken"] += link.half_close()
+                    case kind:
+                        self.counts["connections broken"] += link.reset(half=kind == "half reset")
+            case _:
+                return False
+        return True
+
+    def _begin(self, fault: _Happened, *whom: str) -> None:
+        fault.to_whom = " ".join(whom)
+        self.happened.append(fault)
+
+    @contextmanager
+    def _is_out(self, *bookies: str) -> Iterator[None]:
+        self._out.update(dict.fromkeys(bookies))
+        try:
+            yield
+        finally:
+            for bookie in bookies:
+                self._out.pop(bookie, None)
+
+    async def _kill(self, fault: _Happened, dice: Random, bookies: Sequence[str]) -> None:
+        self._begin(fault, *bookies)
+        with self._is_out(*bookies):
+            for bookie in bookies:
+                await self._kill_one(bookie)
+            await trio.sleep(min(dice.expovariate(1), 5.0))
+            async with trio.open_nursery() as nursery:
+                for bookie in bookies:
+                    nursery.start_soon(self._start, bookie)
+
+    async def _kill_one(self, bookie: str) -> None:
+        child = self._local.bookies[bookie]
+        child.kill()
+        self.counts["kills of bookies"] += 1
+        if await child.wait() != -signal.SIGKILL:
+            raise Violation(f"a bookie ended before it was killed: {child.how_it_ended()}")
+
+    async def _stop(self, child: Child, dice: Random) -> None:
+        await stop_without_lock(child, self._local.cluster.store)
+        try:
+            # Longer than a session lives, now and then.
+            await trio.sleep(dice.choice((0.3, 2.0, 4.0, 9.0)) * dice.uniform(0.5, 1))
+        finally:
+            child.send_signal(signal.SIGCONT)
+
+    async def _partition(self, links: list[Link], dice: Random) -> None:
+        way = dice.choice(("both", "both", "to_bookie", "to_client"))
+        self.counts["partitions"] += 1
+        self.counts["partitions one way"] += way != "both"
+        for link in links:
+            link.cut(to_bookie=way != "to_client", to_client=way != "to_bookie")
+        try:
+            await trio.sleep(min(dice.expovariate(1 / 4), 15.0))
+        finally:
+            for link in links:
+                link.heal()
+
+    # --- disks --------------------------------------------------------------------------------
+
+    async def _rot(self, fault: _Happened, dice: Random) -> bool:
+        bookie = self.rotten
+        with self._is_out(bookie):
+            await self._kill_one(bookie)
+            done = damage_files(
+                self._local.data_path(bookie), dice, flips=dice.choice((1, 3, 10)), cut=dice.random() < 0.4
+            )
+            if done:
+                self._is_rotten = True
+                self._begin(fault, bookie, *map(str, done))
+                self.counts["files cut"] += "cut" in done[0].what
+                self.counts["bits flipped"] += sum("bit" in damage.what for damage in done)
+            await self._start(bookie)
+        return bool(done)
+
+    async def _start(self, bookie: str) -> None:
+        """Until it serves; with an empty directory if it refuses a rotten disk."""
+        if bookie != self.rotten or not self._is_rotten:
+            await self._local.start_serving(bookie)
+            return
+        try:
+            await self._local.start_serving(bookie, attempts=1)
+            self.counts["starts on a damaged disk"] += 1
+        except ChildFailed as failure:
+            await self._replace_disk(bookie, str(failure))
+
+    async def _replace_disk(self, bookie: str, why: str) -> None:
+        if "StorageCorrupt" not in why:
+            raise Violation(f"a bookie with a damaged disk does not say what is wrong: {why}")
+        self.counts["refused a damaged disk"] += 1
+        for place in self._local.data_path(bookie).iterdir():
+            if place.is_dir():
+                rmtree(place)
+            else:
+                place.unlink()
+        self._fixed.add(bookie)
+        self._is_rotten = False
+        await self._local.start_serving(bookie)
+
+    async def _restart_what_ended(self) -> None:
+        """Nobody may end by itself, but for who finds damage on a rotten disk."""
+        for bookie in self._local.bookie_ids:
+            child = self._local.bookies[bookie]
+            if bookie in self._out or child.is_running:
+                continue
+            if bookie != self.rotten or not self._is_rotten:
+                raise Violation(f"a bookie ended that nobody had killed: {child.how_it_ended()}")
+            with self._is_out(bookie):
+                await self._replace_disk(bookie, child.how_it_ended())
+
+
+# --- a run ------------------------------------------------------------------------------------------
+
+
+async def run(
+    path: Path,
+    *,
+    seed: int,
+    trouble_s: float,
+    pace_s: float = 2.0,
+    think_s: float = 0.1,
+    term_s: float = 4.0,
+    auto_recovery: bool = False,
+) -> Report:
+    """Trouble for so many seconds in a new cluster below ``path``, a fault every ``pace_s`` on average;
+    Violation, or what else went wrong, if anything did."""
+    bookies = [f"bookie-{number}" for number in range(1, BOOKIES + 1)]
+    names = [f"writer-{number}" for number in range(1, WRITERS + 1)]
+    fixed: set[str] = set()
+    config = _write_config(path)
+    async with open_proxies(bookies, names) as proxies:
+
+        def options_of(bookie: str) -> list[str]:
+            given = ["--listen", proxies.listen_address(bookie), "--advertise", proxies.advertised(bookie)]
+            return [*given, "--fix-cookie"] if bookie in fixed else given
+
+        async with local_cluster(
+            path,
+            bookies=BOOKIES,
+            config=config,
+            grace_s=2.0,
+            auto_recovery=auto_recovery,
+            options_of=options_of,
+        ) as local:
+            log = await local.cluster.create_log(
+                LOG, replication=REPLICATION, roll=RollPolicy(max_records=2000, max_age_s=20.0)
+            )
+            writers = Writers(local, proxies, seed, think_s, term_s)
+            nemesis = Nemesis(local, proxies, writers, seed, pace_s, fixed)
+            async with _writing(writers, names):
+                with trio.fail_after(HEALED_S):
+                    await writers.wait_acked()
+                began = now_ns()
+                await nemesis.make_trouble(trouble_s)
+                await nemesis.heal()
+                healed = now_ns()
+                with trio.fail_after(HEALED_S):
+                    await writers.wait_acked()
+                first_s = (now_ns() - healed) / NS
+            gap_s, gap_began = writers.longest_gap(began, healed)
+            final = await _judge(writers, log)
+            damaged = await _verify(local, final, nemesis.rotten)
+    counts = nemesis.counts + writers.counts
+    return Report(
+        seed=seed,
+        trouble_s=round((healed - began) / NS, 1),
+        faults=dict(Counter(fault.kind for fault in nemesis.happened)),
+        kills=counts["kills of bookies"] + sum(fault.kind == "kill writer" for fault in nemesis.happened),
+        partitions=counts["partitions"],
+        counts=dict(counts),
+        acked=writers.history.acked,
+        records=len(final),
+        takeovers=len(writers.history.begun),
+        ledgers=len({record.position.ledger_id for record in final}),
+        longest_gap_s=round(gap_s, 2),
+        longest_gap_during=[
+            str(fault)
+            for fault in nemesis.happened
+            if fault.began_ns < gap_began + gap_s * NS and (fault.ended_ns or healed) > gap_began
+        ],
+        first_ack_after_heal_s=round(first_s, 2),
+        damaged_copies=damaged,
+    )
+
+
+def _write_config(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    config = path / "bookies.toml"
+    config.write_text(SMALL_FILES, encoding="utf-8")
+    return config
+
+
+@asynccontextmanager
+async def _writing(writers: Writers, names: list[str]) -> AsyncIterator[None]:
+    """Writers for the body; they are killed after it, and what they had said by then has been heard."""
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(writers.keep, name)
+        yield
+        writers.end()
+
+
+async def _judge(writers: Writers, log: Log) -> list[Record]:
+    """The outside checks; the log."""
+    with trio.fail_after(HEALED_S):
+        while True:
+            try:
+                await writers.append_the_last(log)
+                break
+            except LedgerLogError:
+                await trio.sleep(0.2)  # Connections that broke are being made anew.
+    # How much there is depends on how long it was written.
+    with trio.fail_after(HEALED_S + writers.history.acked / 1000):
+        final, again = await _read_all(log), await _read_all(log)
+    writers.judge_all(final, again)
+    return final
+
+
+async def _read_all(log: Log) -> list[Record]:
+    async with log.read() as records:
+        return [record async for record in records]
+
+
+async def _verify(local: LocalCluster, final: list[Record], rotten: str) -> int:
+    """Read every copy of every entry: how many are damaged. Violation if an entry has no copy, or if one is
+    damaged where nobody damaged anything."""
+    damaged = 0
+    for ledger_id in sorted({record.position.ledger_id for record in final}):
+        seen = await local.cluster.ledgers.verify(ledger_id)
+        if seen.unreadable:
+            raise Violation(f"ledger {ledger_id}: no intact copy of entries {seen.unreadable[:5]}")
+        strange = [(entry, bookie) for entry, bookie in seen.damaged if bookie != rotten]
+        if strange:
+            raise Violation(f"ledger {ledger_id}: copies are damaged that nobody damaged: {strange[:5]}")
+        damaged += len(seen.damaged)
+    return damaged
