@@ -34,6 +34,7 @@ Memory and disk use are stated in ``bookie.storage.config``.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -44,7 +45,7 @@ from typing import Any
 import attrs
 import trio
 
-from bookie.core.block import NONCE_BYTES
+from bookie.core.block import NONCE_BYTES, PAGE_BYTES
 from bookie.core.boot import Mark
 from bookie.core.journal import GroupCommit
 from bookie.core.ledger import LedgerState
@@ -77,12 +78,17 @@ from bookie.storage.segments import Segment, SegmentFiles
 from bookie.storage.settling import remove_replaced, take_over_logs
 from bookie.storage.write_cache import CachedArena, WriteCache
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
-from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
+from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, KIB, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.entries import Entries, compact_ids, encode_add
 from ledgerlog.wire.frame import RECOVERY, SPARSE, Frame, Header, Status
 
 __all__ = ["Engine", "FenceResult", "ListResult", "ReadResult", "open_engine"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_SEGMENT_BYTES_MIN = 128 * KIB
+"""On a full disk. It has room for some thirty syncs of fences and small recovery adds."""
 
 _SPARSE_SLACK = 2 * (WRITER_WINDOW_ENTRIES + FRAME_ENTRIES_MAX)
 
@@ -654,7 +660,7 @@ async def open_engine(
         replaced = await take_over_logs(logs, catalogue)
         replayed = await replay(directory, files, catalogue, replaced)
         arenas = Arenas(disk, count=config.arenas, size=config.segment_bytes)
-        active = await _next_segment(files, arenas, replayed, new_nonce)
+        active = await _next_segment(files, arenas, replayed, new_nonce, config.segment_bytes)
         try:
             commit = GroupCommit(
                 durable=replayed.end.sequence, image=active.image, group_bytes_max=config.group_bytes_max
@@ -775,17 +781,27 @@ async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
 
 
 async def _next_segment(
-    files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes]
+    files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes], size: int
 ) -> Segment:
-    """The segment to go on in: one that was prepared and never written to, or a new one."""
+    """The segment to go on in: one that was prepared and never written to, or a new one of ``size`` bytes. On
+    a full disk a smaller one has to do: who cannot start can neither be read nor give space back."""
     number = replayed.next_segment
-    if not replayed.pristine:
-        return await files.create(number, await arenas.take(), new_nonce())
-    header, *more = replayed.pristine
-    assert header.number == number
-    for surplus in more:
-        await files.remove(surplus.number)
-    return await files.reopen(header, await arenas.take(header.size))
+    if replayed.pristine:
+        header, *more = replayed.pristine
+        assert header.number == number
+        for surplus in more:
+            await files.remove(surplus.number)
+        return await files.reopen(header, await arenas.take(header.size))
+    while True:
+        view = await arenas.take(size)
+        try:
+            return await files.create(number, view, new_nonce())
+        except DiskFull as full:
+            arenas.give_back(view)
+            if size <= _FIRST_SEGMENT_BYTES_MIN:
+                raise
+            size = max(_FIRST_SEGMENT_BYTES_MIN, size // 8 // PAGE_BYTES * PAGE_BYTES)
+            logger.warning("going on in a segment of %d bytes: %s", size, full)
 
 
 @asynccontextmanager

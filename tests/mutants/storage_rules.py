@@ -180,4 +180,13 @@ MUTANTS = (
         "tests/storage/test_storage_space.py::"
         "test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_is_room",
     ),
+    mutant(
+        "a_full_disk_keeps_a_bookie_from_starting",
+        "bounds",
+        _ENGINE,
+        "            if size <= _FIRST_SEGMENT_BYTES_MIN:\n",
+        "            if size:\n",
+        "tests/storage/test_storage_space.py::"
+        "test_a_bookie_whose_disk_is_full_starts_and_can_be_read_and_fenced",
+    ),
 )

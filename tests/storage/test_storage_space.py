@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read_all, running
+from attrs import evolve
+from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.disk import File
@@ -15,6 +16,7 @@ from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, StorageCorrupt
+from ledgerlog.limits import KIB, MIB
 from ledgerlog.wire.frame import Status
 
 
@@ -152,3 +154,34 @@ async def test_real_files_are_trimmed_and_read_back(tmp_path: Path) -> None:
     assert first.stat().st_size < SMALL.segment_bytes // 2
     async with running(str(tmp_path / "b")) as engine:
         assert await read_all(engine, 1) == payloads(1, range(10))
+
+
+async def test_a_bookie_whose_disk_is_full_starts_and_can_be_read_and_fenced() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    large = evolve(SMALL, segment_bytes=MIB, small_run_bytes=0)
+    at = 0
+    async with running("b", large, disk=disk, indexes=indexes) as engine:
+        await wait_all_tasks_blocked()
+        disk.capacity_bytes = sum(map(len, disk.files.values())) + 200 * KIB
+        while not isinstance(position := engine.add(*add_frame(1, [at], [bytes(9000)])), Status):
+            await engine.wait_durable(position)
+            await engine.wait_room()
+            at += 1
+        assert position is Status.DISK_FULL
+        # As somebody else may, whose files are on the same disk.
+        disk.capacity_bytes = 0
+    disk.capacity_bytes = sum(map(len, disk.files.values())) + 200 * KIB
+    async with running("b", large, disk=disk, indexes=indexes) as engine:
+        found = await read(engine, 1, bytes_max=10**9)
+        assert list(found.entries.ids) == list(range(at))
+        assert (await engine.fence(1, KEY)).status is Status.OK
+        await wait_all_tasks_blocked()
+        assert engine.add(*add_frame(2, [0])) is Status.DISK_FULL
+        disk.capacity_bytes = None
+        with trio.fail_after(10):
+            while engine.statistics()["is_disk_full"]:  # noqa: ASYNC110 (a task of the engine)
+                await trio.sleep(0.005)
+        await add_durably(engine, 2, [0])
+    async with running("b", large, disk=disk, indexes=indexes) as engine:
+        assert engine.add(*add_frame(1, [at])) is Status.FENCED
+        assert await read_all(engine, 2) == payloads(2, [0])
