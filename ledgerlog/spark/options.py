@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Literal
@@ -24,8 +24,16 @@ from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.model.cursor import check_cursor_name
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.record import milliseconds
+from ledgerlog.model.splice import check_splicer
 
-__all__ = ["PARTITION_BYTES", "Bound", "ReadOptions", "parse_read_options"]
+__all__ = [
+    "PARTITION_BYTES",
+    "Bound",
+    "ReadOptions",
+    "WriteOptions",
+    "parse_read_options",
+    "parse_write_options",
+]
 
 PARTITION_BYTES = 64 * MIB
 
@@ -50,6 +58,11 @@ _EVERYWHERE = (
 )
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "cursorName")
+
+_WRITE = ("uri", "path", "log", "producerId")
+_WRITE_BATCH = ("batchSeq",)
+_WRITE_STREAM = ("failOnDataLoss", "checkpointLocation")
+"""The last is Spark's own, which hands it over with ours."""
 
 _KAFKA_BOUNDS: dict[int, Literal["earliest", "latest"]] = {-2: EARLIEST, -1: LATEST}
 
@@ -93,7 +106,10 @@ class ReadOptions:
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """The options of a read. InvalidArgument names the option that is wrong."""
-    given = _known(options, is_stream=is_stream)
+    if is_stream:
+        given = _known(options, (*_EVERYWHERE, *_STREAM_ONLY), _BATCH_ONLY, "a batch (spark.read)")
+    else:
+        given = _known(options, (*_EVERYWHERE, *_BATCH_ONLY), _STREAM_ONLY, "a stream (spark.readStream)")
     logs, pattern = _which_logs(given)
     starting = _bounds(given, "startingOffsets", LATEST if is_stream else EARLIEST)
     starting_ms = _moment(given, "startingTimestamp")
@@ -132,16 +148,54 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
     )
 
 
-def _known(options: Mapping[str, str], *, is_stream: bool) -> dict[str, str]:
-    allowed = (*_EVERYWHERE, *(_STREAM_ONLY if is_stream else _BATCH_ONLY))
+@attrs.frozen(kw_only=True)
+class WriteOptions:
+    """Where to write, and as whom."""
+
+    uri: str
+    log: str
+    producer_id: str | None
+    batch_seq: int | None
+    fail_on_data_loss: bool
+    """Whether batches that the log lacks are an error."""
+
+
+def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    """The options of a write. InvalidArgument names the option that is wrong."""
+    if is_stream:
+        given = _known(options, (*_WRITE, *_WRITE_STREAM), _WRITE_BATCH, "a batch (df.write)")
+    else:
+        given = _known(options, (*_WRITE, *_WRITE_BATCH), _WRITE_STREAM, "a stream (df.writeStream)")
+    said = [name for name in ("path", "log") if name in given]
+    if len(said) != 1:
+        raise InvalidArgument("which log to write is said by exactly one of the path and the option log")
+    producer = given.get("producerId")
+    sequence = given.get("batchSeq")
+    if sequence is not None and not sequence.isdigit():
+        raise InvalidArgument(f"batchSeq is a number from 0 on, not {sequence!r}")
+    if not is_stream and (producer is None) != (sequence is None):
+        raise InvalidArgument(
+            "producerId and batchSeq go together: they make a job that is run again count once"
+        )
+    return WriteOptions(
+        uri=_uri(given),
+        log=check_log_name(given[said[0]]),
+        producer_id=None if producer is None else check_splicer(producer),
+        batch_seq=None if sequence is None else int(sequence),
+        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+    )
+
+
+def _known(
+    options: Mapping[str, str], allowed: Sequence[str], others: Sequence[str], whose: str
+) -> dict[str, str]:
     spelling = {name.lower(): name for name in allowed}
-    elsewhere = {name.lower(): name for name in (_BATCH_ONLY if is_stream else _STREAM_ONLY)}
+    elsewhere = {name.lower(): name for name in others}
     given = {}
     for key, value in options.items():
         name = spelling.get(key.lower())
         if name is None and key.lower() in elsewhere:
-            other = "a batch (spark.read)" if is_stream else "a stream (spark.readStream)"
-            raise InvalidArgument(f"the option {elsewhere[key.lower()]} is for {other} only")
+            raise InvalidArgument(f"the option {elsewhere[key.lower()]} is for {whose} only")
         if name is None:
             near = get_close_matches(key.lower(), spelling, n=1)
             hint = f"; did you mean {spelling[near[0]]}?" if near else ""

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.spark.options import PARTITION_BYTES, ReadOptions, parse_read_options
+from ledgerlog.spark.options import (
+    PARTITION_BYTES,
+    ReadOptions,
+    WriteOptions,
+    parse_read_options,
+    parse_write_options,
+)
 
 URI = "zk://localhost:2181/x"
 
@@ -99,3 +105,32 @@ def test_what_is_wrong_is_said(options: dict[str, str], words: str) -> None:
 def test_a_stream_says_so_as_well(options: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         parse_read_options(options, is_stream=True)
+
+
+def writing(*, is_stream: bool = False, **options: str) -> WriteOptions:
+    return parse_write_options({"uri": URI, "path": "orders", **options}, is_stream=is_stream)
+
+
+def test_a_write_says_where_and_as_whom() -> None:
+    job = writing(producerid="nightly", batchseq="20260301")
+    assert (job.log, job.producer_id, job.batch_seq) == ("orders", "nightly", 20260301)
+    query = writing(is_stream=True, checkpointLocation="/x", failOnDataLoss="false")
+    assert (query.producer_id, query.fail_on_data_loss) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "options", "words"),
+    [
+        (False, {"producerId": "x"}, "go together"),
+        (False, {"batchSeq": "1"}, "go together"),
+        (False, {"producerId": "x", "batchSeq": "-1"}, "a number from 0 on"),
+        (False, {"producerId": "a b", "batchSeq": "1"}, "not the name of a producer"),
+        (False, {"checkpointLocation": "/x"}, "for a stream"),
+        (True, {"batchSeq": "1"}, "for a batch"),
+        (True, {"startingOffsets": "1"}, "there is no option"),
+        (True, {"log": "x"}, "exactly one"),
+    ],
+)
+def test_what_is_wrong_with_a_write_is_said(is_stream: bool, options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        writing(is_stream=is_stream, **options)

@@ -1,0 +1,115 @@
+"""Writing tables to logs on real bookies: rows in are rows out, each once, whatever is run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerlog.errors import LostLeadership
+from tests.spark.conftest import SparkOnLogs
+
+pytestmark = pytest.mark.processes
+
+
+def contents(on_spark: SparkOnLogs, name: str) -> list[bytes]:
+    with on_spark.cluster.open_log(name).read() as reader:
+        records = list(reader)
+    assert [record.offset for record in records] == list(range(len(records)))
+    return [record.data for record in records]
+
+
+def texts(start: int, end: int) -> list[bytes]:
+    return sorted(b"row %d" % at for at in range(start, end))
+
+
+def write(on_spark: SparkOnLogs, name: str, start: int, end: int, **options: Any) -> None:
+    table = on_spark.spark.range(start, end, numPartitions=3).selectExpr("concat('row ', id) AS value")
+    table.write.format("ledgerlog").options(uri=on_spark.uri, **options).mode("append").save(name)
+
+
+def test_a_table_is_appended_and_read_back(on_spark: SparkOnLogs, log_name: str) -> None:
+    log = on_spark.cluster.create_log(log_name)
+    with log.writer() as writer:
+        writer.append(b"before")
+        write(on_spark, log_name, 0, 300)
+        with pytest.raises(LostLeadership):
+            writer.append(b"late")
+    written = contents(on_spark, log_name)
+    assert (written[0], sorted(written[1:])) == (b"before", texts(0, 300))
+    table = on_spark.read().load(log_name)
+    assert [bytes(row.value) for row in table.orderBy("offset").collect()] == written
+    write(on_spark, log_name, 0, 2)
+    assert len(contents(on_spark, log_name)) == 303
+
+
+def test_a_job_that_says_which_it_is_counts_once(on_spark: SparkOnLogs, log_name: str) -> None:
+    on_spark.cluster.create_log(log_name)
+    for _ in range(2):
+        write(on_spark, log_name, 0, 10, producerId="nightly", batchSeq=20260301)
+    write(on_spark, log_name, 10, 15, producerId="nightly", batchSeq=20260302)
+    assert sorted(contents(on_spark, log_name)) == texts(0, 15)
+
+
+def test_what_cannot_be_written_is_refused(on_spark: SparkOnLogs, log_name: str) -> None:
+    on_spark.cluster.create_log(log_name)
+    rows = on_spark.spark.range(3).selectExpr("id", "CAST(id AS STRING) AS value")
+
+    def attempt(table: Any, mode: str = "append", **options: Any) -> None:
+        table.write.format("ledgerlog").options(uri=on_spark.uri, **options).mode(mode).save(log_name)
+
+    with pytest.raises(Exception, match="only appended to"):
+        attempt(rows.select("value"), "overwrite")
+    with pytest.raises(Exception, match="one column, value"):
+        attempt(rows)
+    with pytest.raises(Exception, match="go together"):
+        attempt(rows.select("value"), producerId="x")
+    with pytest.raises(Exception, match="holds null"):
+        attempt(rows.selectExpr("CAST(NULL AS STRING) AS value"))
+    assert contents(on_spark, log_name) == []
+
+
+def run_query(on_spark: SparkOnLogs, source: str, sink: str, checkpoint: Path, **options: Any) -> None:
+    query = (
+        on_spark.read_stream(startingOffsets="earliest", maxOffsetsPerTrigger=40)
+        .load(source)
+        .select("value")
+        .writeStream.format("ledgerlog")
+        .options(uri=on_spark.uri, **options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(sink)
+    )
+    assert query.awaitTermination(120)
+
+
+def append(on_spark: SparkOnLogs, name: str, values: list[bytes]) -> None:
+    with on_spark.cluster.open_log(name).writer() as writer:
+        writer.append_many(values)
+
+
+def test_a_stream_from_log_to_log_counts_each_row_once_over_restarts_and_lost_commits(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    source, sink, checkpoint = f"{log_name}/in", f"{log_name}/out", tmp_path / "checkpoint"
+    values = [b"%d" % at for at in range(120)]
+    on_spark.cluster.create_log(source)
+    on_spark.cluster.create_log(sink)
+    append(on_spark, source, values[:60])
+    run_query(on_spark, source, sink, checkpoint, producerId="copier")
+    # Spark forgets that it committed the last batch, as it does when it is killed just then.
+    newest = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=batch_of)
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    append(on_spark, source, values[60:])
+    run_query(on_spark, source, sink, checkpoint, producerId="copier")
+    assert contents(on_spark, sink) == values
+    # The checkpoint is deleted: the batches begin at 0 again, which must not pass for done.
+    with pytest.raises(Exception, match="checkpoint was deleted"):
+        run_query(on_spark, source, sink, tmp_path / "another", producerId="copier")
+    assert contents(on_spark, sink) == values
+
+
+def batch_of(path: Path) -> int:
+    return int(path.name)
