@@ -206,7 +206,7 @@ class Takeover:
         self.need = TakeoverNeed.SETTLE
 
     def on_not_written(self) -> None:
-        """The write surely did nothing: the store could not be reached."""
+        """The write surely did nothing: the store could not be reached, or the record has no room."""
         assert self.need is TakeoverNeed.WRITE
         # Not so if one before it was lost: that one may take effect even now.
         self._is_surely_unwritten = not self._was_unsettled

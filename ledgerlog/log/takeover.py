@@ -21,7 +21,7 @@ from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.store import NodeMissing, VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
-from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.wire.records import decode_checkpoint, decode_header, decode_numbering
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ async def _run(
                         core.on_written(await registry.write(core.record, core.version))
                     except UNSETTLED:
                         core.on_unsettled()
-                    except MetadataUnavailable:
+                    except (MetadataUnavailable, LogListFull):
                         core.on_not_written()
                         raise
                 case TakeoverNeed.DONE:

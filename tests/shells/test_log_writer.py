@@ -23,7 +23,7 @@ from ledgerlog.errors import (
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S, LOG_ENTRY_BYTES_TARGET, RECORD_BYTES_MAX
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.model.ids import Position
-from ledgerlog.model.log import LogMetadata, RollPolicy
+from ledgerlog.model.log import LogListFull, LogMetadata, RollPolicy
 from ledgerlog.model.record import Ack
 
 
@@ -406,6 +406,23 @@ async def test_a_roll_for_which_the_list_was_too_long_is_made_once_it_is_short(
             assert len((await stored(log)).segments) == 10
             await log.truncate(9)
         assert len((await stored(log)).segments) == 2
+
+
+async def test_takeovers_for_which_the_list_is_too_long_leave_no_ledger(
+    world: World, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with log.writer() as writer:
+        await writer.append(b"x")
+    made = await world.client().ledgers.list()
+    with monkeypatch.context() as full:
+        full.setattr("ledgerlog.model.log.LOG_RECORD_BYTES_MAX", len((await stored(log)).encode()))
+        for _ in range(3):
+            with pytest.raises(LogListFull):
+                async with log.writer():
+                    pass
+    assert await world.client().ledgers.list() == made
+    async with log.writer() as writer:
+        assert (await writer.append(b"y")).offset == 1
 
 
 async def test_a_roll_that_cannot_be_made_now_is_made_later(
