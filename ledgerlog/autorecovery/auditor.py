@@ -40,7 +40,7 @@ from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import BOOKIES, REPAIR_DRAINING, REPAIR_SETTINGS
-from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.ledger import LedgerState, MetadataCorrupt
 from ledgerlog.model.repair import AuditRecord, RepairSettings
 
 __all__ = ["AUDITOR_ELECTION", "Auditor", "Pass", "check_entries", "pass_over_metadata"]
@@ -66,6 +66,8 @@ class Pass:
     """All bookies that any ledger names."""
     damaged: tuple[int, ...]
     """Ledgers whose metadata cannot be read."""
+    in_recovery: tuple[int, ...]
+    """Ledgers whose recoverers may have bookies in private that the metadata will name when they close."""
 
 
 async def pass_over_metadata(client: LedgerClient, gone: Collection[BookieId]) -> Pass:
@@ -76,6 +78,7 @@ async def pass_over_metadata(client: LedgerClient, gone: Collection[BookieId]) -
     affected: dict[int, tuple[BookieId, ...]] = {}
     named: set[BookieId] = set()
     damaged: list[int] = []
+    in_recovery: list[int] = []
 
     async def look(ledger_id: int) -> None:
         try:
@@ -87,12 +90,20 @@ async def pass_over_metadata(client: LedgerClient, gone: Collection[BookieId]) -
         if found is not None:
             names = named_bookies(found[0])
             named.update(names)
+            if found[0].state is LedgerState.IN_RECOVERY:
+                in_recovery.append(ledger_id)
             hit = tuple(sorted(names.intersection(gone)))
             if hit:
                 affected[ledger_id] = hit
 
     await _for_each(ledgers, look)
-    return Pass(len(ledgers), dict(sorted(affected.items())), frozenset(named), tuple(sorted(damaged)))
+    return Pass(
+        len(ledgers),
+        dict(sorted(affected.items())),
+        frozenset(named),
+        tuple(sorted(damaged)),
+        tuple(sorted(in_recovery)),
+    )
 
 
 async def check_entries(

@@ -289,6 +289,10 @@ class Board:
                 return True
         return False
 
+    async def is_writable(self, bookie_id: BookieId) -> bool:
+        """Whether it is registered as one that takes new ledgers."""
+        return await self._store.get(writable_path(bookie_id)) is not None
+
     async def known(self) -> list[BookieId]:
         """Every bookie that ever served the cluster and was not decommissioned."""
         return await self._store.children(COOKIES)

@@ -1,13 +1,15 @@
 """Taking a bookie out of service for good.
 
     ask       the board says that it is to be emptied: it turns read-only, and the auditor makes tasks
-    wait      until no fragment of any ledger names it, twice in a row
+    wait      until it takes no new ledgers and no fragment of any ledger names it, twice in a row
     forget    remove its cookie, so that its directory is never served again
 
 It may be alive, and is then read from and goes on serving what it has; or dead, and is then not waited for.
-A writer that chose it before it turned read-only may still make a ledger that names it, which is why the look
-is repeated. The request stays on the board for as long as the bookie is registered, since without it the
-bookie would take new ledgers again; the auditor takes it away afterwards."""
+A writer that chose it before it turned read-only may still make a ledger that names it, and a recoverer may
+have it in private until it closes; which is why the look is repeated, and after longer where ledgers are in
+recovery. The request stays on the board for as long as the bookie is registered, since without it the
+bookie would take new ledgers again; the auditor takes it away afterwards.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from ledgerlog.autorecovery.auditor import pass_over_metadata
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import APPEND_DEADLINE_S, METADATA_TIMEOUT_S
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.repair import Draining
 
@@ -28,6 +31,8 @@ __all__ = ["Emptying", "decommission"]
 _LOOK_S = 1.0
 _SETTLED_S = 2.0
 """Views of the registrations have followed by then, and ledgers made by older ones are stored."""
+_RECOVERED_S = APPEND_DEADLINE_S + METADATA_TIMEOUT_S
+"""A recovery that was under way has closed its ledger by then, or has given up."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,8 +65,12 @@ async def decommission(
         say(emptying)
         if bookie_id not in await board.draining():
             raise InvalidArgument(f"bookie {bookie_id} is to be kept: somebody took the request back")
-        looks = 0 if found.affected or found.damaged else looks + 1
-        await trio.sleep(_LOOK_S if not looks else _SETTLED_S)
+        is_clean = not found.affected and not found.damaged and not await board.is_writable(bookie_id)
+        looks = looks + 1 if is_clean else 0
+        if not looks:
+            await trio.sleep(_LOOK_S)
+        elif looks == 1:
+            await trio.sleep(_RECOVERED_S if found.in_recovery else _SETTLED_S)
     await board.forget_cookie(draining)
     if not await board.is_registered(bookie_id):
         await board.keep(bookie_id)
