@@ -10,7 +10,8 @@ read: up to where the oldest snapshot that is kept reaches, so that the newest o
 damaged and nothing is lost.
 
 **Restoring** takes the newest snapshot that is whole. One that is damaged is told and passed over. With
-a gap to cross only one that reaches to the far side will do; where there is none, the replica stops.
+a gap to cross only one that reaches to the far side will do; where there is none, the replica stops. One that
+cannot be read at the moment is not none: it is tried again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ import attrs
 import trio
 
 from ledgerlog.core.replica import ReplicaCore, RequestTable
-from ledgerlog.errors import InvalidArgument, LedgerLogError, ReplicaStopped, Truncated, WireError
+from ledgerlog.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    InvalidArgument,
+    LedgerLogError,
+    LedgerNotFound,
+    ReplicaStopped,
+    StorageCorrupt,
+    Truncated,
+    WireError,
+)
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.events import EventKind, Listeners
@@ -30,6 +41,9 @@ from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot
 
 __all__ = ["SnapshotKeeper"]
+
+_DAMAGE = (StorageCorrupt, EntryCorrupt, EntryNotFound, LedgerNotFound, WireError)
+"""Who meets one of these with a snapshot would meet it again: it is damaged, or gone."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +71,8 @@ class SnapshotKeeper:
     """Where the newest one reaches that was begun."""
     _is_saving: bool = False
     _saved: trio.Event = attrs.Factory(trio.Event)
+    _unreachable: LedgerLogError | None = None
+    """Why a snapshot could not be read now, damage aside."""
 
     # --- taking -------------------------------------------------------------------------------
 
@@ -135,15 +151,26 @@ class SnapshotKeeper:
 
     async def restore(self, gap: Truncated | None = None) -> int | None:
         """Become what the newest whole snapshot says that is ahead of us; where it reaches, None where
-        there is none. With a gap one that covers it, or ReplicaStopped."""
+        there is none. With a gap one that covers it, or ReplicaStopped; what else the store raises passes,
+        and then it is worth trying again."""
         core, store = self.core, self.store
         least = core.next_offset + 1 if gap is None else gap.first_offset
-        for info in [] if store is None else await store.find(self.log.incarnation):
-            assert store is not None
-            if info.next_offset < least:
+        found: list[SnapshotInfo] | None = None
+        while store is not None:
+            before, found = found, await store.find(self.log.incarnation)
+            if found == before:
                 break
-            if await self._restore_from(store, info):
-                return info.next_offset
+            self._unreachable = None
+            for info in found:
+                if info.next_offset < least:
+                    break
+                if await self._restore_from(store, info):
+                    return info.next_offset
+            if gap is None:
+                return None
+            if self._unreachable is not None:
+                raise self._unreachable
+            # The leader may have taken others meanwhile and dropped these: look again.
         if gap is not None:
             raise ReplicaStopped(
                 self.log.name,
@@ -162,6 +189,8 @@ class SnapshotKeeper:
         except LedgerLogError as error:
             logger.warning("log=%s: snapshot %s cannot be used: %s", name, info.place, error)
             self.listeners.tell(EventKind.SNAPSHOT_FAILED, info.next_offset, str(error))
+            if not isinstance(error, _DAMAGE):
+                self._unreachable = error
             return False
         self.core.restore(found.head.next_offset, found.head.timestamp_ms, table, found.chunks)
         self._tried_at = self.reaches = info.next_offset

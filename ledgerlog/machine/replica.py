@@ -411,6 +411,7 @@ class Replica(Generic[M]):
     async def _follow_always(self) -> None:
         """Follow the log, whenever this replica does not lead."""
         delay_s = 0.0
+        gap: Truncated | None = None
         while True:
             if not self._may_follow.is_set():
                 self._parked.set()
@@ -418,11 +419,14 @@ class Replica(Generic[M]):
             self._parked = trio.Event()
             before = self._core.next_offset
             try:
+                if gap is not None:
+                    await self._restore(gap)
+                    gap = None
                 with trio.CancelScope() as self._follow_scope:
                     await self._follow()
-            except Truncated as gap:
-                await self._restore(gap)
-            except (LogNotFound, EntryCorrupt, WireError):
+            except Truncated as found:
+                gap = found
+            except (LogNotFound, EntryCorrupt, WireError, ReplicaStopped):
                 raise
             except LedgerLogError as cause:
                 if self._core.next_offset > before:

@@ -17,9 +17,11 @@ from ledgerlog.election.election import Election
 from ledgerlog.errors import (
     AppendUnknown,
     CommandFailed,
+    EntryUnavailable,
     InvalidArgument,
     LedgerLogError,
     LogSealed,
+    MetadataUnavailable,
     NotLeader,
     ReplicaStopped,
     RequestExpired,
@@ -28,7 +30,7 @@ from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.log.log import create_log, open_log
 from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
-from ledgerlog.machine.snapshots import LedgerSnapshots
+from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
 from ledgerlog.model.command import new_request_id
 from tests.clusters import Client, Cluster, eventually, open_cluster
 from tests.machine.machines import Keys
@@ -372,6 +374,47 @@ async def test_a_replica_that_slept_through_a_truncation_restores(clock: MockClo
         assert other.replica.statistics().restores == 1
         seen = [event.kind async for event in _first(events, 1)]
         assert seen == [EventKind.RESTORED]
+
+
+@pytest.mark.parametrize("trouble", ["store", "bookies", "dropped"])
+async def test_a_snapshot_that_cannot_be_read_now_is_not_none(
+    clock: MockClock, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(1, snapshots=True, snapshot_every=10, snapshots_kept=1) as s:
+        leader = await s.leader()
+        other = await s.join(leads=False, snapshots=True)
+        s.cluster.network.stall(other.name, "*")
+        for _ in range(45):
+            await leader.replica.propose(command("add", "x", 1))
+        log = await open_log(leader.client.opened, "log")
+        await (await _writer_roll(leader))
+        for _ in range(45):
+            await leader.replica.propose(command("add", "x", 1))
+        await eventually(lambda: leader.replica.statistics().snapshot_offset == 90)
+        load, failed = LedgerSnapshots.load, list[int]()
+
+        async def fail_once(store: LedgerSnapshots, info: SnapshotInfo) -> bytes:
+            if not failed:
+                failed.append(info.next_offset)
+                match trouble:
+                    case "store":
+                        raise MetadataUnavailable("it is away")
+                    case "bookies":
+                        raise EntryUnavailable(1, 0, "nobody answers")
+                for _ in range(10):
+                    await leader.replica.propose(command("add", "x", 1))
+                await eventually(lambda: leader.replica.statistics().snapshot_offset == 100)
+                await trio.sleep(1)
+            return await load(store, info)
+
+        monkeypatch.setattr(LedgerSnapshots, "load", fail_once)
+        with trio.fail_after(10):
+            while (await log.info()).first_offset < 90:  # noqa: ASYNC110  # As above.
+                await trio.sleep(0.01)
+        s.cluster.network.heal()
+        await other.replica.wait_applied(89)
+        assert failed == [90]
+        await s.same_state()
 
 
 async def _writer_roll(node: Node) -> Any:
