@@ -4,8 +4,8 @@ What is to be done is decided by ``bookie.core.space``; here it is done, one job
 
     1  find the runs of each source: of a segment by going through its blocks, of an entry log through its
        records
-    2  write those of ledgers that exist into a new log, from the files they are in, at no more than
-       ``bytes_per_s`` (``Rewriter.replace``)
+    2  write those that the index names, of ledgers that exist, into a new log, from the files they are in, at
+       no more than ``bytes_per_s`` (``Rewriter.replace``)
     3  remove the sources
 
 Reading is done by ranges in threads, writing in pieces behind the journal's, and the work in between in steps
@@ -26,6 +26,7 @@ from contextlib import aclosing
 
 import trio
 
+from bookie.core import rows
 from bookie.core.block import BLOCK_HEADER_BYTES, block_damage, decode_header
 from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
 from bookie.core.file_set import FileSet
@@ -54,6 +55,7 @@ from ledgerlog.limits import KIB
 
 logger = logging.getLogger(__name__)
 
+_SCAN_ROWS = 256
 _STEP_BYTES = 256 * KIB
 """What is looked at without a pause, while adds wait."""
 
@@ -136,9 +138,10 @@ class Compactor:
                     replaced |= await self._walk_log(row, runs, marked)
             except StorageError as damage:
                 raise UnreadableSource(row.file, str(damage)) from damage
+        marked.update(run.ledger_id for run in runs)
         written = await self._rewriter.replace(
             job.sources,
-            runs=runs,
+            runs=await self._named(runs),
             marked=marked,
             level=job.level,
             replaced=replaced,
@@ -196,6 +199,29 @@ class Compactor:
                 elif record.kind == REPLACES:
                     replaced = decode_replaces(record.body, path, record.offset)
         return replaced
+
+    async def _named(self, runs: list[Run]) -> list[Run]:
+        """Those that the index names, sorted. Of entries that were stored again elsewhere it names the other
+        run, which may hold more: its row would be lost if this one were brought back."""
+        runs.sort()
+        named: list[Run] = []
+        at = 0
+        while at < len(runs):
+            ledger_id = runs[at].ledger_id
+            start, stop = rows.run_key(ledger_id, runs[at].first), rows.run_key(ledger_id, 2**64 - 1)
+            try:
+                part = await self._catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
+                those = [rows.decode_run(key, value, self._catalogue.path) for key, value in part]
+            except StorageCorrupt as damage:
+                raise UnreadableSource(runs[at].file, str(damage)) from damage
+            found = {run.first: run for run in those}
+            beyond = max(found) if len(part) == _SCAN_ROWS else 2**64
+            while at < len(runs) and runs[at].ledger_id == ledger_id and runs[at].first <= beyond:
+                run, other = runs[at], found.get(runs[at].first)
+                if other is not None and (other.file, other.offset) == (run.file, run.offset):
+                    named.append(run)
+                at += 1
+        return named
 
     # --- copying ----------------------------------------------------------------------------------
 

@@ -189,4 +189,12 @@ MUTANTS = (
         "tests/storage/test_storage_space.py::"
         "test_a_bookie_whose_disk_is_full_starts_and_can_be_read_and_fenced",
     ),
+    mutant(
+        "compaction_brings_back_what_the_index_names_no_more",
+        "rule 8",
+        "bookie/storage/compaction.py",
+        "runs=await self._named(runs),",
+        "runs=runs,",
+        f"{_MOVING}::test_a_run_that_the_index_names_no_more_is_not_brought_back",
+    ),
 )

@@ -13,6 +13,7 @@ from storing import (
     KEY,
     SMALL,
     Crash,
+    add,
     add_durably,
     add_frame,
     opened,
@@ -24,7 +25,7 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.records import Run
-from bookie.core.rows import Row
+from bookie.core.rows import Row, run_key
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.compaction import verify_frame
@@ -247,6 +248,23 @@ async def test_where_the_journal_has_a_directory_of_its_own_nothing_stays_in_it(
 
 
 # --- compaction -----------------------------------------------------------------------------------
+
+
+async def test_a_run_that_the_index_names_no_more_is_not_brought_back(disk: FullDisk) -> None:
+    """Where entries are stored twice the index names the newer run. It may reach further, and has the row
+    that the older one would take."""
+    indexes = MemoryIndexes()
+    stay, move = evolve(CONFIG, small_run_bytes=0), evolve(CONFIG, small_run_bytes=8 * KIB)
+    sizes = [bytes(600)] * 20
+    for ledger_id, ids in (8, range(1)), (7, range(10)), (7, range(20)):
+        async with running("b", stay, disk=disk, indexes=indexes) as engine:
+            await engine.wait_durable(add(engine, ledger_id, ids, payloads=sizes[: len(ids)]))
+        if len(ids) == 10:
+            indexes.indexes["b/index"].apply([(run_key(7, 0), None)])  # So that it is stored again.
+    async with running("b", move, disk=disk, indexes=indexes) as engine:
+        assert list((await read(engine, 7)).entries.ids) == list(range(20))
+        assert await engine.compactor.compact(is_eventual=True)
+        assert list((await read(engine, 7)).entries.ids) == list(range(20))
 
 
 async def test_small_logs_become_few_and_nothing_is_lost(engine: Engine, disk: FullDisk) -> None:
