@@ -14,6 +14,7 @@ from tests.mutants import (
     machine_rules,
     metadata_rules,
     repair_rules,
+    splice_rules,
     storage_rules,
 )
 
@@ -24,6 +25,7 @@ MUTANTS = (
     *storage_rules.MUTANTS,
     *log_rules.MUTANTS,
     *keeping_rules.MUTANTS,
+    *splice_rules.MUTANTS,
     *loss_rules.MUTANTS,
     *machine_rules.MUTANTS,
     *repair_rules.MUTANTS,

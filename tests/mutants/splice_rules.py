@@ -1,0 +1,132 @@
+"""Mutants of what is written to a log as whole ledgers: once, by one leader, swept in time; and of scans."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_CORE = "ledgerlog/core/splice.py"
+_SHELL = "ledgerlog/log/splice.py"
+_LOG = "ledgerlog/model/log.py"
+_SWEEP = "ledgerlog/log/sweep.py"
+_RECORDS = "ledgerlog/wire/records.py"
+_STREAM = "ledgerlog/spark/stream.py"
+_SCANNING = "ledgerlog/spark/scanning.py"
+
+_TEST = "tests/shells/test_log_splice.py"
+_TEST_STREAM = "tests/spark/test_spark_stream.py"
+_TEST_READING = "tests/spark/test_spark_reading.py"
+
+MUTANTS = (
+    mutant(
+        "batch_that_is_there_is_spliced_again",
+        "A.6",
+        _CORE,
+        "mark.source == commit.source and commit.batch <= mark.batch",
+        "mark.source == commit.source and commit.batch < mark.batch",
+        _TEST,
+    ),
+    mutant(
+        "lost_answer_of_a_splice_without_a_producer_is_tried_again",
+        "A.6",
+        _CORE,
+        "        if commit.producer is None:\n            return bool(commit.staged) and all(",
+        "        if commit.producer is None:\n            return False and all(",
+        f"{_TEST}::test_a_transaction_whose_answer_is_lost_is_settled_by_reading",
+    ),
+    mutant(
+        "checkpoint_that_was_deleted_passes_for_done",
+        "A.6",
+        _CORE,
+        "return mark is not None and mark.source == commit.source and commit.batch <= mark.batch",
+        "return mark is not None and commit.batch <= mark.batch",
+        f"{_TEST}::test_the_traps_are_errors_that_say_so",
+    ),
+    mutant(
+        "run_that_was_followed_takes_the_log_back",
+        "A.6",
+        _CORE,
+        "        if mark is not None and commit.run in mark.former:\n",
+        "        if mark is not None and False:\n",
+        f"{_TEST}::test_of_two_runs_on_one_checkpoint_the_older_is_told",
+    ),
+    mutant(
+        "run_goes_on_in_the_epoch_of_another_leader",
+        "A.6",
+        _CORE,
+        "        if mark is not None and commit.run == mark.run and metadata.epoch != mark.epoch:\n",
+        "        if mark is not None and False:\n",
+        f"{_TEST}::test_who_takes_the_log_over_deposes_a_run_and_the_next_run_goes_on",
+    ),
+    mutant(
+        "splice_leaves_a_live_writers_epoch_as_it_is",
+        "A.6",
+        _LOG,
+        "        epoch = self.epoch + (counts is not None)\n",
+        "        epoch = self.epoch\n",
+        _TEST,
+    ),
+    mutant(
+        "batches_that_are_missing_are_passed_over",
+        "A.6",
+        _CORE,
+        "commit.batch > expected and not commit.gaps",
+        "False",
+        f"{_TEST}::test_the_traps_are_errors_that_say_so",
+    ),
+    mutant(
+        "spliced_ledgers_are_not_labelled",
+        "A.6",
+        _SHELL,
+        "ledger.metadata.with_labels(labels, record.token).encode(),",
+        "ledger.metadata.encode(),",
+        _TEST,
+    ),
+    mutant(
+        "second_attempt_deletes_what_the_first_has_spliced",
+        "A.6",
+        _CORE,
+        "[ledger for ledger in self.ledgers.values() if not ledger.is_spliced]",
+        "list(self.ledgers.values())",
+        f"{_TEST}::test_a_batch_counts_once_and_what_a_second_attempt_staged_is_deleted",
+    ),
+    mutant(
+        "staged_ledger_is_swept_before_its_time",
+        "A.6",
+        _SWEEP,
+        "STAGED_LABEL in metadata.custom and age_s < LOG_STAGED_SWEEP_AGE_S",
+        "False",
+        f"{_TEST}::test_a_sweep_takes_what_was_staged_in_vain_and_nothing_before_its_time",
+    ),
+    mutant(
+        "spliced_records_go_back_in_time",
+        "A.6",
+        _LOG,
+        "        at, ms = counted.counted_end, max(now_ms, counted.counted_ms)\n",
+        "        at, ms = counted.counted_end, now_ms\n",
+        f"{_TEST}::test_times_never_go_back_whatever_the_clock_of_the_committer_says",
+    ),
+    mutant(
+        "staged_entry_is_read_outside_of_a_log",
+        "A.6",
+        _RECORDS,
+        '        raise EntryCorrupt(ledger_id, entry_id, "it is staged, and its ledger is in no log")\n',
+        "        return header\n",
+        f"{_TEST}::test_a_staged_entry_is_no_entry_of_a_log_by_itself",
+    ),
+    mutant(
+        "stream_reads_a_log_that_was_made_anew_from_its_old_offset",
+        "C.4",
+        _STREAM,
+        "begun.incarnation if begun is not None and options.fail_on_data_loss else None",
+        "None",
+        f"{_TEST_STREAM}::test_a_log_that_was_deleted_or_made_anew_is_no_jump_back",
+    ),
+    mutant(
+        "task_does_not_read_metadata_again",
+        "C.4",
+        _SCANNING,
+        "        return before != (ledger.fragments, self._bookies)\n",
+        "        return False\n",
+        f"{_TEST_READING}::test_metadata_are_read_again_where_all_replicas_refuse",
+    ),
+)
