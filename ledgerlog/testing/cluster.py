@@ -31,14 +31,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
+import attrs
 import trio
 
 from bookie.server.node import Node, open_bookie
 from bookie.storage.config import StorageConfig
 from ledgerlog.client.client import open_client
 from ledgerlog.client.environment import TOKEN_BYTES, Environment
+from ledgerlog.client.peers import open_peers
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import (
@@ -66,6 +69,9 @@ must take what a client may put into one frame."""
 
 assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
 
+WRITE_CACHE_AGE_S = 0.5
+"""So long entries are in memory alone on a bookie that does not sync them at once."""
+
 EPOCH_MS = 1_700_000_000_000
 """Wall clocks of the simulated world begin here."""
 
@@ -73,6 +79,7 @@ T = TypeVar("T")
 Main = Callable[[Cluster], Awaitable[None]]
 OnDurable = Callable[[str, str, int, bytes], None]
 OnMetadata = Callable[[str, bytes | None, bytes | None], None]
+OnLoss = Callable[[str], None]
 
 
 class SimEnvironment(Environment):
@@ -188,6 +195,8 @@ class Process:
         self.store.look()
 
     def _end(self, incarnation: Incarnation, *, power_cut: bool) -> None:
+        if self.node is not None and not self.stopping.is_set():
+            self._cluster.on_loss(self.name)
         self.incarnation = None
         self.node = None
         self._cluster.network.on_process_end(incarnation, is_silent=power_cut)
@@ -212,7 +221,9 @@ class SimulatedCluster:
         replication: Replication,
         on_durable: OnDurable | None,
         on_metadata: OnMetadata | None,
+        on_loss: OnLoss | None,
         observer: Observer | None,
+        unsynced: int,
     ) -> None:
         self.simulation = simulation
         self.network = SimNetwork(simulation, quality=quality, observer=observer)
@@ -226,8 +237,15 @@ class SimulatedCluster:
         """How many of each kind were injected."""
         self._nursery = nursery
         self._storage = storage
+        self._unsynced = unsynced
         self._on_durable = on_durable
+        self._on_loss = on_loss
         self._processes: dict[str, Process] = {}
+
+    def on_loss(self, bookie: str) -> None:
+        """A bookie that served is gone, and did not stop cleanly."""
+        if self._on_loss is not None:
+            self._on_loss(bookie)
 
     # --- who there is -------------------------------------------------------------------------
 
@@ -281,13 +299,24 @@ class SimulatedCluster:
                 network=self.network.at(incarnation),
                 listen=process.name,
                 random_bytes=incarnation.random.randbytes,
-                config=self._storage,
+                config=self._storage_of(process.name),
                 disk=SimDisk(process.platter, incarnation),
                 indexes=SimIndexes(process.platter, incarnation),
+                peers=partial(
+                    open_peers,
+                    store,
+                    self.network.at(incarnation),
+                    environment=SimEnvironment(incarnation),
+                ),
             ) as process.node,
         ):
             process.settled.set()
             await process.stopping.wait()
+
+    def _storage_of(self, bookie: str) -> StorageConfig:
+        if self.bookies.index(bookie) >= self._unsynced:
+            return self._storage
+        return attrs.evolve(self._storage, journal_write_data=False, write_cache_age_s=WRITE_CACHE_AGE_S)
 
     @asynccontextmanager
     async def client(
@@ -443,14 +472,19 @@ async def simulated_cluster(
     quality: LinkQuality | None = None,
     on_durable: OnDurable | None = None,
     on_metadata: OnMetadata | None = None,
+    on_loss: OnLoss | None = None,
     observer: Observer | None = None,
+    unsynced: int = 0,
 ) -> AsyncIterator[SimulatedCluster]:
     """A cluster of running bookies, for the body, inside a run of ``simulate`` or ``Simulation``, whose seed
-    is the cluster's. ``replication`` is the clients' default.
+    is the cluster's. ``replication`` is the clients' default. The first ``unsynced`` bookies acknowledge
+    entries before they sync them (``journal_write_data = false``) and come back from a crash through limbo;
+    no more than ``ack_quorum - 1``, if nothing is to be lost.
 
     ``on_durable(bookie, path, offset, data)`` is called for everything that becomes durable, and
-    ``on_metadata(path, before, after)`` for each metadata write. ``observer`` is told of every frame that
-    processes exchange (``wiretap.Observer``)."""
+    ``on_metadata(path, before, after)`` for each metadata write, ``on_loss(bookie)`` when a bookie that
+    served ends without a clean stop. ``observer`` is told of every frame that processes exchange
+    (``wiretap.Observer``)."""
     simulation = current_simulation()
     copies = min(3, bookies)
     error: BaseException | None = None
@@ -463,7 +497,9 @@ async def simulated_cluster(
             replication=replication or Replication(copies, copies, copies // 2 + 1),
             on_durable=on_durable,
             on_metadata=on_metadata,
+            on_loss=on_loss,
             observer=observer,
+            unsynced=unsynced,
         )
         try:
             for _ in range(bookies):

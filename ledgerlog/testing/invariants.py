@@ -35,7 +35,7 @@ At each acknowledgement:
     LogAckedInList      its ledger is in the log's list: nobody serves before the list is written
     LogOrder            no acknowledgement in a ledger comes later than one in a ledger listed behind it
 
-"Durable" is what was once synced. A copy that rots afterwards is the nemesis's doing, which keeps to a budget
+"Durable" is what was once synced, and what a bookie that syncs later claims (``loss_rules``). A copy that rots afterwards is the nemesis's doing, which keeps to a budget
 (``nemesis``); that it is told as damaged and read from elsewhere is judged by the readers.
 """
 
@@ -149,9 +149,11 @@ class GodView:
                     )
                 entries = decode_entries_untrusted(Frame(header, record.body))
                 for entry_id, digest in zip(entries.ids, entries.digests, strict=True):
-                    self._on_entry(bookie, header.ledger_id, entry_id, digest)
+                    self.on_held(bookie, header.ledger_id, entry_id, digest)
 
-    def _on_entry(self, bookie: str, ledger_id: int, entry_id: int, digest: int) -> None:
+    def on_held(self, bookie: str, ledger_id: int, entry_id: int, digest: int) -> None:
+        """A bookie has an entry with that digest: it is durable there, or, of one that does not sync what it
+        acknowledges, it says so (``loss_rules``)."""
         key = (ledger_id, entry_id)
         self.checks["ContentAgree"] += 1
         if self._digests.setdefault(key, digest) != digest:

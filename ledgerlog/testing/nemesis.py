@@ -29,7 +29,7 @@ from ledgerlog.errors import LedgerLogError, StorageCorrupt, StorageError
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.network import EVERYBODY
-from ledgerlog.testing.swarm import Swarm
+from ledgerlog.testing.swarm import LOSING, Swarm
 from ledgerlog.testing.world import World
 
 __all__ = ["Fault", "Nemesis", "draw_plan"]
@@ -152,6 +152,8 @@ class Nemesis:
         aims_at_appends = kind in ("depose", "late adds", "member lost")
         bookie = random.choice(cluster.bookies)
         client = random.choice(self._writers if aims_at_appends else self._clients)
+        if kind in LOSING and swarm.unsynced and random.random() < 0.5:
+            bookie = random.choice(cluster.bookies[: swarm.unsynced])
         anybody = random.choice((bookie, bookie, client))
         lasting_s = random.choice((0.02, 0.05, 0.12, 0.3)) * min(swarm.trouble_s, 40.0)
         if anybody == bookie and not may_fall:

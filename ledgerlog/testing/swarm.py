@@ -10,7 +10,8 @@ requests that meet at the wrong moment.
 
 **The budget for damage.** Bits rot on so few bookies that every acknowledged entry keeps an intact copy, and
 that the others can form ensembles without them: at most ``ack quorum - 1``, and no more than there are
-bookies beyond the ensemble. Beyond that no protocol can do more than refuse.
+bookies beyond the ensemble. Beyond that no protocol can do more than refuse. In other runs as many bookies
+acknowledge entries before they sync them, and lose some with each crash.
 """
 
 from __future__ import annotations
@@ -67,6 +68,12 @@ WORKLOAD_MIXES = (
     ("producers",),
 )
 """By the names in ``workload.WORKLOADS``; one is drawn."""
+
+LOSING = ("kill", "power cut", "power cut at a door")
+"""Without these, bookies that do not sync at once lose nothing."""
+
+LOSS_SHARE = 0.4
+"""In so many runs there are such bookies, where the budget allows it."""
 
 _SHAPES = (
     Replication(1, 1, 1),
@@ -126,6 +133,8 @@ class Swarm:
     truncates: bool
     seals: bool
     deletes: bool
+    unsynced: int = 0
+    """So many bookies acknowledge entries before they sync them: at most ``ack quorum - 1``."""
 
     @classmethod
     def draw(cls, random: Random, size: Size = Size.FULL) -> Swarm:
@@ -172,4 +181,12 @@ class Swarm:
             truncates=random.random() < 0.3,
             seals=random.random() < 0.15,
             deletes=random.random() < 0.3,
-        )
+        )._with_losses(random)
+
+    def _with_losses(self, random: Random) -> Swarm:
+        """Perhaps with bookies that lose entries when they crash. Drawn last, so that all else is as it would
+        be without. Copies that are lost and copies that rot draw on the same budget."""
+        unsynced = self.replication.ack_quorum - 1
+        if random.random() >= LOSS_SHARE or not unsynced or "bit rot" in self.faults:
+            return self
+        return attrs.evolve(self, unsynced=unsynced, faults=tuple(sorted({*self.faults, *LOSING})))

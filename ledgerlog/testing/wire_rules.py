@@ -46,6 +46,7 @@ from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing import quorums
 from ledgerlog.testing.invariants import GodView
+from ledgerlog.testing.loss_rules import LossRules
 from ledgerlog.testing.process import Incarnation
 from ledgerlog.testing.wiretap import Conversation
 from ledgerlog.wire.entries import decode_entries_untrusted
@@ -60,7 +61,7 @@ _ANSWERS = frozenset((Status.OK.value, Status.NO_SUCH_ENTRY.value, Status.NO_SUC
 class _Talk:
     """What was said on one connection and is not answered."""
 
-    __slots__ = ("adds", "adds_done", "adds_refused", "adds_sent", "asked")
+    __slots__ = ("adds", "adds_done", "adds_refused", "adds_sent", "asked", "contents")
 
     def __init__(self) -> None:
         self.adds: dict[int, Header] = {}
@@ -68,6 +69,8 @@ class _Talk:
         self.adds_done = 0
         self.adds_refused: dict[int, None] = {}
         self.asked: dict[int, Header] = {}
+        self.contents: dict[int, list[tuple[int, int]]] = {}
+        """What is in adds to bookies that do not sync it: ids and digests."""
 
 
 @attrs.frozen
@@ -122,6 +125,7 @@ class WireView:
         self._on_fence: dict[str, Callable[[], None]] = {}
         self.answers: dict[str, int] = {}
         """How many READ replies had which status."""
+        self.loss = LossRules(god)
         god.prove_close = self.prove_close
 
     def call_at_next_fence(self, bookie: str, call: Callable[[], None]) -> None:
@@ -138,6 +142,9 @@ class WireView:
         header = frame.header
         if not is_reply:
             self._on_request(conversation, header)
+            if header.kind == Kind.ADD and self.loss.is_unsynced(conversation.server.process):
+                talk, entries = self._talks[conversation.number], decode_entries_untrusted(frame)
+                talk.contents[talk.adds_sent] = list(zip(entries.ids, entries.digests, strict=True))
         elif header.kind == Kind.ADD | REPLY:
             self._on_adds_done(conversation, header.request)
         elif header.kind == Kind.REFUSED or header.kind == Kind.REFUSED | REPLY:
@@ -215,10 +222,15 @@ class WireView:
         metadata = self._god.ledgers.get(header.ledger_id)
         if metadata is None:
             return True  # Deleted while it was copied.
-        committed = metadata.last_fragment.first_entry - 1
-        if metadata.last_entry is not None:
-            committed = metadata.last_entry
+        committed = self._committed(header.ledger_id, NO_ENTRY)
         return max(header.last, header.lac) <= committed and header.lafr == NO_ENTRY
+
+    def _committed(self, ledger_id: int, deleted: int) -> int:
+        """All up to this entry is certainly committed, by the ledger's metadata; ``deleted`` without any."""
+        metadata = self._god.ledgers.get(ledger_id)
+        if metadata is None:
+            return deleted
+        return metadata.last_fragment.first_entry - 1 if metadata.last_entry is None else metadata.last_entry
 
     def _on_progress(self, header: Header, told: list[int]) -> None:
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
@@ -305,8 +317,11 @@ class WireView:
         god, bookie = self._god, conversation.server.process
         talk = self._talks[conversation.number]
         for number in range(talk.adds_done + 1, through + 1):
-            header = talk.adds.pop(number)
+            header, content = talk.adds.pop(number), talk.contents.pop(number, None)
             if number in talk.adds_refused or not header.entry_count:
+                continue
+            if content is not None:
+                self.loss.on_acknowledged(bookie, header, content)
                 continue
             # What is between them is in the same record, so it is as durable.
             for entry_id in dict.fromkeys((header.first, header.last)):
@@ -334,6 +349,9 @@ class WireView:
         frozen = god.frozen.get(header.ledger_id)
         floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
         told = max(self._told[header.ledger_id][0], self._copied.get(header.ledger_id, NO_ENTRY), floor)
+        if self.loss.is_unsynced(bookie):
+            # What it copies itself brings a LAC that nobody sends.
+            told = max(told, self._committed(header.ledger_id, header.lac))
         if header.lac > told:
             god.violate(
                 "LacIsCommitted",
@@ -357,10 +375,25 @@ class WireView:
         if asked is not None and asked.flags & RECOVERY and header.argument >= asked.first:
             self._require_fence(conversation, header.ledger_id, "answers a recovery read")
         self._on_told(conversation, header)
+        is_unsynced = self.loss.is_unsynced(bookie)
+        if is_unsynced and header.status == Status.UNKNOWN:
+            god.checks["LimboNoNegative"] += 1
+        if is_unsynced and asked is not None and header.status in _ANSWERS:
+            through = min(asked.last, header.argument)
+            self.loss.on_answer(
+                bookie,
+                header.ledger_id,
+                range(asked.first, through + 1, asked.entry_count),
+                dict.fromkeys(decode_entries_untrusted(frame).ids),
+                self._pushed.get(header.ledger_id, NO_ENTRY),
+            )
         if not header.entry_count:
             return
         entries = decode_entries_untrusted(frame)
         for entry_id, digest in zip(entries.ids, entries.digests, strict=True):
+            if is_unsynced:
+                god.on_held(bookie, header.ledger_id, entry_id, digest)
+                continue
             god.checks["ServedIsDurable"] += 1
             if not god.is_held(bookie, header.ledger_id, entry_id):
                 god.violate(

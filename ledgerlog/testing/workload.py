@@ -113,10 +113,14 @@ class _Run:
                 quality=LinkQuality(tail_share=swarm.tail_share),
                 on_durable=self.god.on_durable,
                 on_metadata=self.god.on_metadata,
+                on_loss=self.wire.loss.on_loss,
+                unsynced=swarm.unsynced,
                 observer=self.wire,
             ) as cluster,
         ):
             self.faults = cluster.faults
+            for bookie in cluster.bookies[: swarm.unsynced]:
+                self.wire.loss.on_unsynced(bookie)
             self.god.look_at(cluster.tree)
             world = World(simulation, cluster, swarm, self.god, self.wire, outside, self.counts)
             workloads = [WORKLOADS[name](world) for name in swarm.workloads]
@@ -140,6 +144,10 @@ class _Run:
             finally:
                 self.counts["torn writes"] = sum(cluster.disk(b).torn_writes for b in cluster.bookies)
                 self.counts["lost writes"] = sum(cluster.disk(b).lost_writes for b in cluster.bookies)
+                self.counts["unsynced losses"] = self.wire.loss.losses
+                self.counts["told as unknown"] = self.wire.answers.get("UNKNOWN", 0)
+                nodes = [cluster.process(bookie).node for bookie in cluster.bookies]
+                self.counts["copied out of limbo"] = sum(node.repair.copied for node in nodes if node)
                 self.counts["damage told"] = self.wire.answers.get("CORRUPT", 0)
             outside.cancel_scope.cancel()
 
@@ -232,6 +240,9 @@ def lacking(numbers: Counter[str], runs: int) -> list[str]:
         "damage told": runs // 200,
         "CloseProven": runs // 2,
         "NegativeReadFinal": runs // 2,
+        "unsynced losses": runs // 20,
+        "told as unknown": runs // 50,
+        "copied out of limbo": runs // 50,
     }
     return [
         f"{what}: {numbers[what]} in {runs} runs, at least {least} are wanted"

@@ -22,7 +22,7 @@ from ledgerlog.core.pending import PendingAdds
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record, moment
-from ledgerlog.testing import invariants, wire_rules
+from ledgerlog.testing import invariants, loss_rules, wire_rules
 from ledgerlog.testing.disk import SimDisk
 from ledgerlog.testing.history import History, judge
 from ledgerlog.testing.invariants import Violation
@@ -65,7 +65,7 @@ def test_every_rule_is_looked_at(reports: list[Report]) -> None:
     looked = Counter[str]()
     for report in reports:
         looked.update(report.checks)
-    pages = f"{invariants.__doc__}{wire_rules.__doc__}"
+    pages = f"{invariants.__doc__}{wire_rules.__doc__}{loss_rules.__doc__}"
     rules = re.findall(r"^    ([A-Z][A-Za-z]+)  +\w", pages, flags=re.MULTILINE)
     assert len(rules) >= 30
     # What decoding checks, and what is said of another rule's check.
