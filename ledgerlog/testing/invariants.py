@@ -35,8 +35,9 @@ At each acknowledgement:
     LogAckedInList      its ledger is in the log's list: nobody serves before the list is written
     LogOrder            no acknowledgement in a ledger comes later than one in a ledger listed behind it
 
-"Durable" is what was once synced, and what a bookie that syncs later claims (``loss_rules``). A copy that rots afterwards is the nemesis's doing, which keeps to a budget
-(``nemesis``); that it is told as damaged and read from elsewhere is judged by the readers.
+"Durable" is what was once synced, and what a bookie that syncs later claims (``loss_rules``). A copy that
+rots afterwards is the nemesis's doing, which keeps to a budget (``nemesis``); that it is told as damaged and
+read from elsewhere is judged by the readers.
 """
 
 from __future__ import annotations
