@@ -94,6 +94,7 @@ class Stage:
             await self._write()
         if self._writer is None:
             return None
+        await self._writer.flush()  # Closing would give up, after a while, what is not acknowledged.
         last = await self._writer.close()
         return Staged(self._writer.ledger_id, self._count, self._bytes, last)
 
@@ -120,7 +121,9 @@ class Stage:
         )
         self._count += len(records)
         self._bytes += size
-        await self._writer.append(payload)
+        if not self._writer.has_room:
+            await self._writer.wait_room()
+        self._writer.push([payload])
 
     async def leave(self) -> None:
         """End the writer, closed or not."""

@@ -139,17 +139,9 @@ class LogStream:
         for name, view in views.items():
             begun = start.get(name)
             is_known = begun is not None and begun.incarnation == view.incarnation
-            at = begun.offset if is_known and begun is not None else view.first
-            backlogs[name] = self._backlog(view, at)
+            backlogs[name] = self._backlog(view, begun.offset if begun and is_known else view.first)
         ends = admit(backlogs, max_records=max_records, max_bytes=max_bytes)
-        return {
-            name: StreamOffset(
-                view.incarnation, max(ends[name], start[name].offset) if name in start else ends[name]
-            )
-            if name not in start or start[name].incarnation == view.incarnation
-            else StreamOffset(view.incarnation, ends[name])
-            for name, view in views.items()
-        }
+        return {name: StreamOffset(view.incarnation, ends[name]) for name, view in views.items()}
 
     def _backlog(self, view: LogView, start: int) -> Backlog:
         end = view.end
