@@ -10,6 +10,7 @@ what ends with what:
           service                   registration; the listener
             connections             one for each client
             repair                  phase two, while something is in limbo (``limbo``)
+            repair of rot           what scrubbing finds is copied from others (``rot``)
             draining                whether it is to be emptied (``draining``)
             disk watch              whether there is room for more (``disk_watch``)
 
@@ -51,6 +52,7 @@ from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.nursery import open_nursery
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
+from bookie.server.rot import RotRepair
 from bookie.server.server import Server
 from bookie.server.witness import MetadataWitness
 from bookie.storage.config import StorageConfig
@@ -83,6 +85,8 @@ class Node:
     server: Server
     repair: LimboRepair
     """Takes ledgers out of limbo, where there are any."""
+    rot: RotRepair
+    """Copies what is rotten from other bookies."""
     _registration: Registration
     _read_only_for: set[str] = attrs.field(factory=set)
     """Who wants ordinary adds refused; they are taken again when nobody does."""
@@ -174,7 +178,8 @@ async def open_bookie(
             )
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers)
-            node = Node(info, cookie, engine, server, repair, registration)
+            rot = RotRepair(cookie.bookie_id, engine, peers)
+            node = Node(info, cookie, engine, server, repair, rot, registration)
             watch = DiskWatch(
                 cookie.bookie_id,
                 engine,
@@ -218,6 +223,7 @@ async def _serving(
         service.start_soon(serve)
         service.start_soon(keep_registered)
         service.start_soon(node.repair.run)
+        service.start_soon(node.rot.run)
         service.start_soon(watch.run)
         service.start_soon(
             follow_draining, store, node.cookie, partial(node.set_read_only, wanted_by="draining")

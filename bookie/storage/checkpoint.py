@@ -137,6 +137,7 @@ class Checkpointer:
                 view=segment.image.view,
                 replaced=FileSet.of([segment.number]),
                 indexed=segment.indexed,
+                restored=segment.restored,
                 changes=lambda: [rows.encode_mark(mark)],
             )
         except DiskFull as full:

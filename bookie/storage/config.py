@@ -90,6 +90,12 @@ class StorageConfig:
     """It takes them again when the disk is that full."""
     disk_reserve_bytes: int = 512 * MIB
     """With less free it takes no ordinary adds either, however large the disk is."""
+    scrub: bool = True
+    """Whether what is stored is verified now and then."""
+    scrub_interval_s: float = 7 * 24 * 3600.0
+    """So long after a pass over everything the next one begins; the first an hour after the start."""
+    scrub_bytes_per_s: int = 8 * MIB
+    """How fast it reads at most."""
     disk_watch_interval_s: float = 10.0
     """How often the disk is looked at besides when files were made."""
 
@@ -109,10 +115,13 @@ class StorageConfig:
             raise InvalidArgument("at least 2 arenas are needed: one is written while another is prepared")
         if self.ledgers_max < 1 or self.segment_records_max < 1 or self.group_bytes_max < 1:
             raise InvalidArgument("ledgers_max, segment_records_max and group_bytes_max must be positive")
-        if min(self.compact_bytes_per_s, self.log_bytes_max, self.log_runs_max) < 1:
-            raise InvalidArgument("compact_bytes_per_s, log_bytes_max and log_runs_max must be positive")
+        sizes = (self.compact_bytes_per_s, self.scrub_bytes_per_s, self.log_bytes_max, self.log_runs_max)
+        if min(sizes) < 1:
+            raise InvalidArgument(
+                "compact_bytes_per_s, scrub_bytes_per_s, log_bytes_max and log_runs_max must be positive"
+            )
         intervals = (self.compact_interval_s, self.compact_eventual_interval_s, self.collect_interval_s)
-        if min(*intervals, self.write_cache_age_s, self.disk_watch_interval_s) <= 0:
+        if min(*intervals, self.write_cache_age_s, self.disk_watch_interval_s, self.scrub_interval_s) <= 0:
             raise InvalidArgument("intervals must be positive")
         self.space_policy(is_journal_apart=False)
         self.fullness_policy()

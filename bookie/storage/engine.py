@@ -74,6 +74,7 @@ from bookie.storage.reclaiming import Reclaimer
 from bookie.storage.recycling import Recycler
 from bookie.storage.replay import Replayed, replay
 from bookie.storage.rewriting import Rewriter
+from bookie.storage.scrub import Scrubber
 from bookie.storage.segments import Segment, SegmentFiles
 from bookie.storage.settling import remove_replaced, take_over_logs
 from bookie.storage.write_cache import CachedArena, WriteCache
@@ -111,6 +112,7 @@ class Engine:
         checkpointer: Checkpointer,
         compactor: Compactor,
         collector: Collector | None,
+        scrubber: Scrubber,
         pool: FilePool,
         arenas: Arenas,
         config: StorageConfig,
@@ -131,6 +133,8 @@ class Engine:
         self.compactor = compactor
         self.collector = collector
         """None where nobody can say which ledgers are gone."""
+        self.scrubber = scrubber
+        """Finds what is rotten on the disk, and stores it again."""
         self.reclaimer = Reclaimer(compactor, collector)
         """Frees space when it is asked to."""
         self._pool = pool
@@ -566,6 +570,10 @@ class Engine:
             "log_bytes_written": self._checkpointer.rewriter.bytes_written,
             "compactions": self.compactor.jobs,
             "ledgers_deleted": self.collector.deleted if self.collector else 0,
+            "scrub_passes": self.scrubber.passes,
+            "scrubbed_bytes": self.scrubber.bytes_checked,
+            "rotten_runs": len(self.scrubber.rotten),
+            "runs_restored": self.scrubber.runs_restored,
             "ledgers_in_memory": len(self._loaded),
             "runs_in_memory": sum(len(segment.runs) for segment in journal.residents.values()),
             "cache_bytes": self._arenas.bytes_held,
@@ -714,6 +722,30 @@ async def open_engine(
                 )
                 await write_cache.prepare()
                 residents = _Residents(journal.residents, write_cache.residents)
+            compactor = Compactor(
+                files=files,
+                logs=logs,
+                pool=pool,
+                catalogue=catalogue,
+                rewriter=rewriter,
+                policy=policy,
+                is_busy=lambda file: file in journal.residents or scrubber.holds(file),
+                bytes_per_s=config.compact_bytes_per_s,
+            )
+
+            async def compaction_rests() -> None:
+                async with compactor._lock:
+                    pass
+
+            scrubber = Scrubber(
+                journal=journal,
+                residents=residents,
+                pool=pool,
+                catalogue=catalogue,
+                ledgers=ledgers,
+                compaction_rests=compaction_rests,
+                bytes_per_s=config.scrub_bytes_per_s,
+            )
             engine = Engine(
                 journal=journal,
                 ledgers=ledgers,
@@ -733,21 +765,13 @@ async def open_engine(
                     rewriter=rewriter,
                     policy=policy,
                 ),
-                compactor=Compactor(
-                    files=files,
-                    logs=logs,
-                    pool=pool,
-                    catalogue=catalogue,
-                    rewriter=rewriter,
-                    policy=policy,
-                    is_busy=lambda file: file in journal.residents,
-                    bytes_per_s=config.compact_bytes_per_s,
-                ),
+                compactor=compactor,
                 collector=None
                 if witness is None
                 else Collector(
                     journal=journal, catalogue=catalogue, ledgers=ledgers, rewriter=rewriter, witness=witness
                 ),
+                scrubber=scrubber,
                 pool=pool,
                 arenas=arenas,
                 config=config,
@@ -839,6 +863,8 @@ async def _running(
                 eventual_interval_s=config.compact_eventual_interval_s,
             ),
         )
+        if config.scrub:
+            nursery.start_soon(guard, partial(engine.scrubber.run, interval_s=config.scrub_interval_s))
         if engine.collector is not None:
             collect = partial(engine.collector.run, interval_s=config.collect_interval_s)
             nursery.start_soon(guard, collect)

@@ -110,12 +110,14 @@ class Rewriter:
         replaced: FileSet,
         indexed: int,
         changes: Callable[[], Sequence[Change]],
+        restored: Iterable[tuple[int, int]] = (),
     ) -> WrittenLog:
         """Write runs that lie in memory, in ``view`` at their offsets, into a new entry log.
 
         ``marked`` are ledgers that have other records there. ``replaced`` is the segment that they are in, or
         nothing where no file has them yet. So many of the runs, the first ``indexed`` ones, have rows in the
-        index. ``changes`` are written together with the log's row. DiskFull: nothing has changed."""
+        index, and so have ``restored`` ones, which name other files and must not outlive this. ``changes``
+        are written together with the log's row. DiskFull: nothing has changed."""
 
         async def fetch(wanted: Sequence[Run]) -> list[memoryview]:
             return [view[run.offset : run.offset + run.length] for run in wanted]
@@ -125,7 +127,7 @@ class Rewriter:
             marked=marked,
             level=0,
             replaced=replaced,
-            old_keys={(run.ledger_id, run.first) for run in runs[:indexed]},
+            old_keys={(run.ledger_id, run.first) for run in runs[:indexed]}.union(restored),
             fetch=fetch,
             pace=no_pace,
             changes=changes,

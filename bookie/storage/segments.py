@@ -32,6 +32,8 @@ class Segment:
     """In the order in which they were appended."""
     marked: set[int] = attrs.field(factory=set)
     """Ledgers that have other records than adds in it."""
+    restored: set[tuple[int, int]] = attrs.field(factory=set)
+    """Ledger and first id of runs whose entries are stored elsewhere already, though rotten (``scrub``)."""
     records: int = 0
     indexed: int = 0
     """How many of ``runs`` the index has."""

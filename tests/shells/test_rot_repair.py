@@ -1,0 +1,167 @@
+"""What rots on a bookie's disk is found unasked, never denied, and copied again from others."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from clusters import SMALL, Bookie, Client, Cluster, eventually, open_cluster
+from trio.testing import MockClock
+
+from bookie.storage.config import StorageConfig
+from ledgerlog.limits import KIB
+from ledgerlog.model.quorum import Replication
+from ledgerlog.wire.frame import Status
+
+R332 = Replication(3, 3, 2)
+STAYS = attrs.evolve(SMALL, small_run_bytes=0)
+"""Entries stay in the segments in which they came."""
+SORTED = attrs.evolve(SMALL, small_run_bytes=SMALL.segment_bytes)
+"""They are written again, sorted and put together."""
+UNREADABLE = (Status.CORRUPT, Status.IO_ERROR)
+COUNT = 60
+
+
+def payload(number: int) -> bytes:
+    return b"<entry %d>" % number + bytes(48 * KIB)
+
+
+async def written(client: Client, replication: Replication = R332, *, close: bool = True) -> int:
+    writer = await client.ledgers.create(replication=replication)
+    for number in range(COUNT):
+        await writer.append(payload(number))
+    if close:
+        await writer.close()
+    return writer.ledger_id
+
+
+async def rotted(bookie: Bookie, *numbers: int) -> None:
+    """Some entries rot while nobody looks; none is in memory any more."""
+    await bookie.stop()
+    for number in numbers:
+        assert bookie.flip_byte(b"<entry %d>" % number)
+    await bookie.start()
+
+
+async def status_of(bookie: Bookie, ledger_id: int, entry_id: int) -> Status:
+    found = await bookie.node.engine.read(
+        ledger_id, first=entry_id, last=entry_id, stride=1, bytes_max=100_000
+    )
+    assert not (found.status is Status.OK and not len(found.entries)), "a rotten entry was denied"
+    return found.status
+
+
+async def restored(cluster: Cluster, client: Client, ledger_id: int, bookie: Bookie) -> None:
+    scrubber = bookie.node.engine.scrubber
+    await eventually(lambda: not scrubber.rotten)
+    assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+    for _ in range(2):
+        await bookie.restart()
+        assert await bookie.node.engine.scrubber.scrub() == 0
+        for number in range(COUNT):
+            assert await status_of(bookie, ledger_id, number) is Status.OK
+
+
+@pytest.mark.parametrize("config", [STAYS, SORTED], ids=["stays", "sorted"])
+async def test_what_rotted_is_found_and_stored_again_for_good(
+    clock: MockClock, config: StorageConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_cluster(3, config=config) as cluster, cluster.client() as client:
+        ledger_id = await written(client)
+        bookie = cluster.bookies["b1"]
+        await rotted(bookie, 3, 4, 31)
+        for number in (3, 4, 31):
+            assert await status_of(bookie, ledger_id, number) in UNREADABLE
+        engine = bookie.node.engine
+        assert await engine.scrubber.scrub() >= 2
+        assert engine.statistics()["rotten_runs"] >= 2
+        assert sum(record.message.startswith("rotten: ledger=") for record in caplog.records) >= 2
+        await restored(cluster, client, ledger_id, bookie)
+        assert engine.statistics()["runs_restored"] >= 2
+
+
+async def test_scrubbing_begins_by_itself_an_hour_after_the_start_and_can_be_switched_off(
+    clock: MockClock,
+) -> None:
+    config = attrs.evolve(SMALL, scrub_interval_s=7200.0, scrub_bytes_per_s=1024 * KIB)
+    async with open_cluster(3, config=config) as cluster, cluster.client() as client:
+        ledger_id = await written(client)
+        bookie = cluster.bookies["b1"]
+        await rotted(bookie, 7)
+        await trio.sleep(3599)
+        assert bookie.node.engine.statistics()["scrubbed_bytes"] == 0
+        await trio.sleep(2)
+        assert 0 < bookie.node.engine.statistics()["scrubbed_bytes"] <= 3200 * KIB, (
+            "it reads at a bounded rate"
+        )
+        await trio.sleep(60)
+        assert bookie.node.engine.statistics()["scrub_passes"] == 1
+        assert bookie.node.engine.statistics()["runs_restored"] == 1
+        assert await status_of(bookie, ledger_id, 7) is Status.OK
+    async with open_cluster(1, config=attrs.evolve(config, scrub=False)) as cluster:
+        await trio.sleep(20_000)
+        assert cluster.bookies["b1"].node.engine.statistics()["scrub_passes"] == 0
+
+
+async def test_without_an_intact_copy_it_stays_rotten_and_is_never_denied(clock: MockClock) -> None:
+    async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
+        ledger_id = await written(client)
+        for bookie in cluster.bookies.values():
+            await rotted(bookie, 5)
+        bookie = cluster.bookies["b1"]
+        assert await bookie.node.engine.scrubber.scrub() == 1
+        await eventually(lambda: len(bookie.node.rot.unrepaired) == 1)
+        assert await status_of(bookie, ledger_id, 5) in UNREADABLE
+        await client.ledgers.delete(ledger_id)
+        assert bookie.node.engine.collector is not None
+        await bookie.node.engine.collector.collect()
+        assert await bookie.node.engine.scrubber.scrub() == 0, "what is deleted is not rotten"
+
+
+async def test_bookies_that_were_down_are_asked_again(clock: MockClock) -> None:
+    async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
+        ledger_id = await written(client)
+        bookie = cluster.bookies["b1"]
+        await rotted(bookie, 5)
+        cluster.network.cut("b1", "b2")
+        cluster.network.cut("b1", "b3")
+        assert await bookie.node.engine.scrubber.scrub() == 1
+        await trio.sleep(600)
+        assert len(bookie.node.rot.unrepaired) == 1
+        cluster.network.heal()
+        await trio.sleep(700)
+        assert not bookie.node.engine.scrubber.rotten
+        assert await status_of(bookie, ledger_id, 5) is Status.OK
+
+
+async def test_the_last_fragment_of_an_open_ledger_waits_until_it_is_closed(clock: MockClock) -> None:
+    async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
+        ledger_id = await written(client, close=False)
+        bookie = cluster.bookies["b1"]
+        await rotted(bookie, 5)
+        assert await bookie.node.engine.scrubber.scrub() == 1
+        await eventually(lambda: len(bookie.node.rot.unrepaired) == 1)
+        assert await status_of(bookie, ledger_id, 5) in UNREADABLE
+        await client.ledgers.recover(ledger_id)
+        await trio.sleep(700)
+        assert not bookie.node.engine.scrubber.rotten
+        assert await status_of(bookie, ledger_id, 5) is Status.OK
+
+
+async def test_a_striped_ledger_is_restored_where_it_is_held(clock: MockClock) -> None:
+    async with open_cluster(3, config=SORTED) as cluster, cluster.client() as client:
+        ledger_id = await written(client, Replication(3, 2, 2))
+        bookie = cluster.bookies["b1"]
+        held = [n for n in range(COUNT) if (await status_held(bookie, ledger_id, n))]
+        await rotted(bookie, held[4], held[20])
+        assert await bookie.node.engine.scrubber.scrub() >= 1
+        scrubber = bookie.node.engine.scrubber
+        await eventually(lambda: not scrubber.rotten)
+        assert (await client.ledgers.verify(ledger_id)).under_replicated == []
+
+
+async def status_held(bookie: Bookie, ledger_id: int, entry_id: int) -> bool:
+    found = await bookie.node.engine.read(
+        ledger_id, first=entry_id, last=entry_id, stride=1, bytes_max=100_000
+    )
+    return len(found.entries) == 1

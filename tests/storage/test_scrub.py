@@ -1,0 +1,120 @@
+"""Scrubbing and restoring inside the storage: what is rotten is named, held, and replaced by its first id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from storing import SMALL, add_durably, add_frame, payload_of, read, running
+
+from bookie.core import rows
+from bookie.storage.engine import Engine
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
+from ledgerlog.wire.entries import Entries
+from ledgerlog.wire.frame import Status
+
+STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False)
+SORTED = attrs.evolve(STAYS, small_run_bytes=20_000)
+L = 1
+
+
+def copies(ids: Sequence[int]) -> Entries:
+    return add_frame(L, ids)[1]
+
+
+async def fill(disk: MemoryDisk, indexes: MemoryIndexes) -> None:
+    """Runs of three entries each, in segments that are in memory no more."""
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        for first in range(0, 30, 3):
+            await add_durably(engine, L, range(first, first + 3))
+
+
+def rot(disk: MemoryDisk, entry_id: int) -> None:
+    needle = payload_of(L, entry_id)
+    for content in disk.files.values():
+        at = content.find(needle)
+        if at >= 0:
+            content[at] ^= 0xFF
+
+
+async def check(engine: Engine, *, but: Sequence[int] = ()) -> None:
+    for entry_id in range(30):
+        result = await read(engine, L, entry_id, entry_id)
+        if entry_id in but:
+            assert result.status is Status.CORRUPT
+        else:
+            assert (result.status, result.entries.payloads()) == (Status.OK, [payload_of(L, entry_id)])
+
+
+async def test_rotten_runs_are_named_and_restored_ones_take_their_rows_even_put_together() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    for entry_id in (4, 6, 20):
+        rot(disk, entry_id)
+    async with running("b", SORTED, disk=disk, indexes=indexes) as engine:
+        assert await engine.scrubber.scrub() == 3
+        assert sorted(engine.scrubber.rotten) == [(L, 3), (L, 6), (L, 18)]
+        await check(engine, but=(4, 6, 20))
+        for (_, first), rotten in sorted(engine.scrubber.rotten.items()):
+            assert await engine.scrubber.restore(rotten, [copies(range(first, first + 3))], lac=-1, lafr=-1)
+        assert not engine.scrubber.rotten
+        await check(engine)
+        for number in range(40):  # They leave memory, sorted and put together.
+            await add_durably(engine, 2, [number], payloads=[bytes(4000)])
+        assert await engine.scrubber.scrub() == 0
+        await check(engine)
+    async with running("b", SORTED, disk=disk, indexes=indexes) as engine:
+        assert await engine.scrubber.scrub() == 0
+        await check(engine)
+
+
+async def test_a_run_restored_in_parts_begins_with_its_last_part() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    rot(disk, 4)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        await engine.scrubber.scrub()
+        (rotten,) = engine.scrubber.rotten.values()
+        assert await engine.scrubber.restore(rotten, [copies([3]), copies([4, 5])], lac=-1, lafr=-1)
+        firsts = [run.first for run in engine._journal.active.runs if run.ledger_id == L]
+        assert firsts == [4, 3]
+        await engine.flush()
+        await check(engine)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        assert await engine.scrubber.scrub() == 0
+        await check(engine)
+
+
+async def test_the_file_of_a_rotten_run_is_held_until_its_copies_are_indexed() -> None:
+    """What could not be read for a moment, and was put together with others, must not lose its row."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    rot(disk, 4)
+    moving = attrs.evolve(STAYS, small_run_bytes=20_000)
+    async with running("b", moving, disk=disk, indexes=indexes) as engine:
+        await engine.scrubber.scrub()
+        (rotten,) = engine.scrubber.rotten.values()
+        file = rotten.run.file
+        rot(disk, 4)  # It was not the disk, but the way from there.
+        assert not engine.scrubber.holds(file)
+        assert await engine.scrubber.restore(rotten, [copies(range(3, 6))], lac=-1, lafr=-1)
+        assert engine.scrubber.holds(file)
+        await engine.compactor.compact(is_eventual=True)
+        for number in range(40):
+            await add_durably(engine, 2, [number], payloads=[bytes(4000)])
+        assert not engine.scrubber.holds(file)
+        await engine.compactor.compact(is_eventual=True)
+        await check(engine)
+
+
+async def test_what_the_index_names_no_more_is_not_restored() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    await fill(disk, indexes)
+    rot(disk, 4)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        await engine.scrubber.scrub()
+        (rotten,) = engine.scrubber.rotten.values()
+        indexes.indexes["b/index"].apply([rows.encode_run(rotten.run._replace(offset=1))])
+        assert not await engine.scrubber.restore(rotten, [copies(range(3, 6))], lac=-1, lafr=-1)
+        assert not engine.scrubber.rotten
