@@ -15,6 +15,7 @@ random; LEDGERLOG_FUZZ_INPUTS says how many a target gets there.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -23,18 +24,10 @@ from pathlib import Path
 
 from tests.fuzz.corpus import CORPUS, INPUT_BYTES_MAX, all_targets, inputs_of
 
-_RUN = """
-import sys, atheris
-with atheris.instrument_imports(include=["ledgerlog", "bookie"], enable_loader_override=False):
-    from tests.fuzz.corpus import all_targets
-run = {target.name: target.run for target in all_targets()}[sys.argv.pop(1)]
-atheris.Setup(sys.argv, lambda data: run(data) and None)
-atheris.Fuzz()
-"""
-
 
 def _fuzz(name: str, arguments: list[str]) -> int:
-    return subprocess.run([sys.executable, "-c", _RUN, name, *arguments], check=False).returncode
+    command = [sys.executable, str(Path(__file__).with_name("one.py")), *arguments]
+    return subprocess.run(command, check=False, env={**os.environ, "LEDGERLOG_FUZZ_TARGET": name}).returncode
 
 
 def main() -> int:
