@@ -12,6 +12,7 @@ so many seconds, heals everything, and judges.
     cut off          a bookie from everybody
     slow             a link takes its time
     reset, half reset, half close   connections break (``proxies``)
+    sync fails       of a bookie: EIO, ENOSPC, or it takes its time (``system_calls``; where strace can do it)
     rot              a bookie is killed, some of its files are damaged (``damage``), and it is started again
 
 **The budget.** Only one bookie of a run has a rotten disk, so that every acknowledged entry keeps an intact
@@ -57,6 +58,7 @@ from ledgerlog.model.record import Record
 from ledgerlog.testing.invariants import Violation
 from tests.nemesis.damage import damage_files
 from tests.nemesis.proxies import Link, Proxies, open_proxies
+from tests.nemesis.system_calls import injected, why_not
 from tests.nemesis.workload import LOG, NS, Writers, now_ns
 
 __all__ = ["KINDS", "Report", "run"]
@@ -73,6 +75,7 @@ KINDS: dict[str, float] = {
     "reset": 1.5,
     "half reset": 1,
     "half close": 1,
+    "sync fails": 1,
     "rot": 1,
 }
 """How often each comes, relative to the others."""
@@ -139,6 +142,7 @@ class Nemesis:
         seed: int,
         pace_s: float,
         fixed: set[str],
+        can_inject: bool,
     ) -> None:
         self.happened: list[_Happened] = []
         self.counts: Counter[str] = Counter()
@@ -151,6 +155,9 @@ class Nemesis:
         self._fixed = fixed
         self._out: dict[str, None] = {}
         self._is_rotten = False
+        self._can_inject = can_inject
+        self._injected: Child | None = None
+        """Whose system calls were made to fail last."""
 
     async def make_trouble(self, seconds: float) -> None:
         """For so long; what is broken then stays so until ``heal``."""
@@ -174,7 +181,11 @@ class Nemesis:
         async with trio.open_nursery() as nursery:
             for bookie in self._local.bookie_ids:
                 child = self._local.bookies[bookie]
-                if child.exit_status == -signal.SIGKILL or not child.is_running:
+                if not child.is_running:
+                    if child.exit_status != -signal.SIGKILL and not (
+                        bookie == self.rotten and self._is_rotten
+                    ):
+                        self._require_failed_sync(child)
                     nursery.start_soon(self._start, bookie)
 
     # --- one fault ----------------------------------------------------------------------------
@@ -200,6 +211,8 @@ class Nemesis:
                 await self._kill(fault, dice, dice.sample(one, dice.randrange(2, len(one) + 1)))
             case "rot" if self.rotten in one:
                 return await self._rot(fault, dice)
+            case "sync fails" if one and self._can_inject:
+                await self._fail_syncs(fault, dice, dice.choice(one))
             case "stop" if one:
                 bookie = dice.choice(one)
                 self._begin(fault, bookie)
@@ -292,6 +305,27 @@ class Nemesis:
             for link in links:
                 link.heal()
 
+    async def _fail_syncs(self, fault: _Happened, dice: Random, bookie: str) -> None:
+        what = dice.choice(("error=EIO", "error=ENOSPC", "delay_enter=200ms"))
+        what += f":when={dice.randrange(1, 30)}{'+' if what.startswith('delay') else ''}"
+        self._begin(fault, bookie, what)
+        child, log_path = self._local.bookies[bookie], self._local.path / "strace.log"
+        with self._is_out(bookie):
+            self._injected = child
+            async with injected(self._local.children, child, what, log_path=log_path):
+                with trio.move_on_after(dice.uniform(1, 5)):
+                    await child.wait()
+            if not child.is_running:
+                self._require_failed_sync(child)
+                await self._start(bookie)
+
+    def _require_failed_sync(self, child: Child) -> None:
+        """A bookie whose sync failed stops, and says why."""
+        said = child.how_it_ended()
+        if child is not self._injected or not ("StorageError" in said or "DiskFull" in said):
+            raise Violation(f"a bookie ended that nobody had killed: {said}")
+        self.counts["stopped when a sync failed"] += 1
+
     # --- disks --------------------------------------------------------------------------------
 
     async def _rot(self, fault: _Happened, dice: Random) -> bool:
@@ -364,6 +398,7 @@ async def run(
     names = [f"writer-{number}" for number in range(1, WRITERS + 1)]
     fixed: set[str] = set()
     config = _write_config(path)
+    can_inject = await trio.to_thread.run_sync(why_not) is None
     async with open_proxies(bookies, names) as proxies:
 
         def options_of(bookie: str) -> list[str]:
@@ -382,7 +417,7 @@ async def run(
                 LOG, replication=REPLICATION, roll=RollPolicy(max_records=2000, max_age_s=20.0)
             )
             writers = Writers(local, proxies, seed, think_s, term_s)
-            nemesis = Nemesis(local, proxies, writers, seed, pace_s, fixed)
+            nemesis = Nemesis(local, proxies, writers, seed, pace_s, fixed, can_inject)
             async with _writing(writers, names):
                 with trio.fail_after(HEALED_S):
                     await writers.wait_acked()
