@@ -19,7 +19,7 @@ from ledgerlog.testing import workload
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import run_seed
 
-SEEDS = (*range(302, 307), 2000)
+SEEDS = (302, 303, 2000)
 
 
 class Repairers:
