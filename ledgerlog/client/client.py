@@ -31,6 +31,8 @@ class LedgerClient:
     default_replication: Replication
     network: Network
     """What the pool's connections go over."""
+    nursery: trio.Nursery
+    """For tasks that end with the client. What they raise is a bug and ends it."""
 
 
 @asynccontextmanager
@@ -62,7 +64,7 @@ async def open_client(
             store, registry, directory, pool, environment, nursery, replication, append_deadline_s
         )
         try:
-            yield LedgerClient(store, ledgers, directory, pool, environment, replication, network)
+            yield LedgerClient(store, ledgers, directory, pool, environment, replication, network, nursery)
         except BaseException as caught:
             # Raised below as it is: the nursery is ours and would wrap what is the caller's in a group.
             error = caught

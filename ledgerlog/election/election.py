@@ -43,6 +43,7 @@ from ledgerlog.meta.store import (
     NodeExists,
     NodeMissing,
     Operation,
+    Session,
     SessionState,
     Set,
     VersionConflict,
@@ -391,7 +392,11 @@ class _Stand:
             if self._server is not None:
                 self._server.say_ended(self._term.number, self._led_as)
         core.me = None
-        if store.session.state is not SessionState.CONNECTED or me is None:
+        if me is None:
+            return
+        session = store.session
+        if session.state is not SessionState.CONNECTED:
+            self._client.nursery.start_soon(self._withdraw, session, me, node_version)
             return
         with trio.move_on_after(ELECTION_STEP_DOWN_S, shield=True):
             try:
@@ -404,8 +409,28 @@ class _Stand:
             try:
                 await store.delete(candidate_path(self._name, me), version=node_version)
             except LedgerLogError as cause:
-                # It goes with the session then.
                 logger.info("election=%s: %s is still registered: %s", self._name, self._candidate, cause)
+                self._client.nursery.start_soon(self._withdraw, session, me, node_version)
+
+    async def _withdraw(self, session: Session, me: str, node_version: int) -> None:
+        """Take our node away once the store is back. A session that is over has done that; one that goes on
+        would keep up the appearance of a leader for as long as this process lives."""
+        store = self._client.store
+        while store.session is session:
+            state = session.state
+            if state is SessionState.CONNECTED:
+                try:
+                    await store.delete(candidate_path(self._name, me), version=node_version)
+                except (NodeMissing, VersionConflict):
+                    return
+                except LedgerLogError:
+                    await trio.sleep(RECONNECT_DELAY_MAX_S)
+                else:
+                    return
+            elif state is SessionState.LOST:
+                return
+            else:
+                await session.wait_not(state)
 
     def close(self) -> None:
         """Let go of the line."""

@@ -190,6 +190,21 @@ async def test_a_leader_whose_session_was_away_for_a_moment_and_goes_on_leads_ag
         assert [term.number for term in first.terms] == [1, 2, 3, 4]
 
 
+async def test_who_leaves_while_the_store_is_away_withdraws_when_it_is_back(clock: MockClock) -> None:
+    async with stage("a", "b", listens=False) as s:
+        first = await s.one_leads()
+        session = first.store.session
+        first.store.disconnect()
+        await eventually(lambda: not s.leaders)
+        first.scope.cancel()
+        await trio.sleep(0.5)
+        first.store.reconnect()
+        await eventually(lambda: bool(s.leaders), timeout_s=SESSION_TIMEOUT_S)
+        assert s.leaders != [first]
+        assert first.store.session is session
+        assert len(await first.store.children(candidates_path("e"))) == 1
+
+
 async def test_candidates_that_cannot_reach_one_another_do_not_duel(clock: MockClock) -> None:
     async with stage("a", "b") as s:
         await s.one_leads()

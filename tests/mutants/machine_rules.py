@@ -56,7 +56,17 @@ ELECTIONS = (
         _ELECTION,
         "            or record.holder in self._former\n",
         "",
-        f"{_TEST_STAND}::test_a_leader_whose_session_was_away_for_a_moment_and_goes_on_leads_again",
+        f"{_TEST_ELECTION}::test_a_term_that_an_earlier_candidacy_of_ones_own_has_is_claimed_at_once",
+    ),
+    mutant(
+        "who_leaves_without_the_store_stays_registered",
+        "election",
+        _STAND,
+        "        if session.state is not SessionState.CONNECTED:\n"
+        "            self._client.nursery.start_soon(self._withdraw, session, me, node_version)\n"
+        "            return\n",
+        "        if session.state is not SessionState.CONNECTED:\n            return\n",
+        f"{_TEST_STAND}::test_who_leaves_while_the_store_is_away_withdraws_when_it_is_back",
     ),
     mutant(
         "a_lost_session_does_not_end_the_leadership",

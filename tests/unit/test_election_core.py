@@ -70,6 +70,21 @@ def test_a_term_whose_holder_is_not_registered_any_more_is_claimed_at_once() -> 
     assert registered(OTHER.vacated(), "other").need(0) is ElectionNeed.CLAIM
 
 
+def test_a_term_that_an_earlier_candidacy_of_ones_own_has_is_claimed_at_once() -> None:
+    core = registered(ElectionRecord())
+    lead(core)
+    core.on_session("s", is_connected=False)
+    assert core.lost is not None
+    core.leave()
+    core.me = None
+    core.on_session("s", is_connected=True)
+    core.on_looked(core.record, 4, ("me", "other"), 1)
+    core.on_registered("me again", 0, "s")
+    core.on_looked(core.record, 4, ("me", "me again", "other"), 1)
+    assert core.need(1) is ElectionNeed.CLAIM
+    assert core.claim(1).holder == "me again"
+
+
 def test_a_term_that_its_holder_says_is_over_is_claimed_at_once_and_no_other() -> None:
     core = registered(OTHER, "other")
     core.on_ended(6)
