@@ -36,7 +36,7 @@ import attrs
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("ledgerlog", "bookie")
+PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog")
 
 # --- the tables -----------------------------------------------------------------------------------
 #
@@ -79,6 +79,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.autorecovery": (*BELOW_LOG, "ledgerlog.election"),
     # Logs in Spark. Its processes have no event loop of their own, so it takes the portal.
     "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster", "ledgerlog.blocking"),
+    # The name that Spark finds the source by.
+    "pyspark_ledgerlog": ("ledgerlog.spark",),
     # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
     "ledgerlog.embedded": (*FROM_BOOKIE, "ledgerlog.net.local", *BOOKIE),
     # Both start whole systems, auto-recovery and bookies included; the command also runs simulations.
@@ -196,7 +198,7 @@ STARTERS = ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.embedded", "bookie.
 
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     # capability: the modules that own it
-    "pyspark": ("ledgerlog.spark",),
+    "pyspark": ("ledgerlog.spark", "pyspark_ledgerlog"),
     "kazoo": ("ledgerlog.meta.zookeeper",),
     "sqlite3": ("ledgerlog.meta.sqlite*",),
     "plyvel": ("bookie.storage",),
