@@ -14,7 +14,7 @@ import attrs
 from bookie.core.journal import SegmentImage
 from bookie.core.records import Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
-from bookie.storage.disk import Disk, File
+from bookie.storage.disk import Disk, File, FileMissing
 from bookie.storage.recycling import SPARE, Recycler
 from ledgerlog.errors import DiskFull
 
@@ -66,12 +66,20 @@ class SegmentFiles:
 
     async def numbers(self) -> list[int]:
         """The numbers of all segments, sorted. Files of other names are not ours and are left alone."""
-        names = await self.disk.list_directory(self.directory)
+        names = await self._names()
         return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
+
+    async def _names(self) -> list[str]:
+        try:
+            return await self.disk.list_directory(self.directory)
+        except FileMissing as missing:
+            raise FileMissing(
+                f"{missing}. If the journal lies in a directory of its own, name that with --journal-dir DIR"
+            ) from missing
 
     async def remove_unfinished(self) -> None:
         """Remove what an interrupted ``create`` left, and spares: nobody knows how far they are zeros."""
-        for name in await self.disk.list_directory(self.directory):
+        for name in await self._names():
             bare = name.removesuffix(_UNFINISHED).removesuffix(SPARE)
             if bare != name and _NAME.match(bare):
                 await self.disk.unlink(f"{self.directory}/{name}")

@@ -9,6 +9,7 @@ from recording_disk import Recorder, RecordingDisk, RecordingIndexes, crash_stat
 from storing import COOKIE, SMALL, add_durably, payloads, read_all
 
 from bookie.storage.directory import open_directory
+from bookie.storage.disk import FileMissing
 from bookie.storage.engine import open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
@@ -97,3 +98,13 @@ async def test_a_crash_during_formatting_leaves_a_directory_that_can_be_formatte
                     await add_durably(engine, 1, range(3))
                     assert await read_all(engine, 1) == payloads(1, range(3))
     assert formatted
+
+
+async def test_who_forgets_where_the_journal_lies_is_told_what_to_pass(tmp_path: Path) -> None:
+    path, journal = str(tmp_path / "b"), str(tmp_path / "j")
+    async with open_directory(path, journal_directory=journal) as directory:
+        await directory.format(COOKIE)
+    async with open_directory(path) as directory:
+        with pytest.raises(FileMissing, match="--journal-dir"):
+            async with open_engine(directory, SMALL):
+                pass
