@@ -33,7 +33,8 @@ def repair() -> None:
 @repair.command("run")
 @click.option("--name", help="What this process is called in 'repair status'.")
 @uri_option
-def repair_run(name: str | None, uri: str) -> None:
+@json_option
+def repair_run(name: str | None, uri: str, as_json: bool) -> None:
     """Run auto-recovery in a process of its own until interrupted.
 
     Any number may run, also inside bookies ('bookie run --auto-recovery'): one of them is the auditor,
@@ -42,7 +43,10 @@ def repair_run(name: str | None, uri: str) -> None:
     async def body() -> None:
         async with connect(uri) as cluster:
             service = AutoRecovery(cluster.client, name=name)
-            print_line(f"auto-recovery runs as {service.worker.name}")
+            if as_json:
+                print_json({"running": service.worker.name})
+            else:
+                print_line(f"auto-recovery runs as {service.worker.name}")
             await service.run()
 
     run_until_interrupted(body)
@@ -184,8 +188,7 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
     found = run(body)
     if as_json:
-        for fields in found:
-            print_json(fields)
+        print_json({"under_replicated": len({fields["ledger"] for fields in found}), "found": found})
     elif found:
         rows = [(f["ledger"], " ".join(f["bookies"]), f["why"]) for f in found]
         print_table(("ledger", "bookies", "why"), rows, numbers=("ledger",))
@@ -194,7 +197,7 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
 
 async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
-    """What ``repair audit`` prints, a line for each ledger and reason."""
+    """What ``repair audit`` found, an item for each ledger and reason."""
     client, board = cluster.client, Board(cluster.client)
     registered, draining = await board.registered(), await board.draining()
     # Whom metadata names, first: it may be somebody of whom nothing else is left.

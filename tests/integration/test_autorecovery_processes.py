@@ -322,7 +322,8 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert (task["ledger"], task["lost"], task["worker"]) == (ledger_id, [dead], None)
         assert len(status["workers"]) >= 3  # type: ignore[arg-type]
         audited = await said("repair", "audit", "--entries", "ends")
-        assert audited == {"ledger": ledger_id, "bookies": [dead], "why": "not registered"}
+        lost = {"ledger": ledger_id, "bookies": [dead], "why": "not registered"}
+        assert audited == {"under_replicated": 1, "found": [lost]}
         plain = await ledgerlog_ok("repair", "status", uri=uri)
         assert b"1 ledger to be looked after, and repair is paused" in plain
         assert (await said("repair", "resume"))["paused"] is False
@@ -331,6 +332,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert (await said("repair", "status"))["under_replicated"] == 0
         nothing = await ledgerlog_ok("repair", "audit", "--entries", "all", uri=uri)
         assert b"nothing is under-replicated" in nothing
+        assert await said("repair", "audit") == {"under_replicated": 0, "found": []}
         ran = await ledgerlog("bookie", "decommission", "nobody", uri=uri)
         assert ran.status == 1
         assert "no bookie nobody ever served this cluster" in ran.stderr
