@@ -30,7 +30,7 @@ FULL_SHARE = 10
 """After every so many small seeds one full one."""
 
 # The list of known schedules (part E of the protocol's rules), the bugs of other systems, and what is of the
-# same kind. Left out are mutants of what no simulated cluster has (limbo, wrong keys) and of bounds and pace.
+# same kind. Left out are mutants of what no simulated cluster has (wrong keys) and of bounds and pace.
 PLANTED = (
     # quorums
     "negative_quorum_one_too_small",
@@ -116,6 +116,17 @@ PLANTED = (
     "new_ledger_is_acknowledged_before_the_old",
     "unknown_is_told_as_lost",
     "a_record_that_was_sent_is_taken_back",
+    # producers and sweeping
+    "repeat_of_a_record_on_its_way_is_written_again",
+    "takeover_starts_with_an_empty_table",
+    "takeover_does_not_replay_what_follows_the_checkpoint",
+    "no_checkpoint_after_the_first",
+    "sweep_deletes_what_a_leader_has_made_ahead",
+    # bookies that do not sync what they acknowledge
+    "a_boot_after_loss_does_not_fence",
+    "a_bookie_in_limbo_denies",
+    "a_bookie_that_may_have_lost_data_serves_without_phase_one",
+    "the_unclean_bit_is_never_set",
 )
 
 

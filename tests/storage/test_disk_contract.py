@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -212,7 +213,8 @@ async def test_a_disk_says_how_much_room_there_is_or_that_nothing_bounds_it(
     if not isinstance(disk, RealDisk):
         assert space is None
         # A simulated disk's bounds are its platter's.
-        getattr(disk, "platter", disk).capacity_bytes = 10_000
+        bounded: Any = getattr(disk, "platter", disk)
+        bounded.capacity_bytes = 10_000
         disk.close(await disk.create(str(tmp_path / "f"), 4096))
         assert await disk.space(str(tmp_path)) == DiskSpace(10_000, 5904)
         with pytest.raises(DiskFull):
