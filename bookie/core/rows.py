@@ -185,6 +185,10 @@ def run_key(ledger_id: int, first: int) -> bytes:
     return _RUN_KEY.pack(b"R", ledger_id, first)
 
 
+def is_run_key(key: bytes) -> bool:
+    return key[:1] == b"R"
+
+
 def ledger_of_run_key(key: bytes) -> int:
     """Whose run it is."""
     ledger_id: int = _RUN_KEY.unpack(key)[1]

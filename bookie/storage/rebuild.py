@@ -12,6 +12,11 @@ forgotten, which is safe (they are lower bounds).
        entry logs the chain of blocks cannot be followed; within each stretch it is
     4  the new index takes the place of the old one
 
+An entry can stand in two files: copied again because its disk gave back other bytes than were written
+(``bookie.storage.scrub``), and put together with what follows it since. Which of two rows that begin with the
+same id was the newer cannot be seen here, so the longer one stays: else the rest of it would be
+denied. At worst it is the rotten one, which answers CORRUPT and is found again.
+
 START records tell where torn blocks were cut, as far as the segments that begin with them are still there.
 That the newest segments or logs are lost cannot be seen without an index, but for the loss of all segments:
 then nothing is made. A crash in between leaves the old index, or none; then it is called again.
@@ -26,6 +31,7 @@ from bookie.core.block import PAGE_BYTES
 from bookie.core.boot import Mark, start_of
 from bookie.core.file_set import FileSet
 from bookie.core.records import Place
+from bookie.core.rows import Change
 from bookie.core.segment import SEGMENT_HEADER_BYTES, first_block
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.directory import NOTHING_YET, StorageDirectory
@@ -64,7 +70,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     index = await directory.indexes.create(fresh_path)
     runs = 0
     try:
-        catalogue = Catalogue(index)
+        catalogue = _LongestRuns(index)
         for number in log_numbers:
             if -number not in replaced:
                 runs += await take_over_log(logs, catalogue, number, replaced)
@@ -76,6 +82,24 @@ async def rebuild_index(directory: StorageDirectory) -> int:
         await index.aclose()
     await directory.indexes.replace(fresh_path, directory.index_path)
     return runs
+
+
+class _LongestRuns(Catalogue):
+    """Of two runs that begin with the same id, the longer one keeps the row."""
+
+    async def write(self, batch: Sequence[Change]) -> None:
+        longest: dict[bytes, Change] = {}
+        for key, value in batch:
+            if value is None or not rows.is_run_key(key):
+                longest[key] = (key, value)
+                continue
+            known = longest[key][1] if key in longest else self.index.get_now(key)
+            if known is None or self._last(key, known) <= self._last(key, value):
+                longest[key] = (key, value)
+        await super().write(list(longest.values()))
+
+    def _last(self, key: bytes, value: bytes) -> int:
+        return rows.decode_run(key, value, self.path).last
 
 
 def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterable[int]:

@@ -61,4 +61,13 @@ MUTANTS = (
         "is_busy=lambda file: file in journal.residents,",
         f"{_SCRUB_TEST}::test_the_file_of_a_rotten_run_is_held_until_its_copies_are_indexed",
     ),
+    mutant(
+        "the_index_made_again_goes_by_the_newest_of_two_runs",
+        "rule 8",
+        "bookie/storage/rebuild.py",
+        "if known is None or self._last(key, known) <= self._last(key, value):",
+        "if True:",
+        "tests/storage/test_damage.py::"
+        "test_of_entries_that_stand_in_two_files_none_is_denied_once_the_index_was_made_again",
+    ),
 )

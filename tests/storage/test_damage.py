@@ -12,6 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
 from storing import (
     COOKIE,
@@ -26,6 +27,7 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.core.rows import ledger_key, run_key
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import open_directory
 from bookie.storage.engine import Engine, open_engine
@@ -245,3 +247,19 @@ async def test_the_index_can_be_made_again_when_leveldb_lost_it(tmp_path: Path) 
         async with open_engine(directory, TINY) as engine:
             assert await check(engine) == sum(map(len, ACKED.values()))
     assert await boots(str(tmp_path / "b")) == sum(map(len, ACKED.values()))
+
+
+async def test_of_entries_that_stand_in_two_files_none_is_denied_once_the_index_was_made_again() -> None:
+    """What was rotten is stored a second time, in runs of other lengths: the row of the shorter one would
+    deny what the longer one has."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    config = attrs.evolve(TINY, small_run_bytes=0)
+    for ids in (range(20), range(10)):
+        async with running("b", config, disk=disk, indexes=indexes) as engine:
+            await add_durably(engine, 7, ids)
+        # An engine that does not know a run takes its entries again.
+        indexes.indexes["b/index"].apply([(run_key(7, 0), None), (ledger_key(7), None)])
+    async with opened("b", disk, indexes) as directory:
+        await rebuild_index(directory)
+    async with running("b", config, disk=disk, indexes=indexes) as engine:
+        assert list((await read(engine, 7)).entries.ids) == list(range(20))
