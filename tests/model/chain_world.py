@@ -33,7 +33,7 @@ from tests.model.chain_nodes import (
     contents_of,
 )
 from tests.model.invariants import Violation
-from tests.model.numbers import Action, State
+from tests.model.numbering import Action, State
 from tests.model.structure import picture
 
 BUDGETS = ("takeovers", "seals", "records", "rolls", "leaves", "lost", "crash", "fail", "truncate")

@@ -20,7 +20,7 @@ import attrs
 from tests.model.chain_world import ChainConfiguration, ChainWorld
 from tests.model.configuration import Configuration
 from tests.model.invariants import Violation
-from tests.model.numbers import Action, State
+from tests.model.numbering import Action, State
 from tests.model.words import describe
 from tests.model.world import World
 

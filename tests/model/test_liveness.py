@@ -14,7 +14,7 @@ from tests.model.checker import wander
 from tests.model.client_nodes import TO_BE_READ, OwnerNode
 from tests.model.configuration import Configuration
 from tests.model.messages import OWNER
-from tests.model.numbers import State
+from tests.model.numbering import State
 from tests.model.world import World
 
 WALKS = 40

@@ -11,7 +11,7 @@ from tests.model.messages import (
     describe_handling,
     describe_receipt,
 )
-from tests.model.numbers import Action, State
+from tests.model.numbering import Action, State
 from tests.model.world import World
 
 

@@ -13,7 +13,7 @@ are checked (``invariants``), and so are the production code's own assertions: `
 
 **Answers.** A message may be late without limit. Where that adds nothing, a request and its answer are one
 step, and "silent" is the same step with the answer lost, or still to come (see ``is_answered_at_once``).
-Which states are taken for one is said in ``numbers``.
+Which states are taken for one is said in ``numbering``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.model.messages import (
     ReadAnswer,
     Write,
 )
-from tests.model.numbers import (
+from tests.model.numbering import (
     BUDGET,
     END,
     FIRST_CLIENT,

@@ -20,7 +20,7 @@ from tests.model.client_nodes import SENT, TO_BE_READ
 from tests.model.configuration import BUDGETS, Configuration
 from tests.model.invariants import Violation
 from tests.model.messages import Add, AddAnswer, Fence, FenceAnswer, Message, Read, ReadAnswer, Write
-from tests.model.numbers import FORMER, Action
+from tests.model.numbering import FORMER, Action
 from tests.model.world import World
 
 
