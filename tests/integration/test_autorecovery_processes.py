@@ -277,7 +277,8 @@ async def test_a_process_of_its_own_dies_with_a_lock_and_another_finishes_its_wo
         cluster = local.cluster
         board = await set_up(cluster, bytes_per_s=20_000)
         writer = await cluster.ledgers.create(replication=R332)
-        await writer.append_many([b"%04d" % n * 500 for n in range(200)])
+        # More than a worker copies before it heeds the rate, so that the lock is there to be seen.
+        await writer.append_many([b"%04d" % n * 5000 for n in range(400)])
         await writer.close()
         async with repair_processes(local, tmp_path, 2) as processes:
             await leading_bookie(cluster)
