@@ -2,17 +2,18 @@
 # it needs from the package index; nothing else has to be on the machine but Python >= 3.11 and make.
 #
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
-#   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak
+#   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on up to 4 cores
 #   make check              format, lint, types and the layering test: seconds, for while you edit
-#   make model [ARGS=...]   the protocol cores through every order of events: the wide set, an hour or so
+#   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
-#   make crash-soak         a bookie started from a million states that crashes can leave; an hour or so
+#   make crash-soak         a bookie started from a million states that crashes can leave; two hours or so
 #   make bench [ARGS=...]   the write benchmark
 #   make clean              removes all that these targets made (never your data)
 #
 # ARGS goes to the command that runs last: `make demo ARGS='--records 1000'`,
-# `make test ARGS='tests/unit -x'`, `make test ARGS='-m soak --hypothesis-profile=soak'`.
+# `make test ARGS='tests/unit -x'`, `make test ARGS='-n 0 -m soak --hypothesis-profile=soak'` (-n 0: one
+# test at a time, and what it prints is shown).
 # PYTHON=/path/to/python chooses the interpreter that the virtual environment is made from.
 #
 # Plain POSIX sh and GNU make 3.81 or later. The last command of demo, test and bench is exec'ed, so
@@ -43,6 +44,9 @@ CANDIDATES := $(if $(PYTHON),'$(PYTHON)',python3.12 python3.11 python3.13 python
 # on the PATH and fails, and a distribution may ship Python without ensurepip or sqlite3.
 USABLE := import sys, ensurepip, sqlite3, ssl, venv; sys.exit(sys.version_info < (3, 11))
 
+# Files go to the workers in their order, so that the long ones, which wait for processes, do not come last.
+ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 # The stamps live inside the environment, so that removing it removes them. Two of them, because the
 # demo must not wait for the test tools.
 RUN_STAMP := $(VENV)/.installed-run
@@ -58,7 +62,7 @@ bench: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog bench write $(ARGS)
 
 test: lint
-	@exec $(BIN)/pytest -m 'not soak' $(ARGS)
+	@exec $(BIN)/pytest $(ON_ALL_CORES) -m 'not soak' $(ARGS)
 
 model: $(TEST_STAMP)
 	@exec $(BIN)/python -m tests.model $(ARGS)

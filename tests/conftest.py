@@ -12,6 +12,20 @@ the test, or it is named (``SHARED_PROCESSES``) where the test was the first to 
 
 The search for processes reads ``/proc`` and is left out where there is none.
 
+**Several workers.** ``make test`` runs the suite in as many processes as there are cores (pytest-xdist):
+every test has its own directory, ports that the system gave, and what it started by the token of its own
+worker, so none sees another. A worker takes a file at a time, and all of ``tests/spark`` at once, because a
+session is dear; what a run shares (a ZooKeeper server, that session) each worker starts for itself and only
+if one of its tests asks. Without ``-n`` pytest runs everything in its own process.
+
+**Compiled once.** Tests start hundreds of our processes, and one that finds no compiled modules spends half
+of its start on compiling them. So the run keeps compiled files even where ``PYTHONDONTWRITEBYTECODE`` says
+not to.
+
+**Garbage.** What was collected of tests lives to the end, and is put where the garbage collector does not
+look again and again. A cluster inside a test holds its buffers until the collector finds them, which may be
+long: when a few hundred megabytes have come together it is asked to look.
+
 **Hypothesis.** ``quick`` is the default: few examples and the same ones in every run, so that a change
 is judged by what it changed. ``--hypothesis-profile=soak`` draws many and new ones. Neither has a
 deadline: the time that an example takes says more about the machine than about the code.
@@ -19,22 +33,33 @@ deadline: the time that an example takes says more about the machine than about 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.zookeepers import SHARED_PROCESSES, one_server
 
 GRACE_S = 5.0
+TAKEN_WHOLE = ("tests/spark/",)
+"""What one worker runs alone, because it shares what is dear."""
 TOKEN_VARIABLE = "LEDGERLOG_TEST_TOKEN"
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+_GROWTH_BYTES = 256 * 1024 * 1024
 
 _PROC = Path("/proc")
 _numbers = itertools.count()
@@ -58,6 +83,46 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("quick")
+
+
+class FilesAndFolders(LoadFileScheduling):
+    """Which tests go to one worker together: those of a file, or of a folder that is taken whole."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        whole = [folder for folder in TAKEN_WHOLE if nodeid.startswith(folder)]
+        return whole[0] if whole else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndFolders | None:
+    return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def memory_comes_back() -> Iterator[None]:
+    """Looks for garbage where the process has grown much since it was last looked for."""
+    yield
+    if _resident_bytes() > _Memory.left_bytes + _GROWTH_BYTES:
+        gc.collect()
+        _Memory.left_bytes = _resident_bytes()
+
+
+class _Memory:
+    left_bytes = 0
+    """What was resident after the last look."""
+
+
+def _resident_bytes() -> int:
+    """What of the memory of this process lies in memory; 0 where there is no /proc."""
+    try:
+        pages = int((_PROC / "self" / "statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(autouse=True)

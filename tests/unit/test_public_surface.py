@@ -1,0 +1,285 @@
+"""What other people's programs and scripts are written against: names, signatures, commands, options.
+
+The tables say what must be there and how it may be called. More may be there: names, and parameters that have
+defaults. A line that has to be changed here is a program of somebody's that stops working.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import attrs
+import click
+import pytest
+
+import ledgerlog
+from bookie.server.main import main as bookie_command
+from ledgerlog.cli.main import cli as ledgerlog_command
+
+CALLS: dict[str, str] = {
+    "connect": "(uri, **options)",
+    "Replication": "(ensemble=3, write_quorum=3, ack_quorum=2, guaranteed=False)",
+    "RollPolicy": "(*, max_bytes=..., max_records=None, max_age_s=None)",
+    "RetentionPolicy": "(*, max_age_s=None, max_bytes=None)",
+    "Cluster.create_log": (
+        "async (name, *, replication=..., roll=..., retention=..., properties=..., exist_ok=False)"
+    ),
+    "Cluster.open_log": "async (name)",
+    "Cluster.logs": "async (prefix='')",
+    "Cluster.delete_log": "async (name)",
+    "Cluster.election": "(name)",
+    "Cluster.ledgers": "property",
+    "Log.writer": "(*, producer=None, dedupe=..., window=...)",
+    "Log.read": "(start='earliest', *, until=None, follow=False)",
+    "Log.info": "async ()",
+    "Log.truncate": "async (before_offset)",
+    "Log.seal": "async ()",
+    "Log.cursor": "(name)",
+    "Log.properties": "async ()",
+    "LogWriter.append": "async (data, *, expected_offset=None, sequence=None)",
+    "LogWriter.append_many": "async (datas)",
+    "LogWriter.submit": "async (data)",
+    "LogWriter.flush": "async ()",
+    "LogWriter.roll": "async ()",
+    "LogWriter.statistics": "()",
+    "LogWriter.epoch": "property",
+    "Submission.wait": "async ()",
+    "Position.parse": "(text)",
+    "Election.leadership": "()",
+    "Replica": "(log, machine, *, snapshots=None)",
+    "Replica.propose": "async (command, *, request_id=None)",
+    "Replica.read": "async (fn, *, consistency='local')",
+    "Replica.wait_applied": "async (offset)",
+    "Replica.events": "()",
+    "StateMachine.apply": "(command)",
+    "StateMachine.snapshot": "()",
+    "StateMachine.restore": "(chunks)",
+    "Ledgers.create": "async (replication=..., metadata=...)",
+    "Ledgers.open": "async (ledger_id, recover=False)",
+    "Ledgers.delete": "async (ledger_id)",
+    "Ledgers.list": "async ()",
+    "Ledgers.metadata": "async (ledger_id)",
+    "Ledgers.recover": "async (ledger_id)",
+    "LedgerWriter.append": "async (payload)",
+    "LedgerWriter.append_many": "async (payloads)",
+    "LedgerWriter.close": "async ()",
+    "LedgerWriter.last_add_confirmed": "property",
+    "LedgerWriter.last_add_fully_replicated": "property",
+    "LedgerReader.read": "async (first, last)",
+    "LedgerReader.last_add_confirmed": "async ()",
+    "LedgerReader.follow": "()",
+}
+"""Names of the package, and how they are called: with the parameters in this order where they have a place,
+and these defaults (``...``: some default)."""
+
+FIELDS = {
+    "Ack": ("offset", "position", "epoch", "duplicate"),
+    "Record": ("offset", "position", "data", "timestamp", "epoch"),
+    "Position": ("ledger_id", "entry_id", "slot"),
+}
+
+ERRORS = (
+    "InvalidArgument",
+    "MetadataUnavailable",
+    "SessionExpired",
+    "LedgerNotFound",
+    "LedgerExists",
+    "LedgerClosed",
+    "LedgerFenced",
+    "NotEnoughBookies",
+    "EntryNotFound",
+    "EntryUnavailable",
+    "EntryCorrupt",
+    "RecoveryFailed",
+    "LogNotFound",
+    "LogExists",
+    "LogSealed",
+    "LostLeadership",
+    "AppendUnknown",
+    "Truncated",
+    "OffsetMismatch",
+    "RecordTooLarge",
+    "CursorConflict",
+    "BookieUnavailable",
+    "BookieReadOnly",
+    "Unauthorized",
+    "WireError",
+    "StorageLocked",
+    "CookieMismatch",
+    "StorageCorrupt",
+    "DiskFull",
+)
+
+LEDGERLOG_COMMANDS = """
+demo --records --input --json
+cluster run PATH --bookies --metadata
+log create NAME --ensemble --write-quorum --ack-quorum --guaranteed --uri --json
+log append NAME --input --uri --json
+log read NAME --start --until --follow --raw --uri --json
+log list --uri --json
+log show NAME --uri --json
+log truncate NAME --before --uri --json
+log seal NAME --uri --json
+log delete NAME --uri --json
+ledger list --uri --json
+ledger show LEDGER_ID --uri --json
+ledger read LEDGER_ID --uri --json
+ledger recover LEDGER_ID --uri --json
+ledger verify LEDGER_ID --uri --json
+ledger delete LEDGER_ID --uri --json
+bookie list --uri --json
+bookie decommission BOOKIE_ID --uri --json
+repair status --uri --json
+repair audit --uri --json
+repair run --uri
+bench write --json
+bench read --json
+bench takeover --json
+simulate --seeds --json
+"""
+
+BOOKIE_COMMANDS = """
+run PATH --metadata --listen --id --config
+cookie show PATH
+cookie fix PATH
+inspect journal PATH
+inspect entries PATH
+inspect index PATH
+"""
+
+
+def _found(name: str) -> tuple[Any, Any]:
+    """What has the name, as it is and as it is called."""
+    owner, _, attribute = name.partition(".")
+    found = getattr(ledgerlog, owner)
+    if not attribute:
+        return found, found
+    return inspect.getattr_static(found, attribute), getattr(found, attribute)
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    found = list(inspect.signature(function).parameters.values())
+    return found[1:] if found and found[0].name == "self" else found
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_name_can_be_called_as_it_says(name: str) -> None:
+    assert name.partition(".")[0] in ledgerlog.__all__
+    static, found = _found(name)
+    if CALLS[name] == "property":
+        assert isinstance(static, property)
+        return
+    is_async = CALLS[name].startswith("async ")
+    assert inspect.iscoroutinefunction(found) == is_async
+    promised: dict[str, Any] = {}
+    wanted_signature = inspect.signature(_written(CALLS[name].removeprefix("async ")))
+    actual = {parameter.name: parameter for parameter in _parameters(found)}
+    in_place = [p.name for p in actual.values() if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    for index, (wanted, parameter) in enumerate(wanted_signature.parameters.items()):
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        promised[wanted] = parameter
+        assert wanted in actual, f"{name} has no parameter {wanted!r}"
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            assert in_place[index] == wanted, f"{wanted!r} of {name} has another place"
+        has_default = actual[wanted].default is not inspect.Parameter.empty
+        assert has_default == (parameter.default is not inspect.Parameter.empty), f"{wanted!r} of {name}"
+        if has_default and parameter.default is not ...:
+            assert actual[wanted].default == parameter.default, f"the default of {wanted!r} of {name}"
+    for added in actual.keys() - promised.keys():
+        assert actual[added].default is not inspect.Parameter.empty, f"{added!r} of {name} has no default"
+
+
+def _written(signature: str) -> Any:
+    """A function of this signature, by a parser of the few forms that the table uses."""
+    parameters: list[inspect.Parameter] = []
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    values: dict[str, Any] = {"...": ..., "None": None, "False": False, "True": True}
+    for part in filter(None, (part.strip() for part in signature.strip("()").split(","))):
+        name, _, default = part.partition("=")
+        if part == "*":
+            kind = inspect.Parameter.KEYWORD_ONLY
+        elif part.startswith("**"):
+            parameters.append(inspect.Parameter(name[2:], inspect.Parameter.VAR_KEYWORD))
+        elif not default:
+            parameters.append(inspect.Parameter(name, kind))
+        else:
+            value = values[default] if default in values else _literal(default)
+            parameters.append(inspect.Parameter(name, kind, default=value))
+
+    def written() -> None: ...
+
+    written.__signature__ = inspect.Signature(parameters)
+    return written
+
+
+def _literal(text: str) -> Any:
+    return text.strip("'") if text.startswith("'") else int(text)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_values_have_their_fields_in_this_order(name: str) -> None:
+    assert getattr(ledgerlog, name)._fields == FIELDS[name]
+
+
+def test_a_position_is_ordered_and_written_and_read() -> None:
+    assert ledgerlog.Position(1, 2, 3) < ledgerlog.Position(1, 10, 0) < ledgerlog.Position(2, 0, 0)
+    assert ledgerlog.Position.parse(str(ledgerlog.Position(1, 2, 3))) == ledgerlog.Position(1, 2, 3)
+
+
+def test_the_errors_are_of_one_tree() -> None:
+    for name in ERRORS:
+        assert issubclass(getattr(ledgerlog, name), ledgerlog.LedgerLogError), name
+        assert name in ledgerlog.__all__
+    assert issubclass(ledgerlog.InvalidArgument, ValueError)
+    assert ledgerlog.LostLeadership("log", 7).epoch == 7
+    assert ledgerlog.Truncated("log", 7).first_offset == 7
+    assert ledgerlog.OffsetMismatch("log", 3, 7).actual == 7
+
+
+def test_every_public_name_is_there_once() -> None:
+    assert len(set(ledgerlog.__all__)) == len(ledgerlog.__all__)
+    assert [name for name in ledgerlog.__all__ if not hasattr(ledgerlog, name)] == []
+
+
+@attrs.frozen
+class Command:
+    program: str
+    words: tuple[str, ...]
+    arguments: tuple[str, ...]
+    options: tuple[str, ...]
+
+    @classmethod
+    def read(cls, program: str, line: str) -> Command:
+        words = line.split()
+        return cls(
+            program,
+            tuple(word for word in words if word.islower() and not word.startswith("-")),
+            tuple(word for word in words if word.isupper()),
+            tuple(word for word in words if word.startswith("-")),
+        )
+
+
+COMMANDS = [
+    Command.read(program, line)
+    for program, table in (("ledgerlog", LEDGERLOG_COMMANDS), ("bookie", BOOKIE_COMMANDS))
+    for line in table.strip().splitlines()
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: " ".join((c.program, *c.words)))
+def test_every_command_takes_what_scripts_give_it(command: Command) -> None:
+    found: click.Command = {"ledgerlog": ledgerlog_command, "bookie": bookie_command}[command.program]
+    for word in command.words:
+        assert isinstance(found, click.Group), word
+        found = found.commands[word]
+    assert not isinstance(found, click.Group)
+    arguments = [p for p in found.params if isinstance(p, click.Argument) and p.required]
+    assert len(arguments) == len(command.arguments)
+    options = {name: p for p in found.params if isinstance(p, click.Option) for name in p.opts}
+    assert set(command.options) <= set(options)
+    needed = {name for name, p in options.items() if p.required and p.envvar is None}
+    assert needed <= set(command.options), "nothing more has to be given"
+    if "--uri" in command.options:
+        assert options["--uri"].envvar == "LEDGERLOG_URI"

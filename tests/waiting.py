@@ -1,0 +1,30 @@
+"""Waiting, in real time, for what other processes and threads do.
+
+Nobody tells a test when a file has grown, a thread has got somewhere or another process has changed the
+metadata store, so it has to look again and again; here is the one place that does. ``PATIENCE_S`` bounds each
+such wait. It is there to find what hangs, and says nothing about how fast things are: it is many times what
+they take, so that a machine with much else to do makes no test fail.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+PATIENCE_S = 120.0
+
+T = TypeVar("T")
+
+
+async def until(look: Callable[[], T | Awaitable[T]], *, every_s: float = 0.02) -> T:
+    """What ``look`` gives, or what it gives when awaited, as soon as that is true. trio.TooSlowError."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            found = look()
+            seen: T = await found if inspect.isawaitable(found) else found
+            if seen:
+                return seen
+            await trio.sleep(every_s)
