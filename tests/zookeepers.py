@@ -19,8 +19,7 @@ from ledgerlog.cli import exit_with_parent
 from ledgerlog.cli.processes import Child, Children, open_children
 from ledgerlog.cli.zookeeper import Server, hosts_of, prepare_servers, server_command, wait_serving
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore
-
-STARTED_S = 60.0
+from tests.waiting import PATIENCE_S
 
 SHARED_PROCESSES: set[int] = set()
 """Servers of the whole session: started for the first test that asks, and left by none."""
@@ -57,7 +56,7 @@ def one_server(path: Path) -> Iterator[str]:
 
 
 async def _serving(servers: list[Server]) -> list[str]:
-    with trio.fail_after(STARTED_S):
+    with trio.fail_after(PATIENCE_S):
         return [await wait_serving(server) for server in servers]
 
 
@@ -108,7 +107,7 @@ class Ensemble:
 
     async def wait_serving(self) -> dict[int, str]:
         """Return once all serve: what each is."""
-        with trio.fail_after(STARTED_S):
+        with trio.fail_after(PATIENCE_S):
             return {server.number: await wait_serving(server) for server in self.servers}
 
     async def leader(self) -> int:

@@ -44,6 +44,8 @@ from ledgerlog.meta.store import (
     Watch,
 )
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
+from tests.waiting import PATIENCE_S
+from tests.waiting import until as eventually
 from tests.zookeepers import expire_session, new_chroot
 
 NEVER = 2**62
@@ -185,21 +187,15 @@ async def other(world: World) -> MetadataStore:
 
 
 async def returns(watch: Watch) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         await watch.wait()
 
 
 async def until(watch: Watch, condition: Callable[[], Awaitable[bool]]) -> None:
     """Level-triggered waiting, as every user of a watch does it."""
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while not await condition():
             await watch.wait()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(5):
-        while not condition():  # noqa: ASYNC110 (a store has no event for a new session object)
-            await trio.sleep(0.005)
 
 
 def _has_new_session(store: MetadataStore, before: Session) -> bool:
@@ -549,11 +545,11 @@ async def test_a_transaction_that_no_packet_could_carry_is_refused(store: Metada
 async def test_arguments_of_a_wrong_type_are_refused(store: MetadataStore) -> None:
     version = await store.create("a", b"0")
     with pytest.raises(InvalidArgument):
-        await store.set("a", b"1", version=None)  # type: ignore[arg-type]
+        await store.set("a", b"1", version=None)
     with pytest.raises(InvalidArgument):
-        await store.set("a", "text", version=version)  # type: ignore[arg-type]
+        await store.set("a", "text", version=version)
     with pytest.raises(InvalidArgument):
-        await store.get(b"a")  # type: ignore[arg-type]
+        await store.get(b"a")
     assert await store.get("a") == Versioned(b"0", version)
 
 
@@ -596,7 +592,7 @@ async def test_a_new_session_is_connected_and_has_its_own_id(
 ) -> None:
     assert store.session.state is SessionState.CONNECTED
     assert store.session.session_id != other.session.session_id
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         assert await store.session.wait_not(SessionState.LOST) is SessionState.CONNECTED
 
 
@@ -650,7 +646,7 @@ async def test_an_expired_session_is_lost_and_its_nodes_vanish_and_a_new_one_fol
     async with other.watch("m") as watch:
         await world.expire_session(store)
         await until(watch, gone)
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while first.state is not SessionState.LOST:
             await first.wait_not(first.state)
         await eventually(lambda: store.session is not first)
@@ -756,7 +752,7 @@ async def test_a_change_between_two_waits_is_not_missed(store: MetadataStore, ot
                 seen.append(b"" if node is None else node.value)
 
     ready = trio.Event()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(follow)
             await ready.wait()
@@ -797,7 +793,7 @@ async def test_tasks_that_share_a_watch_all_wake(store: MetadataStore, other: Me
         await watch.wait()
         woken.append(name)
 
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with store.watch("w") as watch, trio.open_nursery() as nursery:
             for name in range(3):
                 nursery.start_soon(wait, watch, name)

@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ledgerlog.errors import (
 from ledgerlog.meta.store import Create, NodeExists, SessionState, Set, VersionConflict
 from ledgerlog.meta.zookeeper import tree
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
+from tests.waiting import until
 from tests.zookeepers import Ensemble, expire_session, new_chroot, open_ensemble
 
 pytestmark = pytest.mark.processes
@@ -48,12 +49,6 @@ async def until_state(store: ZooKeeperStore, *states: SessionState) -> None:
     with trio.fail_after(30):
         while session.state not in states:
             await session.wait_not(session.state)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 (it is a state of kazoo's threads)
-            await trio.sleep(0.01)
 
 
 # --- a server that is gone, and comes back --------------------------------------------------------
@@ -165,7 +160,7 @@ async def test_a_write_that_was_under_way_when_its_server_died_is_unknown_at_onc
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
-            await eventually(lambda: any(call._is_sent for call in store._conversation.link.outstanding))
+            await until(lambda: any(call._is_sent for call in store._conversation.link.outstanding))
             await server.kill()
         assert len(caught) == 1
 
@@ -219,6 +214,7 @@ async def test_no_thread_is_left_where_no_server_ever_answered(monkeypatch: pyte
         open_zookeeper_store("127.0.0.1:1", session_timeout_s=1)
 
 
+# The thread dies of an exception that nobody catches: that is what the test is about.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_store_goes_on_in_a_new_session_when_kazoos_thread_has_died(
     zookeeper_hosts: str, monkeypatch: pytest.MonkeyPatch
@@ -340,7 +336,7 @@ async def test_directories_that_are_empty_again_are_not_left_behind(zookeeper_ho
 
 
 async def _exists(store: ZooKeeperStore, znode: str) -> bool:
-    from ledgerlog.meta.zookeeper.link import Exists
+    from ledgerlog.meta.zookeeper.calls import Exists
 
     return await store._conversation.read(lambda: Exists(znode)) is not None
 
@@ -439,7 +435,7 @@ async def test_the_contract_holds_for_what_a_session_owned_when_it_is_ended(ense
         with trio.fail_after(10):
             while session.state is not SessionState.LOST:
                 await session.wait_not(session.state)
-        await eventually(lambda: store.session is not session)
+        await until(lambda: store.session is not session)
         await store.create("mine", b"again", ephemeral=True)
 
 

@@ -36,7 +36,7 @@ import attrs
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog")
+PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 
 # --- the tables -----------------------------------------------------------------------------------
 #
@@ -48,7 +48,7 @@ PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog")
 VOCABULARY = ("ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
 BELOW_CLIENT = (*VOCABULARY, "ledgerlog.wire", "ledgerlog.core", "ledgerlog.net", "ledgerlog.meta")
 BELOW_LOG = (*BELOW_CLIENT, "ledgerlog.client")
-BELOW_TOOLS = (*BELOW_LOG, "ledgerlog.log")
+BELOW_TOOLS = (*BELOW_LOG, "ledgerlog.archive", "ledgerlog.log")
 FROM_BOOKIE = (
     *VOCABULARY,
     "ledgerlog.wire",
@@ -68,7 +68,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.net": (*VOCABULARY, "ledgerlog.wire"),
     "ledgerlog.meta": VOCABULARY,
     "ledgerlog.client": BELOW_CLIENT,
-    "ledgerlog.log": BELOW_LOG,
+    # Archived parts of logs, as files: what readers of logs read through.
+    "ledgerlog.archive": BELOW_CLIENT,
+    "ledgerlog.log": (*BELOW_LOG, "ledgerlog.archive"),
+    # The jobs that make archives; what is not fully replicated is told by what checks it for repair.
+    "ledgerlog.archiving": (*BELOW_TOOLS, "ledgerlog.autorecovery"),
     # Leadership of anything, not only of logs; it takes from the log room how a task runs beside a body.
     "ledgerlog.election": BELOW_TOOLS,
     # State machines on logs: they elect, append, read, and keep snapshots.
@@ -78,9 +82,17 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # The auditor is elected.
     "ledgerlog.autorecovery": (*BELOW_LOG, "ledgerlog.election"),
     # Logs in Spark. Its processes have no event loop of their own, so it takes the portal.
-    "ledgerlog.spark": (*BELOW_TOOLS, "ledgerlog", "ledgerlog.cluster", "ledgerlog.blocking"),
-    # The name that Spark finds the source by.
+    "ledgerlog.spark": (
+        *BELOW_TOOLS,
+        "ledgerlog",
+        "ledgerlog.cluster",
+        "ledgerlog.blocking",
+        "ledgerlog.archiving",
+        "ledgerlog.autorecovery",  # An audit may make tasks of what it finds.
+    ),
+    # The names that Spark finds the sources by.
     "pyspark_ledgerlog": ("ledgerlog.spark",),
+    "pyspark_ledgeraudit": ("ledgerlog.spark",),
     # Bookies inside the calling process, for memory: and file:, and the streams that lead to them.
     "ledgerlog.embedded": (*FROM_BOOKIE, "ledgerlog.net.local", *BOOKIE),
     # Both start whole systems, auto-recovery and bookies included; the command also runs simulations.
@@ -100,6 +112,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.cluster",
         "ledgerlog.election",
         "ledgerlog.autorecovery",
+        "ledgerlog.archiving",
+        "ledgerlog.spark",
         "ledgerlog.embedded",
         "ledgerlog.testing",
         *BOOKIE,
@@ -198,11 +212,14 @@ STARTERS = ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.embedded", "bookie.
 
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     # capability: the modules that own it
-    "pyspark": ("ledgerlog.spark", "pyspark_ledgerlog"),
+    "pyspark": ("ledgerlog.spark", "pyspark_ledgerlog", "pyspark_ledgeraudit"),
     "kazoo": ("ledgerlog.meta.zookeeper",),
     "sqlite3": ("ledgerlog.meta.sqlite*",),
     "plyvel": ("bookie.storage",),
+    # Only what reads and makes archives, and Spark's side, which has it anyway.
+    "pyarrow": ("ledgerlog.archive", "ledgerlog.archiving", "ledgerlog.spark"),
     "os": (
+        "ledgerlog.archive.places",
         "ledgerlog.net",
         "ledgerlog.blocking.portal",
         "ledgerlog.machine.directory",

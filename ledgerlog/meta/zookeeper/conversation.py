@@ -23,7 +23,8 @@ import trio
 from ledgerlog import limits
 from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.meta.store import SessionState
-from ledgerlog.meta.zookeeper.link import AnswerLost, Call, Link, NotSent, Refused, Transaction, WrongSession
+from ledgerlog.meta.zookeeper.calls import AnswerLost, Call, NotSent, Refused, Transaction, WrongSession
+from ledgerlog.meta.zookeeper.link import Link
 from ledgerlog.meta.zookeeper.plan import ZnodeOperation
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 

@@ -12,7 +12,8 @@ import logging
 import trio
 
 from ledgerlog.meta.store import SessionState
-from ledgerlog.meta.zookeeper.link import NS, Link, boot_clock_ns
+from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
+from ledgerlog.meta.zookeeper.link import Link
 
 logger = logging.getLogger(__name__)
 

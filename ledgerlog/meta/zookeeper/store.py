@@ -40,22 +40,9 @@ from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpire
 from ledgerlog.meta.arguments import check_operations, check_path
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
+from ledgerlog.meta.zookeeper.calls import AddWatch, AnswerLost, Call, NotSent, RemoveWatches, Unsupported
 from ledgerlog.meta.zookeeper.conversation import Conversation, SessionOver
-from ledgerlog.meta.zookeeper.link import (
-    AddWatch,
-    AnswerLost,
-    Call,
-    Changed,
-    Connected,
-    Ended,
-    Event,
-    Expired,
-    Link,
-    NotSent,
-    RemoveWatches,
-    Suspended,
-    Unsupported,
-)
+from ledgerlog.meta.zookeeper.link import Changed, Connected, Ended, Event, Expired, Link, Suspended
 from ledgerlog.meta.zookeeper.names import Names
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 from ledgerlog.meta.zookeeper.tree import Tree

@@ -22,8 +22,7 @@ from typing import Any
 
 from ledgerlog.errors import LedgerLogError, MetadataUnavailable
 from ledgerlog.meta.store import Check, Operation, Set, Versioned
-from ledgerlog.meta.zookeeper.conversation import Attempt, Conversation
-from ledgerlog.meta.zookeeper.link import (
+from ledgerlog.meta.zookeeper.calls import (
     AnswerLost,
     Call,
     Children,
@@ -36,6 +35,7 @@ from ledgerlog.meta.zookeeper.link import (
     Unsupported,
     WrongSession,
 )
+from ledgerlog.meta.zookeeper.conversation import Attempt, Conversation
 from ledgerlog.meta.zookeeper.names import Names, parse_child
 from ledgerlog.meta.zookeeper.plan import (
     ANY_VERSION,
