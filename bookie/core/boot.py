@@ -97,7 +97,12 @@ class JournalWalk:
             self._skipped = self._skipped or path
             return
         if scan.is_trimmed and not self._may_be_trimmed:
-            raise StorageCorrupt(path, scan.end, "the file ends here, though replay has not passed it")
+            raise StorageCorrupt(
+                path,
+                scan.end,
+                "the file ends here, though replay has not passed it: it was cut, or the index has lost its "
+                "last batches; in that case `bookie rebuild-index` makes it again",
+            )
         if self._torn is not None:
             torn_path, offset = self._torn
             raise StorageCorrupt(torn_path, offset, f"a damaged block, though {path} was written after it")

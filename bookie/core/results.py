@@ -1,11 +1,13 @@
-"""Answers of a bookie's storage to fences, reads and lists."""
+"""Answers of a bookie's storage to fences, reads, lists and scrubs."""
 
 from __future__ import annotations
 
 import attrs
 
+from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Status
+from ledgerlog.wire.scrub import ScrubReport
 
 
 @attrs.frozen
@@ -54,5 +56,24 @@ class ListResult:
         return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
 
 
+@attrs.frozen
+class ScrubResult:
+    """``report``: what was found of the entries asked for, complete through ``through``. ``status`` as in
+    ``ReadResult``; with CORRUPT or IO_ERROR nothing was found out, because the index cannot be read."""
+
+    status: Status
+    report: ScrubReport
+    through: int
+
+    def undenied(self) -> ScrubResult:
+        """As that of ``ReadResult``."""
+        return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
+
+
 _DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
 """What a reply says when whatever it does not show is not there."""
+
+
+def status_of(error: StorageError) -> Status:
+    """How a failure to read what is stored is told to the client."""
+    return Status.CORRUPT if isinstance(error, StorageCorrupt) else Status.IO_ERROR

@@ -13,6 +13,10 @@ no bookie has any more stays in limbo for good, and the log says which entries: 
 unavailable, never that they do not exist. An operator who has given them up deletes the ledger, or, where its
 end cannot be found, closes it (``ledgerlog ledger recover --accept-loss``).
 
+All copying together goes at ``limbo_bytes_per_s`` at most. That is a setting of the bookie's own and not the
+one of auto-recovery, which moves copies that somebody else has too, and has time: a ledger in limbo can
+neither be recovered nor read to its end by whoever needs this bookie's answer.
+
 A crash at any point leaves marks that say too much and never too little; the next life goes on from them.
 What was copied and not yet durable then is copied again.
 
@@ -30,6 +34,7 @@ import trio
 
 from bookie.core.marks import Range
 from bookie.storage.engine import Engine
+from bookie.storage.pace import Pace
 from ledgerlog.errors import (
     DiskFull,
     EntryCorrupt,
@@ -49,7 +54,14 @@ _LEDGERS_AT_ONCE = 8
 """Ledgers looked at side by side: one whose bookies do not answer must not hold up the others."""
 
 _CLEARED_TOGETHER = 256
-"""So many ledgers leave limbo with one flush, and with one write of the marks."""
+"""So many ledgers leave limbo with one flush, and with one write of the marks, at least."""
+
+_RANGES_PER_LEDGER = 16
+"""The marks are written whole. Mostly they are one range that shrinks from below; ledgers that stay in limbo
+between others that leave make them longer, sixteen bytes each. Of long ones more ledgers leave together, so
+that all writes of a repair come to a few hundred bytes for each ledger, however many stay. A log of changes
+would save that, and bring back the question in what order its parts were written, which one file does not
+have."""
 
 _LIST_PAIRS = 4096
 _FETCH_ENTRIES = 4096
@@ -58,7 +70,7 @@ _PAUSE_MAX_S = 30.0
 
 
 class Peers(Protocol):
-    """The other bookies, and the ledgers of the cluster (``ledgerlog.client.peers.LedgerPeers``)."""
+    """The other bookies, and the ledgers of the cluster (``ledgerlog.autorecovery.peers``)."""
 
     async def list_ledgers(self) -> list[int]:
         """All ids, growing; at least those of ledgers that existed before the call."""
@@ -77,6 +89,10 @@ class Peers(Protocol):
         it is not."""
         ...
 
+    async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
+        """Have somebody else look after a copy of the bookie's that is damaged."""
+        ...
+
 
 OpenPeers = Callable[[], AbstractAsyncContextManager[Peers]]
 
@@ -88,7 +104,9 @@ class _Refused(LedgerLogError):
 class LimboRepair:
     """Takes the ledgers of one bookie out of limbo. ``run`` it while the bookie serves."""
 
-    def __init__(self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None) -> None:
+    def __init__(
+        self, bookie_id: BookieId, engine: Engine, open_peers: OpenPeers | None, *, bytes_per_s: int
+    ) -> None:
         self.copied = 0
         """Entries copied from others since the start."""
         self.lost: dict[int, list[Range]] = {}
@@ -97,6 +115,7 @@ class LimboRepair:
         self._engine = engine
         self._marks = engine.marks
         self._open_peers = open_peers
+        self._pace = Pace(bytes_per_s)
         self._is_done = trio.Event()
 
     async def wait_done(self) -> None:
@@ -141,8 +160,11 @@ class LimboRepair:
         listed = [e for e in await peers.list_ledgers() if marks.now.denies_nothing(e)]
         # What has no metadata was deleted, or got its metadata after the boot: nothing of it can be missing.
         await marks.replace(marks.now.cleared(_complement(listed, marks.now.fenced_through)))
-        for start in range(0, len(listed), _CLEARED_TOGETHER):
-            await self._repair_some(peers, listed[start : start + _CLEARED_TOGETHER])
+        start = 0
+        while start < len(listed):
+            count = max(_CLEARED_TOGETHER, len(marks.now.limbo) // _RANGES_PER_LEDGER)
+            await self._repair_some(peers, listed[start : start + count])
+            start += count
         if not marks.now.limbo:
             logger.info("bookie=%s: nothing is in limbo any more; copied=%d", self._bookie_id, self.copied)
         return bool(marks.now.limbo)
@@ -248,6 +270,7 @@ class LimboRepair:
         for part in cut_to_frames(found):
             entries = Entries.gather(metadata.ledger_id, part)
             raw = b"".join(encode_add(entries, lac=lac, lafr=lafr, key=metadata.key, recovery=True))
+            await self._pace.pass_through(len(raw))
             frame = decode_frame_untrusted(memoryview(raw))
             await engine.wait_room()
             verdict = engine.add(frame, decode_entries_untrusted(frame))

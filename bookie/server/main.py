@@ -48,9 +48,9 @@ from bookie.server.options import read_config
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
 from bookie.storage.rebuild import rebuild_index
+from ledgerlog.autorecovery.peers import open_peers
 from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.client.client import open_client
-from ledgerlog.client.peers import open_peers
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id

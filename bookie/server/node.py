@@ -58,8 +58,9 @@ from bookie.server.witness import MetadataWitness
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import open_directory
 from bookie.storage.disk import Disk
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
 from bookie.storage.index import Indexes
+from bookie.storage.opening import open_engine
 from ledgerlog import limits
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.meta.store import MetadataStore
@@ -177,7 +178,7 @@ async def open_bookie(
                 place=find_place() if find_place is not None else "",
             )
             registration = Registration(store, info)
-            repair = LimboRepair(cookie.bookie_id, engine, peers)
+            repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)
             rot = RotRepair(cookie.bookie_id, engine, peers)
             node = Node(info, cookie, engine, server, repair, rot, registration)
             watch = DiskWatch(

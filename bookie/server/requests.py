@@ -45,6 +45,7 @@ from ledgerlog.wire.frame import (
     encode_head,
     encode_pairs,
 )
+from ledgerlog.wire.scrub import encode_scrub
 
 _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
 _LIST_PAIRS_MAX = limits.READ_REPLY_BYTES_TARGET // 16
@@ -173,6 +174,27 @@ class Requests:
             [_encode_reply(header, result.status, argument=result.through, body=body)], taken=bytes_max
         )
 
+    async def _scrub(self, header: Header) -> None:
+        classes = header.entry_count
+        is_sensible = 0 <= header.first <= header.last and 1 <= classes <= limits.SCRUB_BLOCK_ENTRIES
+        if not is_sensible or header.argument < 1:
+            self._refuse(header, Status.BAD_REQUEST)
+            return
+        await self._take(limits.READ_REPLY_BYTES_TARGET)
+        result = await self._shared.engine.scrub(
+            header.ledger_id,
+            first=header.first,
+            last=header.last,
+            classes=classes,
+            bytes_max=min(header.argument, limits.SCRUB_BYTES),
+        )
+        body = encode_scrub(result.report)
+        assert len(body) <= limits.READ_REPLY_BYTES_TARGET
+        self._reply(
+            [_encode_reply(header, result.status, argument=result.through, body=body)],
+            taken=limits.READ_REPLY_BYTES_TARGET,
+        )
+
     async def _info(self, header: Header) -> None:
         shared = self._shared
         figures = {
@@ -237,6 +259,7 @@ _ANSWERS = {
     Kind.READ_LAC.value: Requests._read_lac,
     Kind.LIST.value: Requests._list,
     Kind.INFO.value: Requests._info,
+    Kind.SCRUB.value: Requests._scrub,
 }
 
 

@@ -8,7 +8,8 @@ it is damaged, and never that it does not exist.
 Only what the metadata says is this bookie's can be copied, of fragments whose end is known: of a closed
 ledger, or before the last fragment of an open one (rule 23). What lies in the last fragment of an open ledger
 waits until it is closed. A run is restored as a whole or not at all. What could not be had is tried again
-every ``_RETRY_S``, since bookies that were down come back.
+every ``_RETRY_S``, since bookies that were down come back. Auto-recovery is told of it meanwhile: it may find
+another place for the ledger, and its operators see what is not mended.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ import trio
 from bookie.server.limbo import OpenPeers, Peers
 from bookie.storage.engine import Engine
 from bookie.storage.scrub import Rotten
-from ledgerlog.errors import DiskFull, LedgerLogError, StorageError
+from ledgerlog.errors import (
+    DiskFull,
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    LedgerLogError,
+    StorageError,
+)
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.missing import shares
 from ledgerlog.wire.entries import Entries, cut_to_frames
@@ -64,6 +72,7 @@ class RotRepair:
 
     async def _repair(self, peers: Peers) -> None:
         restored_before = self._engine.scrubber.runs_restored
+        stuck: set[int] = set()
         for key, rotten in sorted(self._engine.scrubber.rotten.items()):
             try:
                 await self._restore(peers, rotten)
@@ -76,10 +85,14 @@ class RotRepair:
                         *(self._bookie_id, rotten.run.ledger_id, rotten.run.first, rotten.run.last, trouble),
                     )
                 self.unrepaired[key] = str(trouble)
+                if isinstance(trouble, EntryCorrupt | EntryNotFound | EntryUnavailable):
+                    stuck.add(rotten.run.ledger_id)
             else:
                 self.unrepaired.pop(key, None)
         if self._engine.scrubber.runs_restored != restored_before:
             await self._engine.flush()  # The index names the copies, and nothing rotten any more.
+        for ledger_id in sorted(stuck):
+            await peers.ask_for_repair(ledger_id, self._bookie_id)
 
     async def _restore(self, peers: Peers, rotten: Rotten) -> None:
         run = rotten.run

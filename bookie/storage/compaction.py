@@ -47,6 +47,7 @@ from bookie.core.space import Job, SpacePolicy, next_job
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.entry_logs import EntryLogFiles, UnreadableSource
 from bookie.storage.files import FilePool
+from bookie.storage.pace import Pace
 from bookie.storage.reader import damaged_entries, decode_run
 from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import SegmentFiles
@@ -86,8 +87,7 @@ class Compactor:
         self._rewriter = rewriter
         self._policy = policy
         self._is_busy = is_busy
-        self._bytes_per_s = bytes_per_s
-        self._free_at = 0.0
+        self._pace = Pace(bytes_per_s)
         self._lock = trio.Lock()
 
     async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
@@ -106,6 +106,12 @@ class Compactor:
             done = await self._compact(is_eventual=is_eventual)
             self.jobs += done
             return done
+
+    async def wait_idle(self) -> None:
+        """Returns once every compaction that began before the call has ended. Another may have begun by
+        then."""
+        async with self._lock:
+            pass
 
     async def _compact(self, *, is_eventual: bool) -> int:
         done = 0
@@ -146,7 +152,7 @@ class Compactor:
             level=job.level,
             replaced=replaced,
             fetch=self._fetch,
-            pace=self._pace,
+            pace=self._pace.pass_through,
         )
         freed = sum(row.end for row in job.sources) - written.size
         self.bytes_freed += freed
@@ -242,12 +248,6 @@ class Compactor:
                 if count % 64 == 63:
                     await trio.lowlevel.checkpoint()
         return frames
-
-    async def _pace(self, size: int) -> None:
-        """Wait until so much may be written."""
-        now = trio.current_time()
-        self._free_at = max(self._free_at, now - 1.0) + size / self._bytes_per_s
-        await trio.sleep(max(0.0, self._free_at - now))
 
 
 def verify_frame(run: Run, frame: bytes, path: str) -> None:

@@ -25,6 +25,7 @@ from bookie.core.journal import GROUP_BYTES_MAX
 from bookie.core.records import RECORD_HEAD_BYTES
 from bookie.core.segment import SEGMENT_HEADER_BYTES
 from bookie.core.space import SpacePolicy
+from bookie.storage.ballast import BALLAST_BYTES
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import FRAME_BYTES_MAX, KIB, MIB
 
@@ -90,6 +91,11 @@ class StorageConfig:
     """It takes them again when the disk is that full."""
     disk_reserve_bytes: int = 512 * MIB
     """With less free it takes no ordinary adds either, however large the disk is."""
+    limbo_bytes_per_s: int = 32 * MIB
+    """How fast entries that were lost are copied from other bookies at most."""
+    ballast_bytes: int = BALLAST_BYTES
+    """So much is kept for the index, starts and stops on a full disk, in a file that is given up then
+    (``bookie.storage.ballast``); on a small disk less. 0: nothing."""
     scrub: bool = True
     """Whether what is stored is verified now and then."""
     scrub_interval_s: float = 7 * 24 * 3600.0
@@ -115,11 +121,14 @@ class StorageConfig:
             raise InvalidArgument("at least 2 arenas are needed: one is written while another is prepared")
         if self.ledgers_max < 1 or self.segment_records_max < 1 or self.group_bytes_max < 1:
             raise InvalidArgument("ledgers_max, segment_records_max and group_bytes_max must be positive")
-        sizes = (self.compact_bytes_per_s, self.scrub_bytes_per_s, self.log_bytes_max, self.log_runs_max)
-        if min(sizes) < 1:
+        rates = (self.compact_bytes_per_s, self.scrub_bytes_per_s, self.limbo_bytes_per_s)
+        if min(*rates, self.log_bytes_max, self.log_runs_max) < 1:
             raise InvalidArgument(
-                "compact_bytes_per_s, scrub_bytes_per_s, log_bytes_max and log_runs_max must be positive"
+                "compact_bytes_per_s, scrub_bytes_per_s, limbo_bytes_per_s, log_bytes_max and log_runs_max "
+                "must be positive"
             )
+        if self.ballast_bytes < 0:
+            raise InvalidArgument(f"ballast_bytes is {self.ballast_bytes}: it must not be negative")
         intervals = (self.compact_interval_s, self.compact_eventual_interval_s, self.collect_interval_s)
         if min(*intervals, self.write_cache_age_s, self.disk_watch_interval_s, self.scrub_interval_s) <= 0:
             raise InvalidArgument("intervals must be positive")

@@ -6,6 +6,7 @@
     PATH/journal/    segments, named by their number: %016x.journal
     PATH/entries/    entry logs, named by their number: %016x.entries
     PATH/index/      the index, a LevelDB directory
+    PATH/ballast     room that is given up when there is no other (``ballast``)
 
 **A journal of its own.** The journal may lie in another directory (``journal_directory``), on a device of its
 own. That one is locked and carries the same cookie: a journal that is not mounted, emptied or another's is
@@ -32,13 +33,14 @@ from bookie.core import rows
 from bookie.core.boot import Mark
 from bookie.core.marks import Marks
 from bookie.core.records import Place
+from bookie.storage.ballast import Ballast
 from bookie.storage.disk import Disk, FileMissing, Lock
 from bookie.storage.index import Indexes
 from bookie.storage.leveldb import LevelDb
 from bookie.storage.marks import write_marks
 from bookie.storage.real_disk import RealDisk
 from ledgerlog.errors import CookieMismatch, StorageCorrupt, StorageError
-from ledgerlog.limits import METADATA_BYTES_MAX
+from ledgerlog.limits import METADATA_BYTES_MAX, MIB
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.wire.checksum import checksum
@@ -47,6 +49,8 @@ _MAGIC = b"LLCOOKI1"
 _HEAD = struct.Struct("<8sI")
 _CHECKSUM = struct.Struct("<I")
 _BYTES_MAX = _HEAD.size + METADATA_BYTES_MAX + _CHECKSUM.size
+_JOURNAL_BALLAST_BYTES = MIB
+"""Of a directory that has nothing but the journal."""
 _DATA = frozenset(("journal", "index", "entries"))
 
 NOTHING_YET = Place(0, 0, 0)
@@ -63,6 +67,19 @@ class StorageDirectory:
         self._journal_directory = journal_directory
         self.disk = disk
         self.indexes = indexes
+        self.ballast = Ballast(disk, path)
+        """Room that the index needs."""
+        self.journal_ballast = self.ballast
+        """Room for a segment to start in."""
+        if journal_directory is not None:
+            self.journal_ballast = Ballast(disk, journal_directory, _JOURNAL_BALLAST_BYTES)
+
+    @property
+    def ballasts(self) -> tuple[Ballast, ...]:
+        """Each once."""
+        if self.journal_ballast is self.ballast:
+            return (self.ballast,)
+        return (self.ballast, self.journal_ballast)
 
     @property
     def journal_path(self) -> str:
@@ -219,7 +236,14 @@ async def open_directory(
                 if each is not None:
                     await used.make_directory(each)
                     locks.append(await used.lock_directory(each))
-            yield StorageDirectory(path, used, indexes or LevelDb(used), journal_directory=journal_directory)
+            directory = StorageDirectory(
+                path, used, indexes or LevelDb(used), journal_directory=journal_directory
+            )
+            for ballast in directory.ballasts:
+                await ballast.make_way()
+            yield directory
+            for ballast in directory.ballasts:
+                await ballast.leave()
         finally:
             for lock in locks:
                 lock.release()

@@ -38,6 +38,7 @@ from bookie.core.entry_log import (
 from bookie.core.file_set import FileSet
 from bookie.core.merging import Merged, merge_frames
 from bookie.core.records import ADD, Run
+from bookie.storage.ballast import Ballast
 from bookie.storage.disk import Disk, File, FileMissing
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import KIB, MIB
@@ -97,6 +98,8 @@ class EntryLogFiles:
         self.directory = directory
         self.instance = instance
         self._new_nonce = new_nonce
+        self.ballast: Ballast | None = None
+        """What must stay free, if anything."""
         self._next = 1
         self._begun = 0
         self._naming = trio.Lock()
@@ -158,6 +161,8 @@ class EntryLogFiles:
         records += len(ledgers) * record_bytes(LEDGER_BYTES)
         records += len(runs) * record_bytes(0) + sum(usage.values())
         size, nonce = entry_log.file_size(records), self._new_nonce()
+        if self.ballast is not None:
+            await self.ballast.check(size)
         buffer = await self.disk.make_buffer(min(size, _PIECE_BYTES))
         self._begun += 1
         unfinished = f"{self.directory}/{self._begun:016x}{_UNFINISHED}"

@@ -38,6 +38,7 @@ from bookie.storage.disk import Disk
 from bookie.storage.segments import Segment, SegmentFiles
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES
+from ledgerlog.wire.frame import Status
 
 Forget = Callable[[Segment], Awaitable[None]]
 
@@ -64,7 +65,10 @@ class Journal:
         """The segments in memory, oldest first."""
         self.sealed: deque[Segment] = deque()
         """Segments that are full and not indexed yet, oldest first."""
-        self.is_disk_full = False
+        self.is_index_stuck = False
+        """Whether nothing leaves memory because the index waits for room on its disk."""
+        self.stopped: Status | None = None
+        """Why nothing is taken any more; None while it is."""
         self.given_up = 0
         """How many segments have left memory, or begun to."""
         self.syncs = 0
@@ -81,6 +85,7 @@ class Journal:
         self._arenas = arenas
         self._config = config
         self._new_nonce = new_nonce
+        self._is_disk_full = False
         self._next: Segment | None = None
         self._wake = trio.Event()
         self._is_awake = True
@@ -157,6 +162,16 @@ class Journal:
         self.progress.unpark_all()
 
     @property
+    def is_disk_full(self) -> bool:
+        """Whether there is no room for another segment, or none to let one leave memory."""
+        return self._is_disk_full or self.is_index_stuck
+
+    def on_index_stuck(self, is_stuck: bool) -> None:
+        """The index began to wait for room, or found some."""
+        self.is_index_stuck = is_stuck
+        self.wake_all()
+
+    @property
     def has_room(self) -> bool:
         """Whether another batch of adds should be brought."""
         commit = self.commit
@@ -187,6 +202,12 @@ class Journal:
         finally:
             if not event.is_set():
                 self._waiters.remove(waiter)
+
+    def stop(self, status: Status) -> None:
+        """Have adds and fences refused from now on, with this status. What is appended by others than
+        clients, such as the end of a clean stop, still is."""
+        self.stopped = status
+        self.wake_all()
 
     def wake_all(self) -> None:
         """Have everybody look again."""
@@ -275,11 +296,11 @@ class Journal:
             try:
                 segment = await self._files.create(number, view, self._new_nonce())
             except DiskFull:
-                self.is_disk_full = True
+                self._is_disk_full = True
                 self.wake_all()
                 await trio.sleep(self._config.disk_full_retry_s)
             else:
-                self.is_disk_full = False
+                self._is_disk_full = False
                 return segment
 
     def close_files(self) -> None:

@@ -39,10 +39,22 @@ class InMemory(Protocol):
     def runs(self) -> Sequence[Run]: ...
 
 
-class Ledgers:
-    """``durable`` says which journal block is the last durable one."""
+def _nobody() -> None:
+    """Whoever brings a bounded number of ledgers saves them when he is through."""
 
-    def __init__(self, catalogue: Catalogue, *, maximum: int, durable: Callable[[], int]) -> None:
+
+class Ledgers:
+    """``durable`` says which journal block is the last durable one; ``on_crowded`` is called when a state has
+    come that makes it worth saving the dirty ones."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        *,
+        maximum: int,
+        durable: Callable[[], int],
+        on_crowded: Callable[[], object] = _nobody,
+    ) -> None:
         self.loaded: OrderedDict[int, LedgerState] = OrderedDict()
         """The states in memory; the hot path looks here before it asks ``get``."""
         self.unsaved = 0
@@ -50,6 +62,7 @@ class Ledgers:
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
+        self._on_crowded = on_crowded
         self._saving = trio.Lock()
 
     @property
@@ -85,6 +98,8 @@ class Ledgers:
         if len(self.loaded) >= self._maximum and not self._sweep(_SWEEP):
             self.unsaved += 1
         self.loaded[state.ledger_id] = state
+        if self.is_crowded:
+            self._on_crowded()
 
     def _sweep(self, count: int) -> int:
         """Look at the ``count`` oldest states, and let go of those that may leave; how many did."""

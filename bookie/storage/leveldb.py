@@ -19,12 +19,18 @@ takes some ninety bytes of the four megabytes that a table is made from). Older 
 so that a start need not read one for each batch of a bookie's life, they go: the row (0x00, "since") says
 behind which number the tally begins, and is written with the batch that removes the rows up to it.
 
+**A full disk.** A batch that found no room may be in the log in part, and LevelDB would write the next one
+behind that part, where no later opening could read it. So before the next batch the database is opened
+again: LevelDB then takes what is whole in the log into a table, and begins another log. As long as that finds
+no room either, nothing can be read: ``bookie.storage.ballast`` is there so that it does not come to that.
+
 plyvel's exceptions are translated here, and nowhere else, to StorageCorrupt and StorageError. The message
 names the remedy, because the index can always be made again from the journal.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -35,7 +41,7 @@ import trio
 
 from bookie.core.rows import Change, Row
 from bookie.storage.disk import Disk, FileMissing
-from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.wire.checksum import checksum
 
 T = TypeVar("T")
@@ -49,6 +55,11 @@ _KEPT = 2**17
 _STEP = 1024
 """Tally rows go in steps of so many; four times as many where there are more to catch up with."""
 _BLOOM_BITS = 10
+_READERS = 4
+_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+"""LevelDB says what the operating system said, in its words."""
+_DAMAGED = (os.strerror(errno.EINVAL), os.strerror(errno.ENOENT))
+"""What it says of a table that is empty, which it cannot map into memory, or gone."""
 REMEDY = "the index can be made again from the journal with `bookie rebuild-index`"
 
 
@@ -57,13 +68,23 @@ class LevelDbIndex:
 
     def __init__(self, path: str, database: plyvel.DB, since: int, tally: int) -> None:
         self.path = path
-        self._database = database
+        self._open_database = database
         self._since = since
         """The number of the last batch that has no tally row any more."""
         self._tally = tally
         """The number of the newest batch."""
-        self._limiter = trio.CapacityLimiter(4)
+        self._is_torn = False
+        """Whether a batch found no room, and the log may end in the middle of it."""
+        self._failure: StorageError | None = None
+        """Why it could not be opened again."""
+        self._limiter = trio.CapacityLimiter(_READERS)
         self._writer = trio.CapacityLimiter(1)
+
+    @property
+    def _database(self) -> plyvel.DB:
+        if self._failure is not None:
+            raise StorageError(str(self._failure)) from self._failure
+        return self._open_database
 
     def get_now(self, key: bytes) -> bytes | None:
         return _translated(self.path, lambda: self._get(key))
@@ -117,10 +138,35 @@ class LevelDbIndex:
                     batch.put(*_since_row(since))
             self._since, self._tally = since, number
 
-        await trio.to_thread.run_sync(lambda: _translated(self.path, put), limiter=self._writer)
+        if self._is_torn:
+            with trio.CancelScope(shield=True):
+                await self._open_again()
+        try:
+            await trio.to_thread.run_sync(lambda: _translated(self.path, put), limiter=self._writer)
+        except DiskFull:
+            self._is_torn = True
+            raise
+
+    async def _open_again(self) -> None:
+        """Begin another log. The loop waits for it, so that nobody reads meanwhile, and threads that read end
+        first. StorageError if it cannot be done, and for who reads from then on; it may be tried again."""
+        readers = [object() for _ in range(_READERS)]
+        for reader in readers:
+            await self._limiter.acquire_on_behalf_of(reader)
+        try:
+            self._open_database.close()
+            self._open_database, self._since, self._tally = _reopened(self.path)
+        except StorageError as failure:
+            self._failure = failure
+            raise
+        else:
+            self._failure, self._is_torn = None, False
+        finally:
+            for reader in readers:
+                self._limiter.release_on_behalf_of(reader)
 
     async def aclose(self) -> None:
-        await trio.to_thread.run_sync(self._database.close, limiter=self._writer)
+        await trio.to_thread.run_sync(self._open_database.close, limiter=self._writer)
 
 
 class LevelDb:
@@ -141,13 +187,7 @@ class LevelDb:
         def open_it() -> LevelDbIndex:
             if not os.path.isfile(os.path.join(path, "CURRENT")):
                 raise FileMissing(f"there is no index at {path}; {REMEDY}")
-            database = _translated(path, lambda: _open(path, is_new=False))
-            try:
-                since, tally = _translated(path, lambda: _check_tally(path, database))
-                return LevelDbIndex(path, database, since, tally)
-            except BaseException:
-                database.close()
-                raise
+            return LevelDbIndex(path, *_reopened(path))
 
         return await trio.to_thread.run_sync(open_it)
 
@@ -159,6 +199,16 @@ class LevelDb:
         await self._disk.remove_directory(target)
         await self._disk.rename(source, target)
         await self._disk.sync_directory(os.path.dirname(target))
+
+
+def _reopened(path: str) -> tuple[plyvel.DB, int, int]:
+    """A database that exists, and what its tally says (``_check_tally``)."""
+    database = _translated(path, lambda: _open(path, is_new=False))
+    try:
+        return database, *_translated(path, lambda: _check_tally(path, database))
+    except BaseException:
+        database.close()
+        raise
 
 
 def _open(path: str, *, is_new: bool) -> plyvel.DB:
@@ -210,6 +260,10 @@ def _translated(path: str, function: Callable[[], T]) -> T:
     except plyvel.CorruptionError as cause:
         raise StorageCorrupt(path, None, f"the index is damaged ({cause}); {REMEDY}") from cause
     except plyvel.Error as cause:
+        if any(word in str(cause) for word in _NO_ROOM):
+            raise DiskFull(f"{path}: there is no room for the index: {cause}") from cause
+        if any(word in str(cause) for word in _DAMAGED):
+            raise StorageCorrupt(path, None, f"the index is damaged ({cause}); {REMEDY}") from cause
         raise StorageError(f"{path}: the index failed: {cause}") from cause
     except OSError as cause:
         raise StorageError(f"{path}: the index failed: {cause.strerror}") from cause

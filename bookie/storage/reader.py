@@ -17,17 +17,20 @@ not durable yet does not exist yet.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Protocol
 
 import trio
 
+from bookie.core.examining import Examination
 from bookie.core.journal import SegmentImage
 from bookie.core.ledger import LedgerState
 from bookie.core.reading import RangeLister, RangeReader
 from bookie.core.records import Run
-from bookie.core.results import ListResult, ReadResult
+from bookie.core.results import ListResult, ReadResult, ScrubResult
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
@@ -37,6 +40,7 @@ from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
 from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted
 from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind, Status
+from ledgerlog.wire.scrub import ScrubReport
 
 _RUNS_PER_FETCH = 256
 _GAP_BYTES = 4096
@@ -72,6 +76,7 @@ class Reader:
         self.cache = cache
         self._read_ahead_bytes = read_ahead_bytes
         self._catalogue = catalogue
+        self._scrubbing = trio.Lock()
 
     # --- finding runs -----------------------------------------------------------------------------
 
@@ -251,6 +256,50 @@ class Reader:
         else:
             (head,) = await self._pool.read(run.file, [(run.offset, run.head_length)])
         return self._decode_head(run, head)[0]
+
+    # --- scrubbing --------------------------------------------------------------------------------
+
+    async def scrub(
+        self, state: LedgerState, *, first: int, last: int, classes: int, bytes_max: int
+    ) -> ScrubResult:
+        """See ``Engine.scrub``. One after the other: however many ask, the disk serves others beside them."""
+        last = min(last, ENTRY_ID_MAX)
+        examination = Examination(first=first, last=last, classes=classes, bytes_max=bytes_max)
+        async with self._scrubbing:
+            with self._pool.reading():
+                try:
+                    horizon = await self._examine(state, examination, bytes_max)
+                except StorageError as damage:
+                    is_damage = isinstance(damage, StorageCorrupt)
+                    nothing = ScrubReport((), (), ())
+                    return ScrubResult(Status.CORRUPT if is_damage else Status.IO_ERROR, nothing, first - 1)
+        return ScrubResult(Status.OK, *examination.close(horizon))
+
+    async def _examine(self, state: LedgerState, examination: Examination, bytes_max: int) -> int:
+        """Hand over the runs from the first entry on, as far as the work goes; up to which id they are all.
+
+        What was read before is not taken from the cache, nor put there: the disk is what is asked about."""
+        # All that one look finds. A second look would find the runs that reach over its end again.
+        runs, horizon = await self._find(state, examination.first, examination.last)
+        upcoming = deque(run for run in runs if run.last >= examination.first)
+        while upcoming:
+            fetched = await self._fetch(list(itertools.islice(upcoming, _RUNS_PER_FETCH)), bytes_max)
+            for run, content in fetched.items():
+                assert upcoming.popleft() is run
+                if isinstance(content, Status):
+                    examination.add_unreadable(run)
+                else:
+                    try:
+                        entries = decode_run(run, content)
+                    except WireError:
+                        examination.add_unreadable(run)
+                    else:
+                        examination.add(run, entries, damaged_entries(entries))
+                # Whoever asks must get on: all that may hold the first entry is looked at.
+                if upcoming and not examination.has_room and upcoming[0].first > examination.first:
+                    return upcoming[0].first - 1
+            await trio.lowlevel.checkpoint()
+        return horizon
 
     # --- for adds ---------------------------------------------------------------------------------
 

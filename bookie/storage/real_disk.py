@@ -60,6 +60,7 @@ _PAGE_BYTES = 4096
 _PROBE_NAME = "probe"
 _RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTSUP})
 
 
@@ -74,7 +75,7 @@ class _Method(enum.Enum):
 def _raise(action: str, path: str, cause: OSError) -> NoReturn:
     """Translate a failure of the operating system."""
     text = f"cannot {action} {path}: {cause.strerror or cause}"
-    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+    if cause.errno in _NO_ROOM:
         raise DiskFull(text) from cause
     if cause.errno in (errno.ENOENT, errno.ENOTDIR):
         raise FileMissing(text) from cause
@@ -357,7 +358,12 @@ def _lock(path: str) -> _RealLock:
         except BlockingIOError as cause:
             raise StorageLocked(path, _holder(descriptor)) from cause
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        try:
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        except OSError as cause:
+            # Who holds it is for a message only, and on a full disk nothing was given up yet.
+            if cause.errno not in _NO_ROOM:
+                raise
     except BaseException:
         os.close(descriptor)
         raise

@@ -14,6 +14,7 @@ import attrs
 from bookie.core.journal import SegmentImage
 from bookie.core.records import Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from bookie.storage.ballast import Ballast
 from bookie.storage.disk import Disk, File, FileMissing
 from bookie.storage.recycling import SPARE, Recycler
 from ledgerlog.errors import DiskFull
@@ -58,6 +59,8 @@ class SegmentFiles:
         self.disk = disk
         self.directory = directory
         self.instance = instance
+        self.ballast: Ballast | None = None
+        """What must stay free, if anything."""
         self.recycler: Recycler | None = None
         """Where files that are not needed any more go, and new ones come from, if anywhere."""
 
@@ -84,14 +87,19 @@ class SegmentFiles:
             if bare != name and _NAME.match(bare):
                 await self.disk.unlink(f"{self.directory}/{name}")
 
-    async def create(self, number: int, view: memoryview, nonce: bytes) -> Segment:
-        """Make the file of a new segment that will be written from ``view``. DiskFull if there is no room."""
+    async def create(
+        self, number: int, view: memoryview, nonce: bytes, *, is_last_resort: bool = False
+    ) -> Segment:
+        """Make the file of a new segment that will be written from ``view``. DiskFull if there is no room;
+        ``is_last_resort``: it may take what is kept for others."""
         path = self.path(number)
         unfinished = path + _UNFINISHED
         header = SegmentHeader(number=number, size=len(view), nonce=nonce, instance=self.instance)
         view[:SEGMENT_HEADER_BYTES] = header.encode()
         spare = None if self.recycler is None else self.recycler.take_out(len(view))
         if spare is None:
+            if self.ballast is not None and not is_last_resort:
+                await self.ballast.check(len(view))
             file = await self.disk.create(unfinished, len(view))
         else:
             unfinished = spare

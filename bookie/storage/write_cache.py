@@ -79,6 +79,8 @@ class WriteCache:
         """The arenas that hold entries, by number."""
         self.is_disk_full = False
         self.flushes = 0
+        self._refusals = 0
+        """How often a flush found no room."""
         self._arenas = arenas
         self._rewriter = rewriter
         self._forget = forget
@@ -155,6 +157,7 @@ class WriteCache:
                     if not self.is_disk_full:
                         logger.warning("entries stay in memory for now: %s", full)
                     self.is_disk_full = True
+                    self._refusals += 1
                     self._progress.unpark_all()
                     self._wake()
                     await trio.sleep(self._disk_full_retry_s)
@@ -206,14 +209,15 @@ class WriteCache:
     async def flush(self) -> None:
         """Returns once everything appended so far is in entry logs and in the index, durably. DiskFull: what
         found no room is in memory still. ``run_flushes`` does the work, so cancelling ends the wait alone."""
+        refusals = self._refusals  # What was refused earlier may find room now.
         last = self._active
         while last is self._active and last.runs and not self._roll():
-            await self._wait_progress()
+            await self._wait_progress(refusals)
         waited = [arena.number for arena in self._sealed]
         while any(number in self.residents for number in waited):
-            await self._wait_progress()
+            await self._wait_progress(refusals)
 
-    async def _wait_progress(self) -> None:
-        if self.is_disk_full:
+    async def _wait_progress(self, refusals: int) -> None:
+        if self._refusals > refusals:
             raise DiskFull("the disk has no room for the entries that are in memory")
         await self._progress.park()

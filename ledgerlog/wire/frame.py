@@ -8,7 +8,7 @@ A frame is one fixed header of 96 bytes, an index part, and payloads. All number
     8       1     kind       a request kind, or one with 0x80 set for its reply
     9       1     flags      RECOVERY, SPARSE
     10      2     status     of a reply: 0 is OK
-    12      4     count      entries in the frame; in a read request, the stride
+    12      4     count      entries in the frame; the stride of a read, the classes of a scrub
     16      8     request    pairs replies with requests (not used by ADD)
     24      8     ledger     ledger id
     32      8     first      first entry id
@@ -47,6 +47,10 @@ entry is the last that is durable on the bookie, acknowledged by the ledger's wr
 
 **LIST** asks which entries of a ledger the bookie's index names, from ``first`` on; the reply's body
 is pairs (first, last) of i64, complete through ``argument``.
+
+**SCRUB** has the bookie read the entries from ``first`` to ``last`` and check their digests, ``argument``
+bytes of them at most; ``count`` is by how many classes their digests are added up. The reply's body is in
+``wire.scrub``, complete through ``argument``.
 """
 
 from __future__ import annotations
@@ -78,6 +82,7 @@ class Kind(enum.IntEnum):
     READ_LAC = 6
     LIST = 7
     INFO = 8
+    SCRUB = 9
 
 
 _KINDS = frozenset(kind.value for kind in Kind)
@@ -325,7 +330,7 @@ class FrameBuffer:
 
 
 def encode_pairs(pairs: Sequence[tuple[int, int]]) -> bytes:
-    """The body of a LIST reply."""
+    """Ranges of entry ids, as a LIST reply has them."""
     return b"".join(_PAIR.pack(first, last) for first, last in pairs)
 
 

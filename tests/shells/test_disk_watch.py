@@ -150,7 +150,7 @@ async def test_a_disk_that_cannot_be_asked_changes_nothing_and_is_said_once(
             await trio.lowlevel.checkpoint()
             raise StorageError(f"cannot look at the space of {path}: Input/output error")
 
-        bookie.disk.space = fail  # type: ignore[method-assign]
+        bookie.disk.space = fail
         await trio.sleep(5 * CONFIG.disk_watch_interval_s)
         assert not bookie.node.is_read_only
         assert [record.message.count("cannot be told") for record in caplog.records].count(1) == 1

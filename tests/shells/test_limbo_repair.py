@@ -345,6 +345,51 @@ async def test_an_operator_closes_a_ledger_that_lost_too_much_and_is_told_what_i
         assert again.lost_from == found.lost_from, "it stays on record"
 
 
+async def test_copying_goes_no_faster_than_it_should(clock: MockClock) -> None:
+    slow = attrs.evolve(SMALL, limbo_bytes_per_s=1000)
+    async with open_cluster(config=slow) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=Replication(3, 3, 2))
+        for _ in range(20):
+            await writer.append(bytes(500))
+        await writer.close()
+        victim = cluster.bookies[writer.metadata.last_fragment.ensemble[0]]
+        await victim.lose_disk()
+        await victim.start()
+        began = trio.current_time()
+        with trio.fail_after(300):
+            await victim.node.repair.wait_done()
+        assert victim.node.repair.copied == 20
+        assert trio.current_time() - began >= 20 * 500 / 1000 - 1, "a second's worth may be saved up"
+
+
+async def test_a_loss_is_not_accepted_while_a_bookie_that_may_know_better_is_merely_away(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=Replication(3, 3, 2))
+        first, second, third = writer.metadata.last_fragment.ensemble
+        cluster.network.cut(client.host, third)
+        for number in range(4):
+            await writer.append(b"%d" % number)
+        cluster.network.heal(client.host, third)
+        await writer.aclose()
+        await cluster.bookies[first].lose_disk()
+        await cluster.bookies[first].start()
+        await cluster.bookies[second].kill()
+        with pytest.raises(RecoveryFailed, match=f"without an answer from {second}, which may hold it"):
+            await client.ledgers.recover_accepting_loss(writer.ledger_id)
+        assert not (await client.ledgers.metadata(writer.ledger_id)).is_closed
+        await cluster.bookies[second].start()
+        with trio.fail_after(300):
+            while True:
+                try:
+                    found = await client.ledgers.recover_accepting_loss(writer.ledger_id)
+                    break
+                except RecoveryFailed:
+                    await trio.sleep(1)  # It has just come back, and is not known to everybody yet.
+        assert (found.metadata.last_entry, found.lost_from) == (3, None), "it held all of them"
+
+
 async def test_an_operator_who_accepts_a_loss_that_there_is_not_loses_nothing(clock: MockClock) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         ledger_id = await written(client, 5, close=False)
@@ -375,7 +420,7 @@ async def test_limbo_ends_only_when_every_copy_is_durable(clock: MockClock) -> N
                 pending.append(engine.pending_bytes + engine.statistics()["unflushed_bytes"])
             await original(marks)
 
-        engine.marks.replace = replace  # type: ignore[method-assign]
+        engine.marks.replace = replace
         cluster.network.heal()
         await whole_again(cluster, "b1")
         assert bookie.node.repair.copied == 30
@@ -402,13 +447,13 @@ async def test_a_full_disk_stops_the_copying_and_not_the_bookie(clock: MockClock
                 raise DiskFull(f"cannot create {path}: No space left on device")
             return await create(path, size)
 
-        bookie.disk.create = create_no_log  # type: ignore[method-assign]
+        bookie.disk.create = create_no_log
         cluster.network.heal()
         await eventually(lambda: bookie.node.repair.copied == 30)
         await trio.sleep(60)
         assert bookie.is_running
         assert marks(cluster, "b1").denies_nothing(writer.ledger_id), "no copy is durable yet"
-        bookie.disk.create = create  # type: ignore[method-assign]
+        bookie.disk.create = create
         await whole_again(cluster, "b1")
         assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == []
 
@@ -436,7 +481,7 @@ async def test_a_ledger_that_names_the_bookie_only_since_it_was_looked_at_stays_
             await go_on.wait()
             await flush()
 
-        engine.flush = flush_slowly  # type: ignore[method-assign]
+        engine.flush = flush_slowly
         await looked.wait()
         replaced = metadata.last_fragment.ensemble[0]
         changed = metadata.with_replacement(0, replaced, spare.bookie_id, b"another repair")

@@ -9,9 +9,11 @@ from clusters import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from bookie.storage.config import StorageConfig
+from ledgerlog.autorecovery.board import Board
 from ledgerlog.limits import KIB
 from ledgerlog.model.quorum import Replication
 from ledgerlog.wire.frame import Status
+from tests.repairing import until
 
 R332 = Replication(3, 3, 2)
 STAYS = attrs.evolve(SMALL, small_run_bytes=0)
@@ -116,6 +118,32 @@ async def test_without_an_intact_copy_it_stays_rotten_and_is_never_denied(clock:
         assert bookie.node.engine.collector is not None
         await bookie.node.engine.collector.collect()
         assert await bookie.node.engine.scrubber.scrub() == 0, "what is deleted is not rotten"
+
+
+async def test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_about_nothing_else(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
+        board = Board(client.opened)
+        stuck = await written(client)
+        for bookie in cluster.bookies.values():
+            await rotted(bookie, 5)
+        easy, still_open = await written(client), await written(client, close=False)
+        bookie = cluster.bookies["b1"]
+        await rotted(bookie, 20)
+        assert await bookie.node.engine.scrubber.scrub() == 4
+        await eventually(lambda: len(bookie.node.rot.unrepaired) == 2)
+        assert {ledger_id for ledger_id, _ in bookie.node.rot.unrepaired} == {stuck, still_open}
+        assert await status_of(bookie, easy, 20) is Status.OK
+
+        async def is_asked() -> bool:
+            return bool(await board.tasks())
+
+        await until(is_asked)
+        assert await board.tasks() == [stuck]
+        found = await board.task(stuck)
+        assert found is not None
+        assert found[0].damaged == ("b1",)
 
 
 async def test_bookies_that_were_down_are_asked_again(clock: MockClock) -> None:

@@ -22,6 +22,7 @@ from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, SPARSE, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello
+from ledgerlog.wire.scrub import decode_scrub_untrusted
 
 L = 7
 
@@ -331,6 +332,31 @@ async def test_a_list_names_the_ranges_that_are_there(machine: Machine) -> None:
         assert reply.header.argument >= 11
 
 
+async def test_a_scrub_says_what_is_sound_and_what_its_digests_add_up_to(machine: Machine) -> None:
+    async with machine.bookie() as bookie:
+        client = await filled(bookie, 3)
+        await client.add(L, 10, [b"x", b"y"])
+        await client.acknowledged(2)
+        reply = await client.ask(Kind.SCRUB, ledger_id=L, first=1, last=10, count=2, argument=100_000)
+        assert (reply.header.status, reply.header.argument) == (Status.OK, 10)
+        report = decode_scrub_untrusted(reply.body)
+        assert (report.sound, report.unsound) == ([(1, 2), (10, 10)], [])
+        assert [row[:3] for row in report.sums] == [(0, 0, 2), (0, 1, 1)]
+        reply = await client.ask(Kind.SCRUB, ledger_id=L, first=1, last=10, count=2, argument=1)
+        assert reply.header.argument == 9, "one run is all that so few bytes are good for"
+        for fields in (
+            {"first": -1, "last": 5, "count": 1, "argument": 1},
+            {"first": 6, "last": 5, "count": 1, "argument": 1},
+            {"first": 0, "last": 5, "count": 0, "argument": 1},
+            {"first": 0, "last": 5, "count": limits.SCRUB_BLOCK_ENTRIES + 1, "argument": 1},
+            {"first": 0, "last": 5, "count": 1, "argument": 0},
+        ):
+            reply = await client.ask(Kind.SCRUB, ledger_id=L, **fields)
+            assert reply.header.status == Status.BAD_REQUEST, fields
+        reply = await client.ask(Kind.SCRUB, ledger_id=L + 1, first=0, last=5, count=1, argument=1)
+        assert reply.header.status == Status.NO_SUCH_LEDGER
+
+
 async def test_what_is_damaged_on_the_disk_is_told_as_that_and_never_as_absent(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -367,6 +393,7 @@ async def test_an_index_that_cannot_be_read_is_an_error_and_not_an_absence(
                 (Kind.READ_LAC, {"wait_ms": 10}),
                 (Kind.FENCE, {"key": KEY}),
                 (Kind.LIST, {}),
+                (Kind.SCRUB, {"count": 1, "argument": 100}),
             ):
                 reply = await client.ask(kind, ledger_id=L + 1, **fields)
                 assert reply.header.status == Status.IO_ERROR, kind

@@ -331,7 +331,7 @@ async def test_the_marks_come_before_the_directorys_cookie_too() -> None:
             seen.append(await marks_of(machine) == Marks().after_loss(4))
         await original(source, target)
 
-    machine.disk.rename = rename  # type: ignore[method-assign]
+    machine.disk.rename = rename
     await fix(store, machine)
     assert seen == [True]
 

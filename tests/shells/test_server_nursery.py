@@ -49,7 +49,7 @@ async def test_what_the_body_raises_comes_out_as_it_was_raised(
 ) -> None:
     raised: BaseException | None = None
     try:
-        async with opened(tmp_path):  # type: ignore[operator]
+        async with opened(tmp_path):
             raise error
     except BaseException as caught:
         raised = caught

@@ -164,7 +164,7 @@ async def test_bytes_count_as_unsent_until_the_network_took_them(nursery: trio.N
     await trio.testing.wait_all_tasks_blocked()
     sent: list[int] = []
     for number in range(5):
-        outbox.reply([reply(number, bytes(1_000))], lambda number=number: sent.append(number))  # type: ignore[misc]
+        outbox.reply([reply(number, bytes(1_000))], lambda number=number: sent.append(number))
     assert outbox.unsent_bytes == 5 * 1_096 - 1_000
     assert sent == []
     with trio.fail_after(5):

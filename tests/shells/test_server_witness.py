@@ -31,7 +31,7 @@ class ForgetfulStore(MemoryStore):
         found = await super().children(path)
         return found[:1] if self.is_listing_short else found
 
-    async def get(self, path: str):  # type: ignore[no-untyped-def]
+    async def get(self, path: str):
         self._call()
         return await super().get(path)
 

@@ -24,15 +24,19 @@ from storing import (
     add_frame,
     opened,
     payload_of,
+    read,
     read_all,
 )
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
+from bookie.storage.opening import open_engine
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
 
 PATH = "b"
+_READ_BYTES = 20_000
+"""Less than the largest ledgers of the scenarios have, so that reads go on behind a first part as well."""
 MOVING = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 Scenario = Callable[[Engine, Recorder], Awaitable[None]]
 
@@ -116,6 +120,30 @@ async def moving(engine: Engine, recorder: Recorder) -> None:
     assert engine.statistics()["segments_flushed"] >= 2
 
 
+async def restoring(engine: Engine, recorder: Recorder) -> None:
+    """A run rots, is found, and is stored again in two parts; what holds them is flushed and compacted."""
+    for first in range(0, 300, 25):
+        await add_noted(engine, recorder, 1, range(first, first + 25))
+    await engine.flush()
+    await wait_all_tasks_blocked()
+    disk, needle = recorder.disk, payload_of(1, 30)
+    ((path, at),) = [(p, c.find(needle)) for p, c in disk.files.items() if needle in c]
+    recorder.note(("rotten", 1, 30))
+    disk.rot(path, at)
+    assert await engine.scrubber.scrub() == 1
+    (rotten,) = engine.scrubber.rotten.values()
+    ids = range(rotten.run.first, rotten.run.last + 1)
+    assert 30 in ids
+    parts = [add_frame(1, part)[1] for part in (ids[: len(ids) // 2], ids[len(ids) // 2 :])]
+    assert await engine.scrubber.restore(rotten, parts, lac=-1, lafr=-1)
+    recorder.note(("restored", 1, 30))
+    for first in range(0, 300, 25):
+        await add_noted(engine, recorder, 2, range(first, first + 25))
+    await engine.flush()
+    await engine.compactor.compact(is_eventual=True)
+    assert await engine.scrubber.scrub() == 0
+
+
 async def record(scenario: Scenario, *, is_clean: bool, start: CrashState | None = None) -> Recorder:
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, start), RecordingIndexes(recorder, start)
@@ -141,6 +169,7 @@ async def check(engine: Engine, notes: list[object], story: str) -> None:
     """What every note promises holds."""
     ledgers: dict[int, set[int]] = {}
     going = going_of(notes)
+    rotten: set[tuple[int, int]] = set()
     deleted: set[int] = set()
     for note in notes:
         match note:
@@ -148,6 +177,10 @@ async def check(engine: Engine, notes: list[object], story: str) -> None:
                 deleted.update(ids)
             case ("entries", int(ledger), (tuple() | range()) as ids):
                 ledgers.setdefault(ledger, set()).update(ids)
+            case ("rotten", int(ledger), int(entry_id)):
+                rotten.add((ledger, entry_id))
+            case ("restored", int(ledger), int(entry_id)):
+                rotten.discard((ledger, entry_id))
             case ("fence", int(ledger)):
                 refusal = engine.add(*add_frame(ledger, [10**5]))
                 assert refusal is Status.FENCED, story
@@ -155,8 +188,19 @@ async def check(engine: Engine, notes: list[object], story: str) -> None:
         assert engine.add(*add_frame(ledger, [10**5])) is Status.FENCED, story
         assert engine.add(*add_frame(ledger, [10**5], recovery=True)) is Status.NO_SUCH_LEDGER, story
         assert not await read_all(engine, ledger), story
+    for ledger, entry_id in rotten:
+        result = await read(engine, ledger, entry_id, entry_id)
+        if result.status is Status.OK:
+            assert result.entries.payloads() == [payload_of(ledger, entry_id)], story
+        else:
+            assert result.status is Status.CORRUPT, f"{story}: what is rotten is denied: {result.status}"
+        ids = ledgers.pop(ledger)
+        for low, high in ((min(ids), entry_id - 1), (entry_id + 1, max(ids))):
+            seen = await read(engine, ledger, low, high)
+            assert seen.status is Status.OK, story
+            assert list(seen.entries.ids) == [each for each in range(low, high + 1) if each in ids], story
     for ledger in (*ledgers, 3):
-        found = await read_all(engine, ledger)
+        found = await read_all(engine, ledger, bytes_max=_READ_BYTES)
         if ledger not in going:
             lost = sorted(ledgers.get(ledger, set()) - found.keys())
             assert not lost, f"{story}: ledger {ledger} has lost {lost}"
@@ -195,3 +239,25 @@ async def rebuild_and_check(state: CrashState, notes: list[object]) -> None:
         await rebuild_index(directory)
         async with open_engine(directory, MOVING) as engine:
             await check(engine, notes, f"{state.story}, then made again")
+
+
+class Looked:
+    """Which crash states were examined. Crashes at different points may leave the same on the disk, and then
+    one look at it is enough: the one for which most was promised, so points are taken from the last on."""
+
+    def __init__(self) -> None:
+        self.states = 0
+        self.torn = 0
+        """Of which so many with a write of which a part is there."""
+        self.boots = 0
+        self._seen: set[int] = set()
+
+    def is_new(self, state: CrashState) -> bool:
+        self.states += 1
+        self.torn += "sector" in state.story or "half" in state.story
+        found = state.fingerprint()
+        if found in self._seen:
+            return False
+        self._seen.add(found)
+        self.boots += 1
+        return True

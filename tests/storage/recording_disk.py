@@ -5,7 +5,7 @@ flight. Tests add notes of their own (what was acknowledged). A *crash point* is
 the states it may leave follow from the contract in ``bookie.storage.disk``:
 
 * writes that had ended are there; of one in flight, any of its sectors of 512 bytes, the others reading as
-  before. ``_torn`` gives none, all, all but one, only one, and some halves;
+  before. ``_way_to_end`` gives none, all, all but one, only one, and some halves;
 * changes of names in a directory are there up to the last ``sync_directory`` of it that ended, and any first
   few of those after;
 * of a truncation in flight, that it happened or not;
@@ -16,8 +16,9 @@ So one run of a scenario is examined in thousands of places without running it a
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import overload
 
 import attrs
 import trio
@@ -58,6 +59,7 @@ class Recorder:
     def __init__(self) -> None:
         self.effects: list[Effect] = []
         self.notes: list[tuple[int, object]] = []
+        self.disk: RecordingDisk
         self.position = 0
 
     def begin(self, effect: Effect) -> None:
@@ -81,6 +83,7 @@ class RecordingDisk(MemoryDisk):
     def __init__(self, recorder: Recorder, image: CrashState | None = None) -> None:
         super().__init__()
         self.recorder = recorder
+        recorder.disk = self
         if image is not None:
             self.files = {path: bytearray(content) for path, content in image.files.items()}
             self.directories = set(image.directories)
@@ -128,6 +131,13 @@ class RecordingDisk(MemoryDisk):
         self.recorder.end(effect)
         return file
 
+    def rot(self, path: str, at: int) -> None:
+        """Let a byte be another from now on, as disks do by themselves."""
+        effect = Effect("write", path, offset=at, data=bytes([self.files[path][at] ^ 0xFF]))
+        self.recorder.begin(effect)
+        self.files[path][at : at + 1] = effect.data
+        self.recorder.end(effect)
+
     async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
         effect = Effect("write", file.path, offset=offset, data=bytes(view))
         self.recorder.begin(effect)
@@ -167,74 +177,113 @@ class RecordingIndexes(MemoryIndexes):
 class CrashState:
     """What a crash left: the contents of files, directories, and the rows of indexes."""
 
-    files: dict[str, bytes]
+    files: Mapping[str, bytes | bytearray]
     directories: frozenset[str]
     indexes: dict[str, dict[bytes, bytes]]
     story: str
     """Which point, and what became of what was in flight."""
 
+    def fingerprint(self) -> int:
+        """Equal for states in which a bookie finds the same."""
+        files = tuple((path, bytes(content)) for path, content in sorted(self.files.items()))
+        rows = tuple((path, tuple(sorted(rows.items()))) for path, rows in sorted(self.indexes.items()))
+        return hash((files, rows, self.directories))
 
-def crash_states(recorder: Recorder, position: int, start: CrashState | None = None) -> Iterator[CrashState]:
-    """The states that a crash at this position of the log may leave. ``start`` is the state that the recorded
-    run began with."""
-    done = [e for e in recorder.effects if e.ended is not None and e.ended < position]
-    in_flight = [
-        e for e in recorder.effects if e.began < position and (e.ended is None or e.ended >= position)
-    ]
-    synced: dict[str, int] = {}
-    for effect in done:
-        if effect.kind == "sync_directory":
-            # What was begun before the sync began is durable; what ran beside it may be or not.
-            synced[effect.path] = max(synced.get(effect.path, -1), effect.began)
-    pending: dict[str, list[Effect]] = {}
-    for effect in sorted((*done, *in_flight), key=lambda effect: effect.began):
-        ended = effect.ended if effect in done else None
-        if effect.is_name and (ended is None or ended > synced.get(effect.directory, -1)):
-            pending.setdefault(effect.directory, []).append(effect)
-    variants = [list(_variants(e)) for e in in_flight if e.kind in ("write", "index", "truncate")]
-    for survivors in itertools.product(*(range(len(names) + 1) for names in pending.values())):
+
+class CrashPoint(Sequence[CrashState]):
+    """The states that a crash at one position of the log may leave, as a sequence: each is made when it is
+    asked for. There are as many as the ways in which everything in flight can end, multiplied, which may be
+    hundreds of thousands of directories, so nobody makes a list of them to draw one from.
+
+    ``start`` is the state that the recorded run began with."""
+
+    def __init__(self, recorder: Recorder, position: int, start: CrashState | None = None) -> None:
+        self.position = position
+        self._start = start
+        self._done = [e for e in recorder.effects if e.ended is not None and e.ended < position]
+        in_flight = [
+            e for e in recorder.effects if e.began < position and (e.ended is None or e.ended >= position)
+        ]
+        self._names_in_flight = [e for e in in_flight if e.is_name]
+        synced: dict[str, int] = {}
+        for effect in self._done:
+            if effect.kind == "sync_directory":
+                # What was begun before the sync began is durable; what ran beside it may be or not.
+                synced[effect.path] = max(synced.get(effect.path, -1), effect.began)
+        self._pending: dict[str, list[Effect]] = {}
+        for effect in sorted((*self._done, *self._names_in_flight), key=lambda effect: effect.began):
+            is_done = effect.ended is not None and effect.ended < position
+            if effect.is_name and (not is_done or effect.ended > synced.get(effect.directory, -1)):
+                self._pending.setdefault(effect.directory, []).append(effect)
+        self._torn = [e for e in in_flight if e.kind in ("write", "index", "truncate")]
+        self._radixes = [len(names) + 1 for names in self._pending.values()]
+        self._radixes += [_ways_to_end(effect) for effect in self._torn]
+
+    def __len__(self) -> int:
+        return math.prod(self._radixes)
+
+    @overload
+    def __getitem__(self, number: int) -> CrashState: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[CrashState]: ...
+
+    def __getitem__(self, number: int | slice) -> CrashState | list[CrashState]:
+        """The first states are those in which everything in flight is lost or done, and names are lost."""
+        if isinstance(number, slice):
+            return [self[each] for each in range(len(self))[number]]
+        rest = range(len(self))[number]
+        digits: list[int] = []
+        for radix in reversed(self._radixes):
+            rest, digit = divmod(rest, radix)
+            digits.insert(0, digit)
+        survivors, ways = digits[: len(self._pending)], digits[len(self._pending) :]
         lost = {
-            id(e) for names, count in zip(pending.values(), survivors, strict=True) for e in names[count:]
+            id(effect)
+            for names, count in zip(self._pending.values(), survivors, strict=True)
+            for effect in names[count:]
         }
-        kept = [e for e in (*done, *(e for e in in_flight if e.is_name)) if id(e) not in lost]
-        for chosen in itertools.product(*variants):
-            applied = kept + [variant for _, variant in chosen if variant is not None]
-            words = ", ".join(word for word, _ in chosen)
-            names = ", ".join(
-                f"{count} of {len(each)} names in {path}"
-                for (path, each), count in zip(pending.items(), survivors, strict=True)
-            )
-            yield _apply(start, applied, f"position {position}, {names}, {words}")
+        applied = [
+            (effect, None) for effect in (*self._done, *self._names_in_flight) if id(effect) not in lost
+        ]
+        words = [f"position {self.position}"]
+        for (path, names), count in zip(self._pending.items(), survivors, strict=True):
+            words.append(f"{count} of {len(names)} names in {path}")
+        for effect, way in zip(self._torn, ways, strict=True):
+            word, sectors = _way_to_end(effect, way)
+            words.append(f"{effect.kind} of {effect.path} at {effect.offset}: {word}")
+            if way:
+                applied.append((effect, sectors))
+        return _apply(self._start, applied, ", ".join(words))
 
 
-def _variants(effect: Effect) -> Iterator[tuple[str, Effect | None]]:
-    yield f"{effect.kind} of {effect.path} lost", None
-    yield f"{effect.kind} of {effect.path} done", effect
-    if effect.kind == "write":
-        for word, data in _torn(effect.data):
-            yield (
-                f"write of {effect.path} at {effect.offset} with {word}",
-                Effect("torn", effect.path, offset=effect.offset, data=data, rows=()),
-            )
+def _ways_to_end(effect: Effect) -> int:
+    return 5 + 2 * (len(effect.data) // SECTOR) if effect.kind == "write" else 2
 
 
-def _torn(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Contents in which unwritten sectors are marked by being absent (see ``_apply``): a map byte per sector
-    and the data."""
-    count = len(data) // SECTOR
+def _way_to_end(effect: Effect, way: int) -> tuple[str, Collection[int] | None]:
+    """One of the ways in which an effect in flight may end, and which sectors of it are there; None: all."""
+    count = len(effect.data) // SECTOR
+    match way:
+        case 0:
+            return "lost", None
+        case 1:
+            return "done", None
+        case 2:
+            return "the first half", range(count // 2)
+        case 3:
+            return "the second half", range(count // 2, count)
+        case 4:
+            return "every other sector", range(0, count, 2)
+    sector, is_alone = divmod(way - 5, 2)
+    if is_alone:
+        return f"only sector {sector}", (sector,)
+    return f"all but sector {sector}", [each for each in range(count) if each != sector]
 
-    def of(word: str, written: set[int]) -> tuple[str, bytes]:
-        return word, bytes(sector in written for sector in range(count)) + data
 
-    everything = set(range(count))
-    yield from (of(f"all but sector {sector}", everything - {sector}) for sector in range(count))
-    yield from (of(f"only sector {sector}", {sector}) for sector in range(count))
-    yield of("the first half", set(range(count // 2)))
-    yield of("the second half", set(range(count // 2, count)))
-    yield of("every other sector", set(range(0, count, 2)))
-
-
-def _apply(start: CrashState | None, effects: Sequence[Effect], story: str) -> CrashState:
+def _apply(
+    start: CrashState | None, effects: Sequence[tuple[Effect, Collection[int] | None]], story: str
+) -> CrashState:
+    """``effects``, each whole or with those of its sectors that are there."""
     files: dict[str, bytearray] = {}
     directories: set[str] = set()
     indexes: dict[str, dict[bytes, bytes]] = {}
@@ -242,8 +291,7 @@ def _apply(start: CrashState | None, effects: Sequence[Effect], story: str) -> C
         files = {path: bytearray(content) for path, content in start.files.items()}
         directories = set(start.directories)
         indexes = {path: dict(rows) for path, rows in start.indexes.items()}
-    aliases: dict[str, str] = {}
-    for effect in effects:
+    for effect, sectors in effects:
         path = effect.path
         match effect.kind:
             case "mkdir":
@@ -256,20 +304,16 @@ def _apply(start: CrashState | None, effects: Sequence[Effect], story: str) -> C
             case "rename":
                 if path in files:
                     files[effect.target] = files.pop(path)
-                aliases[path] = effect.target
             case "truncate" if path in files:
                 del files[path][effect.size :]
             case "unlink":
                 files.pop(path, None)
             case "write" if path in files:
-                files[path][effect.offset : effect.offset + len(effect.data)] = effect.data
-            case "torn" if path in files:
-                count = len(effect.data) // (SECTOR + 1)
-                for sector in range(count):
-                    if effect.data[sector]:
-                        begin = count + sector * SECTOR
-                        at = effect.offset + sector * SECTOR
-                        files[path][at : at + SECTOR] = effect.data[begin : begin + SECTOR]
+                if sectors is None:
+                    files[path][effect.offset : effect.offset + len(effect.data)] = effect.data
+                for sector in sectors or ():
+                    at = effect.offset + sector * SECTOR
+                    files[path][at : at + SECTOR] = effect.data[sector * SECTOR : (sector + 1) * SECTOR]
             case "index":
                 kept = indexes.setdefault(path, {})
                 for key, value in effect.rows:
@@ -277,6 +321,5 @@ def _apply(start: CrashState | None, effects: Sequence[Effect], story: str) -> C
                         kept.pop(key, None)
                     else:
                         kept[key] = value
-    return CrashState(
-        {path: bytes(content) for path, content in files.items()}, frozenset(directories), indexes, story
-    )
+    # Not copied: whoever starts from a state copies what it changes.
+    return CrashState(files, frozenset(directories), indexes, story)

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
 from bookie.storage.disk import Disk
-from bookie.storage.engine import Engine, ReadResult, open_engine
+from bookie.storage.engine import Engine, ReadResult
 from bookie.storage.index import Indexes
+from bookie.storage.opening import open_engine
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add, encode_lac
 from ledgerlog.wire.frame import Frame, Status, decode_frame_untrusted
@@ -67,7 +68,7 @@ def payload_of(ledger_id: int, entry_id: int) -> bytes:
 
 def add(engine: Engine, ledger_id: int, ids: Sequence[int], **more: object) -> int:
     """Add entries that must be accepted."""
-    position = engine.add(*add_frame(ledger_id, ids, **more))  # type: ignore[arg-type]
+    position = engine.add(*add_frame(ledger_id, ids, **more))
     assert not isinstance(position, Status), position
     return position
 
@@ -87,12 +88,14 @@ async def read(engine: Engine, ledger_id: int, first: int = 0, last: int = 10**6
     )
 
 
-async def read_all(engine: Engine, ledger_id: int, last: int = 10**6) -> dict[int, bytes]:
+async def read_all(
+    engine: Engine, ledger_id: int, last: int = 10**6, *, bytes_max: int = 2000
+) -> dict[int, bytes]:
     """Everything there is of a ledger, read in as many steps as it takes."""
     found: dict[int, bytes] = {}
     first = 0
     while first <= last:
-        result = await read(engine, ledger_id, first, last, bytes_max=2000)
+        result = await read(engine, ledger_id, first, last, bytes_max=bytes_max)
         assert result.status in (Status.OK, Status.NO_SUCH_LEDGER), result.status
         found.update(zip(result.entries.ids, result.entries.payloads(), strict=True))
         first = result.through + 1

@@ -22,9 +22,9 @@ from storing import SMALL, Crash, opened
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.rows import Change
-from bookie.storage.engine import open_engine
 from bookie.storage.index import Index
 from bookie.storage.leveldb import LevelDb, LevelDbIndex
+from bookie.storage.opening import open_engine
 from bookie.storage.real_disk import RealDisk
 from bookie.storage.rebuild import rebuild_index
 
@@ -85,7 +85,7 @@ class WatchedIndexes(LevelDb):
         self._photographer = photographer
         self._dice = random.Random(5)
 
-    async def open(self, path: str) -> Index:  # type: ignore[override]
+    async def open(self, path: str) -> Index:
         return WatchedIndex(await super().open(path), self._photographer, self._dice)
 
 

@@ -5,23 +5,28 @@ order that only the seed knows. It is crashed at random points, each in a state 
 crash may leave, and now and then a second time while it starts, or its index is lost and made again.
 Environment:
 
-    CRASH_SOAK_STATES   how many states are examined (a million; about four milliseconds each)
+    CRASH_SOAK_STATES   how many states are examined (a million; three to five milliseconds each)
     CRASH_SOAK_SEED     the first seed (1). A failure names its seed
+
+Every ten thousand states it says how many there were, how much memory it has, and the seed to go on from.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import resource
 
 import pytest
 from crashing import NotedWitness, add_noted, boot_and_check, fence_noted, rebuild_and_check, record
-from recording_disk import CrashState, Recorder, crash_states
+from recording_disk import CrashPoint, CrashState, Recorder
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.engine import Engine
 
 _POINTS_PER_SCENARIO = 60
+_TELL_STATES = 10_000
+_MEMORY_MIB = 1024
 
 
 class RandomWork:
@@ -77,7 +82,7 @@ class RandomWork:
 
 
 def draw(recorder: Recorder, position: int, dice: random.Random, start: CrashState | None) -> CrashState:
-    return dice.choice(list(crash_states(recorder, position, start)))
+    return dice.choice(CrashPoint(recorder, position, start))
 
 
 async def examine(seed: int) -> int:
@@ -103,7 +108,7 @@ async def examine(seed: int) -> int:
 
 
 async def examine_seeds(first: int, states: int) -> int:
-    examined, seed = 0, first
+    examined, seed, told = 0, first, 0
     while examined < states:
         try:
             examined += await examine(seed)
@@ -111,14 +116,23 @@ async def examine_seeds(first: int, states: int) -> int:
             failure.add_note(f"CRASH_SOAK_SEED={seed}, after {examined} states")
             raise
         seed += 1
+        if examined - told >= _TELL_STATES:
+            told = examined
+            print(f"crash states: {examined}, next CRASH_SOAK_SEED={seed}, {peak_mib()} MiB", flush=True)
     return examined
 
 
+def peak_mib() -> int:
+    """The most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
 async def test_a_few_seeds_of_random_work_survive_crashes() -> None:
-    assert await examine_seeds(1, 300) >= 300
+    assert await examine_seeds(1, 400) >= 400
 
 
 @pytest.mark.soak
 async def test_random_work_survives_any_number_of_crashes() -> None:
     states = int(os.environ.get("CRASH_SOAK_STATES", "1000000"))
     print(await examine_seeds(int(os.environ.get("CRASH_SOAK_SEED", "1")), states), "crash states")
+    assert peak_mib() < _MEMORY_MIB, "a soak's memory does not grow with the states it examines"

@@ -10,12 +10,13 @@ import attrs
 import pytest
 import trio
 from crashing import MOVING
-from recording_disk import CrashState, Recorder, RecordingDisk, RecordingIndexes, crash_states
+from recording_disk import CrashPoint, CrashState, Recorder, RecordingDisk, RecordingIndexes
 from storing import KEY, Crash, add, add_frame, opened, payload_of, read
 
 from bookie.core.marks import Marks
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
 from bookie.storage.marks import KeptMarks, read_marks
+from bookie.storage.opening import open_engine
 from ledgerlog.wire.frame import Status
 
 PATH = "b"
@@ -125,7 +126,7 @@ async def test_every_crash_keeps_what_was_flushed_and_denies_nothing_of_the_rest
     dice = random.Random(f"unsynced {is_clean}")
     checked = 0
     for position in range(recorder.position + 1):
-        states = list(crash_states(recorder, position))
+        states = CrashPoint(recorder, position)
         for state in dice.sample(states, min(dice.randrange(3), len(states))):
             # Without marks (no ledger is known to the store) fences hold all the same.
             highest = dice.choice((HIGHEST, -1))
@@ -140,10 +141,10 @@ async def test_a_second_crash_during_the_boot_leaves_it_marked_or_to_be_marked()
     checked = 0
     for position in range(30, recorder.position + 1, 19):
         notes = recorder.notes_before(position)
-        state = dice.choice(list(crash_states(recorder, position)))
+        state = dice.choice(CrashPoint(recorder, position))
         second = await boot_and_check(state, notes)
         for point in range(dice.randrange(3), second.position + 1, 3):
-            again = dice.choice(list(crash_states(second, point, state)))
+            again = dice.choice(CrashPoint(second, point, state))
             is_marked = ("marked",) in second.notes_before(point)
             await boot_and_check(again, notes, must_be_marked=is_marked)
             checked += 1
@@ -152,6 +153,6 @@ async def test_a_second_crash_during_the_boot_leaves_it_marked_or_to_be_marked()
 
 async def test_after_a_clean_stop_nothing_is_missing_and_nothing_is_marked() -> None:
     recorder = await recorded(is_clean=True)
-    (state, *_) = crash_states(recorder, recorder.position)
+    state = CrashPoint(recorder, recorder.position)[0]
     recorder_of_boot = await boot_and_check(state, recorder.notes_before(recorder.position))
     assert ("marked",) not in recorder_of_boot.notes_before(recorder_of_boot.position)

@@ -30,9 +30,10 @@ from trio.testing import wait_all_tasks_blocked
 from bookie.core.rows import ledger_key, run_key
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import open_directory
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
@@ -236,6 +237,47 @@ async def test_no_changed_byte_of_the_index_leads_to_a_wrong_answer(
             (damaged / "index" / name).write_bytes(changed)
             refused += await boots(str(damaged)) is None
     assert refused > 20
+
+
+async def test_no_cut_or_missing_or_rotten_file_of_leveldb_is_passed_over_and_the_index_can_be_made_again(
+    tmp_path: Path,
+) -> None:
+    """Its tables too, which an index has that was opened more than once."""
+    image, damaged = tmp_path / "image", tmp_path / "damaged"
+    await leveldb_image(image, is_clean=True)
+    for _ in range(2):
+        assert await boots(str(image)) == sum(map(len, ACKED.values()))
+    names = [name for name in os.listdir(image / "index") if not name.startswith(("LOG", "LOCK"))]
+    assert {"ldb", "log", "CURRENT"} <= {name.rpartition(".")[2] for name in names}
+    told = 0
+    for name in sorted(names):
+        content = (image / "index" / name).read_bytes()
+        size = len(content)
+        cuts = [content[:at] for at in sorted({0, size // 2, size - 1})]
+        flips = [
+            content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :] for at in (size // 2,) if at < size
+        ]
+        for changed in (None, *cuts, *flips):
+            copy_tree(image, damaged)
+            if changed is None:
+                (damaged / "index" / name).unlink()
+            else:
+                (damaged / "index" / name).write_bytes(changed)
+            why = ""
+            try:
+                async with running(str(damaged), TINY) as engine:
+                    assert await check(engine) == sum(map(len, ACKED.values())), "nothing of it was needed"
+            except StorageCorrupt as corrupt:
+                why = str(corrupt)
+            if not why:
+                continue
+            assert "bookie rebuild-index" in why, name
+            told += 1
+            async with opened(str(damaged)) as directory:
+                await rebuild_index(directory)
+                async with open_engine(directory, TINY) as engine:
+                    assert await check(engine) == sum(map(len, ACKED.values()))
+    assert told > 10
 
 
 async def test_the_index_can_be_made_again_when_leveldb_lost_it(tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.config import StorageConfig
 from bookie.storage.disk import File
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
@@ -67,7 +68,7 @@ async def engine(disk: GatedDisk) -> AsyncIterator[Engine]:
 
 
 def status(engine: Engine, ledger_id: int, ids: list[int] | range, **more: object) -> Status | int:
-    return engine.add(*add_frame(ledger_id, ids, **more))  # type: ignore[arg-type]
+    return engine.add(*add_frame(ledger_id, ids, **more))
 
 
 # --- durability -----------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ async def test_a_batch_that_cannot_be_made_is_not_written_in_part(tmp_path: Path
     leveldb, path = LevelDb(disk), str(tmp_path / "i")
     index = await leveldb.create(path)
     with pytest.raises(TypeError):
-        await index.write([(b"a", b"1"), (b"b", "not bytes")])  # type: ignore[list-item]
+        await index.write([(b"a", b"1"), (b"b", "not bytes")])
     assert index.get_now(b"a") is None
     await index.aclose()
     await (await leveldb.open(path)).aclose()

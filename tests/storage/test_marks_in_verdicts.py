@@ -13,10 +13,11 @@ from storing import KEY, SMALL, add_durably, add_frame, opened, read, running
 
 from bookie.core.marks import Marks
 from bookie.core.rows import Row
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.marks import KeptMarks, read_marks, write_marks
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
 
@@ -81,7 +82,7 @@ async def test_a_look_that_began_in_limbo_denies_nothing_though_limbo_ended_mean
             await go_on.wait()
             return await original(start, stop, floor=floor, limit=limit)
 
-        index.scan = scan  # type: ignore[method-assign]
+        index.scan = scan
         for look in (
             partial(read, engine, 3),
             partial(engine.list_entries, 3, first=0, pairs_max=9),
@@ -137,8 +138,8 @@ async def test_marks_that_could_not_be_written_are_not_in_force() -> None:
         async def rename(source: str, target: str) -> None:
             raise StorageError("the disk failed")
 
-        machine.disk.rename = rename  # type: ignore[method-assign]
+        machine.disk.rename = rename
         with pytest.raises(StorageError):
             await engine.marks.replace(Marks().after_loss(3))
         assert engine.marks.now == Marks()
-        machine.disk.rename = original  # type: ignore[method-assign]
+        machine.disk.rename = original

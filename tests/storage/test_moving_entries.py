@@ -31,9 +31,10 @@ from bookie.server.inspect_entries import show_entries
 from bookie.storage.compaction import verify_frame
 from bookie.storage.directory import open_directory
 from bookie.storage.disk import File
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
 from ledgerlog.limits import KIB
 from ledgerlog.wire.frame import Status
@@ -58,7 +59,7 @@ class ToldWitness:
 class FullDisk(MemoryDisk):
     is_full = False
 
-    async def create(self, path: str, size: int):  # type: ignore[no-untyped-def]
+    async def create(self, path: str, size: int):
         if self.is_full and "entries" in path:
             raise DiskFull(f"cannot create {path}: No space left on device")
         return await super().create(path, size)
@@ -146,7 +147,7 @@ async def test_a_log_for_which_the_room_ran_out_half_way_leaves_no_file(
     async def write_behind(file: File, offset: int, view: memoryview) -> None:
         raise DiskFull(f"cannot write {file.path}: No space left on device")
 
-    disk.write_behind = write_behind  # type: ignore[method-assign]
+    disk.write_behind = write_behind
     await interleave(engine, 60)
     assert engine.statistics()["checkpoints"] > 1
     assert not names(disk, ".entries")
@@ -211,7 +212,7 @@ async def test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_t
                 await go_on.wait()  # For a thread that is free.
             return await original(start, stop, floor=floor, limit=limit)
 
-        index.scan = scan  # type: ignore[method-assign]
+        index.scan = scan
         seen: list[int] = []
 
         async def look() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recording_disk import Recorder, RecordingDisk, RecordingIndexes, crash_states
+from recording_disk import CrashPoint, Recorder, RecordingDisk, RecordingIndexes
 from storing import COOKIE, SMALL, add_durably, payloads, read_all
 
 from bookie.storage.directory import open_directory
 from bookie.storage.disk import FileMissing
-from bookie.storage.engine import open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
 from ledgerlog.errors import StorageCorrupt, StorageError, StorageLocked
 from ledgerlog.model.bookie import Cookie
 
@@ -86,7 +86,7 @@ async def test_a_crash_during_formatting_leaves_a_directory_that_can_be_formatte
         await directory.format(COOKIE)
     formatted = 0
     for position in range(recorder.position + 1):
-        for state in crash_states(recorder, position):
+        for state in CrashPoint(recorder, position):
             disk, indexes = RecordingDisk(Recorder(), state), RecordingIndexes(Recorder(), state)
             async with open_directory("b", disk=disk, indexes=indexes) as directory:
                 if await directory.read_cookie() is None:

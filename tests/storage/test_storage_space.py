@@ -11,9 +11,9 @@ from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read, 
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.disk import File
-from bookie.storage.engine import open_engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.limits import KIB, MIB
@@ -96,7 +96,7 @@ async def test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_
         assert not [path for path in disk.files if path.endswith(".new")]
         disk.is_full = False
         with trio.fail_after(10):
-            while engine.statistics()["is_disk_full"]:  # noqa: ASYNC110
+            while engine.statistics()["is_disk_full"]:  # noqa: ASYNC110 (as above)
                 await trio.sleep(0.005)
         await add_durably(engine, 1, [at])
         assert await read_all(engine, 1) == payloads(1, range(at + 1))

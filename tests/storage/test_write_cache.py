@@ -15,10 +15,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.marks import Marks
 from bookie.core.rows import Row
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.marks import KeptMarks, read_marks
 from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.wire.frame import Status
 
@@ -39,7 +40,7 @@ class Machine:
             kept = KeptMarks(self.disk, PATH, found or Marks(is_unclean=True))
             if kept.now.is_unclean:
                 await kept.replace(kept.now.after_loss(highest))
-            async with open_engine(directory, config, marks=kept) as engine:  # type: ignore[arg-type]
+            async with open_engine(directory, config, marks=kept) as engine:
                 yield engine
 
     async def marks(self) -> Marks | None:
@@ -174,7 +175,7 @@ async def test_a_stop_that_finds_no_room_for_what_is_in_memory_is_not_clean() ->
         async with machine.running() as engine:
             await engine.wait_durable(add(engine, 7, [0]))
             add(engine, 7, [1])
-            machine.disk.create = create  # type: ignore[assignment, method-assign]
+            machine.disk.create = create
 
     with pytest.raises(DiskFull):
         await run()
@@ -228,7 +229,7 @@ async def test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_t
                 await go_on.wait()
             return found
 
-        index.scan = scan  # type: ignore[method-assign]
+        index.scan = scan
         seen: list[int] = []
 
         async def look() -> None:

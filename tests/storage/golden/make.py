@@ -21,9 +21,9 @@ from attrs import evolve
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from storing import KEY, SMALL, Crash, add_durably, opened  # noqa: E402
+from storing import KEY, SMALL, Crash, add_durably, opened  # noqa: E402 (found by that path)
 
-from bookie.storage.engine import open_engine  # noqa: E402
+from bookie.storage.opening import open_engine  # noqa: E402 (as above)
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 VERSION = HERE / "version-1"

@@ -1,0 +1,200 @@
+"""What a scrub of a range comes to: from runs that were read to ranges that are sound or not, and sums.
+
+The runs of a range come in the order of their first ids, as for a read, with what of them is damaged. They
+may interleave, and while entries are being moved two may hold the same ones. An entry is *sound* if whoever
+holds it holds it as it was written, *unsound* if one of them does not: that is what a reader may come upon.
+Of a run that cannot be read at all nothing is known but its ends and, where it is dense, its ids.
+
+    examination = Examination(first=..., last=..., classes=..., bytes_max=...)
+    while examination.has_room:             # else the reply ends before the next run
+        examination.add(run, entries, damaged)      # or add_unreadable(run)
+    report, through = examination.close(horizon)
+
+**The work is bounded** (``bytes_max``, with ``_RUN_BYTES`` for looking at a run at all), and so is the reply:
+``last`` is brought nearer until every sum has room, and the reply ends where one list of ranges is full. The
+first run is looked at in any case, so whoever asks gets on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import mul
+
+import attrs
+
+from bookie.core.records import Run
+from ledgerlog.limits import KIB, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX, SCRUB_SUMS_MAX
+from ledgerlog.wire.entries import Entries
+from ledgerlog.wire.scrub import SCRUB_WEIGHTS, ScrubReport, ScrubSum, add_sums
+
+__all__ = ["Examination"]
+
+_RUN_BYTES = 4 * KIB
+"""What looking at a run costs besides its bytes, in bytes that could be read instead."""
+
+Pairs = list[tuple[int, int]]
+
+
+@attrs.frozen
+class _Found:
+    """A run that was read. ``digests`` are its entries', in the order of ``ids``."""
+
+    ids: Sequence[int]
+    digests: Sequence[int]
+    damaged: frozenset[int]
+
+
+class Examination:
+    """One request; see the module's text."""
+
+    def __init__(self, *, first: int, last: int, classes: int, bytes_max: int) -> None:
+        assert 0 <= first <= last
+        assert 1 <= classes <= SCRUB_BLOCK_ENTRIES
+        blocks = SCRUB_SUMS_MAX // classes
+        self.first = first
+        self.last = min(last, (first // SCRUB_BLOCK_ENTRIES + blocks) * SCRUB_BLOCK_ENTRIES - 1)
+        """Nothing beyond is looked at."""
+        self._classes = classes
+        self._room = bytes_max
+        self._found: list[_Found] = []
+        self._unreadable: Pairs = []
+        self._reach = -1
+        self._is_interleaved = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more run may be read for this request."""
+        return self._room > 0
+
+    def add(self, run: Run, entries: Entries, damaged: Collection[int] = ()) -> None:
+        """The next run was read; ``damaged`` are ids of it that fail their digests."""
+        self._count(run)
+        self._found.append(_Found(entries.ids, entries.digests, frozenset(damaged)))
+
+    def add_unreadable(self, run: Run) -> None:
+        """The next run is named by the index, and cannot be read."""
+        self._count(run)
+        self._unreadable.append((run.first, run.last))
+
+    def _count(self, run: Run) -> None:
+        self._room -= run.length + _RUN_BYTES
+        self._is_interleaved = self._is_interleaved or run.first <= self._reach
+        self._reach = max(self._reach, run.last)
+
+    def close(self, horizon: int) -> tuple[ScrubReport, int]:
+        """The reply, given that all runs were added that begin at or below ``horizon``; and the entry through
+        which it is complete."""
+        looked_at = through = min(self.last, horizon)
+        if self._is_interleaved:
+            self._merge()
+        damaged = sorted(set().union(*(found.damaged for found in self._found)))
+        sound = _joined(_within(self._sound_ranges(), self.first, through))
+        # What is sound in another run can be had, wherever the ids of a run that cannot be read may lie.
+        doubtful = _without(_joined(sorted(self._unreadable)), sound)
+        unsound = _joined(_within(sorted([*doubtful, *_ranges(damaged)]), self.first, through))
+        for ranges in (sound, unsound):
+            if len(ranges) > SCRUB_RANGES_MAX:
+                through = min(through, ranges[SCRUB_RANGES_MAX - 1][1])
+        if through < looked_at:
+            sound, unsound = (list(_within(ranges, self.first, through)) for ranges in (sound, unsound))
+        return ScrubReport(sound, unsound, self._sums(through)), through
+
+    def _merge(self) -> None:
+        """Take each entry once, and for damaged where one of the runs that hold it has it so."""
+        digests: dict[int, int] = {}
+        damaged = frozenset().union(*(found.damaged for found in self._found))
+        for found in self._found:
+            digests.update(zip(found.ids, found.digests, strict=True))
+        ids = sorted(digests)
+        self._found = [_Found(ids, [digests[entry_id] for entry_id in ids], damaged)]
+
+    def _sound_ranges(self) -> Iterator[tuple[int, int]]:
+        for found in self._found:
+            if isinstance(found.ids, range) and not found.damaged:
+                yield found.ids[0], found.ids[-1]
+            else:
+                yield from _ranges(entry_id for entry_id in found.ids if entry_id not in found.damaged)
+
+    def _sums(self, through: int) -> list[ScrubSum]:
+        sums: dict[tuple[int, int], tuple[int, int]] = {}
+        for found in self._found:
+            if isinstance(found.ids, range) and not found.damaged:
+                parts = self._slices(found.ids, found.digests, through)
+            else:
+                parts = self._one_by_one(found, through)
+            for key, count, total in parts:
+                counted, summed = sums.get(key, (0, 0))
+                sums[key] = counted + count, add_sums(summed, total)
+        return [(*key, *sums[key]) for key in sorted(sums)]
+
+    def _slices(
+        self, ids: range, digests: Sequence[int], through: int
+    ) -> Iterator[tuple[tuple[int, int], int, int]]:
+        """The sums of consecutive entries: no more than a few slices for each block."""
+        classes, start = self._classes, ids[0]
+        at, end = max(self.first, start), min(through, ids[-1]) + 1
+        while at < end:
+            block = at // SCRUB_BLOCK_ENTRIES
+            stop = min(end, (block + 1) * SCRUB_BLOCK_ENTRIES)
+            for entry_id in range(at, min(stop, at + classes)):
+                part = digests[entry_id - start : stop - start : classes]
+                place = entry_id % SCRUB_BLOCK_ENTRIES
+                weights = SCRUB_WEIGHTS[place : place + stop - entry_id : classes]
+                yield (block, entry_id % classes), len(part), sum(map(mul, part, weights))
+            at = stop
+
+    def _one_by_one(self, found: _Found, through: int) -> Iterator[tuple[tuple[int, int], int, int]]:
+        first, classes, damaged = self.first, self._classes, found.damaged
+        for entry_id, digest in zip(found.ids, found.digests, strict=True):
+            if first <= entry_id <= through and entry_id not in damaged:
+                block, place = divmod(entry_id, SCRUB_BLOCK_ENTRIES)
+                yield (block, entry_id % classes), 1, digest * SCRUB_WEIGHTS[place]
+
+
+def _ranges(ids: Iterable[int]) -> Pairs:
+    """Growing ids as ranges."""
+    found: Pairs = []
+    for entry_id in ids:
+        if found and found[-1][1] == entry_id - 1:
+            found[-1] = found[-1][0], entry_id
+        else:
+            found.append((entry_id, entry_id))
+    return found
+
+
+def _within(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The parts of ranges that lie between two ids."""
+    for low, high in ranges:
+        if max(low, first) <= min(high, last):
+            yield max(low, first), min(high, last)
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> Pairs:
+    """Ranges in the order of their first ids, with those that touch or overlap put together."""
+    found: Pairs = []
+    for low, high in ranges:
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    return found
+
+
+def _without(ranges: Pairs, taken: Pairs) -> Pairs:
+    """The parts of ranges that are in none of ``taken``; both grow."""
+    found: Pairs = []
+    rest = iter(taken)
+    away = next(rest, None)
+    for low, high in ranges:
+        while away is not None and away[1] < low:
+            away = next(rest, None)
+        while away is not None and away[0] <= high:
+            if low < away[0]:
+                found.append((low, away[0] - 1))
+            low = away[1] + 1
+            if low > high:
+                break
+            away = next(rest, None)
+        if low <= high:
+            found.append((low, high))
+    return found

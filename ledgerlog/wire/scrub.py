@@ -1,0 +1,133 @@
+"""The reply to SCRUB: what of a range of a ledger a bookie has, sound or not, and digests to compare it by.
+
+A bookie reads the entries asked for where they lie, checks each against its digest, and sends no data:
+
+    offset  size  field
+    0       4     sound      how many ranges of entries that are as they were written
+    4       4     unsound    how many ranges of entries that are named and cannot be had so
+    8             ranges     pairs (first, last) of i64, the sound ones and then the others; each list grows
+                  sums       rows of 24 bytes, growing, to the end of the body:
+                                 block  i64    entry ids block * 4096 to block * 4096 + 4095
+                                 class  u32    remainder of these ids by the request's ``count``
+                                 count  u32    how many of them are sound here, at least one
+                                 sum    u64    of their digests, each times its weight, modulo 2**64
+
+What is in neither list, up to the entry through which the reply is complete, is not on the bookie. An unsound
+range may begin and end beside what was stored: of a frame that cannot be read not even the ids are known.
+
+**Why sums.** Bookies that have the same entries have the same digests, hence the same sums, whatever the
+order in which they store them. And sums add up: a bookie ends its reply where its work for one request ends,
+in the middle of a block if need be, and what the next reply says of the rest of it is added. A digest binds
+ledger, entry and payload (``wire.checksum``), so one entry that differs shows as surely as by its digest.
+
+**Why weights.** Digests are CRCs, and the CRC of neighbours with like payloads differ in simple ways: two
+entries that both differ could have each other's digests, and a plain sum would be the same. So a digest
+counts by a weight that depends on the entry's place in its block and on nothing else (``SCRUB_WEIGHTS``: the
+upper half of the outputs of SplitMix64, made odd). Whatever differs hides with a chance of about one in
+2**32.
+
+**Why classes.** In a striped ledger each bookie has other entries; those of one remainder by the size of the
+ensemble have the same write set, so their sums can be compared. Asked for ``count`` = 4096, each entry is a
+class of its own: a block whose sums differ is looked at entry by entry with the same request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+
+import attrs
+
+from ledgerlog.errors import WireError
+from ledgerlog.limits import ENTRY_ID_MAX, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX, SCRUB_SUMS_MAX
+from ledgerlog.wire.frame import decode_pairs_untrusted, encode_pairs
+
+__all__ = [
+    "SCRUB_WEIGHTS",
+    "ScrubReport",
+    "ScrubSum",
+    "add_sums",
+    "decode_scrub_untrusted",
+    "encode_scrub",
+]
+
+_COUNTS = struct.Struct("<II")
+_SUM = struct.Struct("<qIIQ")
+_PAIR_BYTES = 16
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _weight(place: int) -> int:
+    z = (place + 1) * 0x9E3779B97F4A7C15 & _MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return (z ^ z >> 31) >> 32 | 1
+
+
+SCRUB_WEIGHTS = [_weight(place) for place in range(SCRUB_BLOCK_ENTRIES)]
+"""What the digest of an entry counts by, by the remainder of its id by 4096: odd numbers of 32 bits."""
+
+ScrubSum = tuple[int, int, int, int]
+"""Block, class, count, sum."""
+
+Ranges = Sequence[tuple[int, int]]
+
+
+@attrs.frozen
+class ScrubReport:
+    """What a bookie found; see above."""
+
+    sound: Ranges
+    unsound: Ranges
+    sums: Sequence[ScrubSum]
+
+
+def add_sums(one: int, other: int) -> int:
+    """The sum of two parts of a block."""
+    return (one + other) & _MASK
+
+
+def encode_scrub(report: ScrubReport) -> bytes:
+    """The body of a reply."""
+    assert len(report.sound) <= SCRUB_RANGES_MAX
+    assert len(report.unsound) <= SCRUB_RANGES_MAX
+    assert len(report.sums) <= SCRUB_SUMS_MAX
+    return b"".join(
+        (
+            _COUNTS.pack(len(report.sound), len(report.unsound)),
+            encode_pairs(report.sound),
+            encode_pairs(report.unsound),
+            *itertools.starmap(_SUM.pack, report.sums),
+        )
+    )
+
+
+def decode_scrub_untrusted(body: memoryview) -> ScrubReport:
+    """The inverse of ``encode_scrub``. WireError if it is not one, or says what cannot be."""
+    if len(body) < _COUNTS.size:
+        raise WireError(f"a report of {len(body)} bytes on scrubbed entries")
+    sound, unsound = _COUNTS.unpack_from(body)
+    if sound > SCRUB_RANGES_MAX or unsound > SCRUB_RANGES_MAX:
+        raise WireError(f"{sound} and {unsound} ranges of scrubbed entries; {SCRUB_RANGES_MAX} are the most")
+    middle = _COUNTS.size + _PAIR_BYTES * sound
+    end = middle + _PAIR_BYTES * unsound
+    if end > len(body) or (len(body) - end) % _SUM.size:
+        raise WireError(f"{sound} and {unsound} ranges of scrubbed entries do not fit {len(body)} bytes")
+    if len(body) - end > SCRUB_SUMS_MAX * _SUM.size:
+        raise WireError(f"sums of {len(body) - end} bytes; {SCRUB_SUMS_MAX} rows are the most")
+    sums: list[ScrubSum] = list(_SUM.iter_unpack(body[end:]))
+    before = (-1, 0)
+    for block, remainder, count, _ in sums:
+        if not before < (block, remainder) or remainder >= SCRUB_BLOCK_ENTRIES:
+            raise WireError(f"the sum of class {remainder} of block {block} after {before}")
+        if block > ENTRY_ID_MAX // SCRUB_BLOCK_ENTRIES:
+            raise WireError(f"block {block} of scrubbed entries is out of range")
+        if not 1 <= count <= SCRUB_BLOCK_ENTRIES:
+            raise WireError(f"{count} entries of block {block}")
+        before = block, remainder
+    return ScrubReport(
+        decode_pairs_untrusted(body[_COUNTS.size : middle]),
+        decode_pairs_untrusted(body[middle:end]),
+        sums,
+    )

@@ -1,0 +1,296 @@
+"""A disk that is full, whoever filled it: nothing is damaged, stops and starts are in order, and when there
+is room again the bookie goes on by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import evolve
+from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read_all, running
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.core.rows import Change
+from bookie.storage.ballast import Ballast
+from bookie.storage.config import StorageConfig
+from bookie.storage.index import MemoryIndex, MemoryIndexes
+from bookie.storage.leveldb import LevelDb
+from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
+from bookie.storage.real_disk import RealDisk
+from ledgerlog.errors import DiskFull
+from ledgerlog.limits import KIB, MIB
+from ledgerlog.wire.frame import Status
+
+CAPACITY = 4 * MIB
+BALLAST = 64 * KIB
+CONFIG = evolve(
+    SMALL, ballast_bytes=4 * BALLAST, small_run_bytes=0, disk_watch_interval_s=0.01, compact_interval_s=3600.0
+)
+
+
+class BoundIndex(MemoryIndex):
+    """An index that takes the room of its disk's last page only if there is one, as LevelDB does."""
+
+    def __init__(self, path: str, disk: MemoryDisk) -> None:
+        super().__init__(path)
+        self._disk = disk
+        self.refused = 0
+
+    async def write(self, rows: Sequence[Change]) -> None:
+        space = await self._disk.space("b")
+        if space is not None and space.free < 4 * KIB:
+            self.refused += 1
+            raise DiskFull("no room for a batch")
+        await super().write(rows)
+
+
+class BoundIndexes(MemoryIndexes):
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    async def create(self, path: str) -> MemoryIndex:
+        self.indexes[path] = BoundIndex(path, self._disk)
+        return self.indexes[path]
+
+
+class Machine:
+    """A bookie's disk, which others fill."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.disk.capacity_bytes = CAPACITY
+        self.indexes = BoundIndexes(self.disk)
+
+    @property
+    def free(self) -> int:
+        assert self.disk.capacity_bytes is not None
+        return self.disk.capacity_bytes - sum(map(len, self.disk.files.values()))
+
+    @property
+    def has_ballast(self) -> bool:
+        return "b/ballast" in self.disk.files
+
+    @property
+    def refused(self) -> int:
+        (index,) = self.indexes.indexes.values()
+        assert isinstance(index, BoundIndex)
+        return index.refused
+
+    def fill(self, *, leave: int = 0) -> None:
+        """Let somebody else take all of the disk."""
+        self.disk.files["others"] = bytearray()
+        self.disk.files["others"] = bytearray(self.free - leave)
+
+    def give_back(self) -> None:
+        del self.disk.files["others"]
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 (tasks of the engine)
+            await trio.sleep(0.005)
+
+
+async def test_ballast_is_taken_while_there_is_plenty_and_no_more_than_a_sixteenth_of_the_disk() -> None:
+    machine = Machine()
+    async with running("b", CONFIG, disk=machine.disk, indexes=machine.indexes):
+        await until(lambda: machine.has_ballast)
+        assert len(machine.disk.files["b/ballast"]) == 4 * BALLAST
+    small = MemoryDisk()
+    small.capacity_bytes = 256 * KIB
+    await small.make_directory("b")
+    await Ballast(small, "b").restore()
+    assert len(small.files["b/ballast"]) == 16 * KIB
+    unbounded = MemoryDisk()
+    await unbounded.make_directory("b")
+    ballast = Ballast(unbounded, "b")
+    await ballast.restore()
+    await ballast.check(2**40)
+    await ballast.ensure()
+    assert not unbounded.files
+
+
+async def test_a_bookie_whose_disk_others_fill_refuses_adds_fences_and_stops_and_starts_in_order() -> None:
+    machine = Machine()
+    async with running("b", CONFIG, disk=machine.disk, indexes=machine.indexes) as engine:
+        await add_durably(engine, 1, range(20))
+        await until(lambda: machine.has_ballast)
+        await wait_all_tasks_blocked()
+        machine.fill()
+        at = 20
+        while not isinstance(position := engine.add(*add_frame(1, [at], [bytes(9000)])), Status):
+            await engine.wait_durable(position)
+            await engine.wait_room()
+            at += 1
+        assert position is Status.DISK_FULL
+        assert (await engine.fence(1, KEY)).status is Status.OK
+        assert (await engine.fence(9, KEY)).status is Status.OK, "also of a ledger that it never saw"
+    assert machine.has_ballast, "what the stop left of it was taken again, before others did"
+    assert machine.refused <= 1
+    for _ in range(4):  # Again and again, though it stays full.
+        machine.fill()
+        async with running("b", CONFIG, disk=machine.disk, indexes=machine.indexes) as engine:
+            assert (await read_all(engine, 1, bytes_max=10**6)).keys() == set(range(at))
+            for ledger in (1, 9):
+                assert engine.add(*add_frame(ledger, [at])) is Status.FENCED
+    machine.give_back()
+    async with running("b", CONFIG, disk=machine.disk, indexes=machine.indexes) as engine:
+        await add_durably(engine, 2, range(5))
+        assert await read_all(engine, 2) == payloads(2, range(5))
+        await until(lambda: machine.has_ballast)
+
+
+async def test_a_start_on_a_disk_without_a_free_byte_takes_the_ballast() -> None:
+    machine = Machine()
+    large = evolve(CONFIG, ballast_bytes=256 * KIB)
+    async with running("b", large, disk=machine.disk, indexes=machine.indexes) as engine:
+        await add_durably(engine, 1, range(20))
+        await until(lambda: machine.has_ballast)
+    machine.fill()
+    assert machine.free == 0
+    async with running("b", large, disk=machine.disk, indexes=machine.indexes) as engine:
+        assert not machine.has_ballast
+        assert await read_all(engine, 1) == payloads(1, range(20))
+        assert (await engine.fence(1, KEY)).status is Status.OK
+
+
+async def test_who_has_no_room_for_a_start_is_told_how_much_it_takes() -> None:
+    machine = Machine()
+    large = evolve(CONFIG, segment_bytes=MIB)
+    async with running("b", large, disk=machine.disk, indexes=machine.indexes) as engine:
+        await add_durably(engine, 1, range(3))
+    machine.disk.files.pop("b/ballast", None)
+    machine.fill(leave=32 * KIB)
+    for path in [path for path in machine.disk.files if path.endswith(".journal")][1:]:
+        del machine.disk.files[path]  # The one that was prepared in advance.
+    machine.fill(leave=32 * KIB)
+    with pytest.raises(DiskFull, match="a start needs 131072 bytes"):
+        async with running("b", large, disk=machine.disk, indexes=machine.indexes):
+            pass
+
+
+async def test_what_the_index_has_no_room_for_waits_and_goes_on_when_there_is_some() -> None:
+    machine = Machine()
+    async with running("b", CONFIG, disk=machine.disk, indexes=machine.indexes) as engine:
+        await add_durably(engine, 1, range(5))
+        await until(lambda: machine.has_ballast)
+        await wait_all_tasks_blocked()
+        machine.disk.files["b/ballast"] = bytearray()
+        machine.fill()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.flush)
+            await until(lambda: engine.statistics()["is_disk_full"])
+            assert machine.refused == 0, "it was asked first"
+            assert engine.add(*add_frame(1, [5])) is Status.DISK_FULL
+            assert (await engine.fence(7, KEY)).status is Status.OK
+            assert await read_all(engine, 1) == payloads(1, range(5))
+            machine.give_back()
+        await until(lambda: not engine.statistics()["is_disk_full"])
+        await add_durably(engine, 1, [5])
+
+
+async def test_large_files_leave_what_the_index_needs() -> None:
+    disk = MemoryDisk()
+    disk.capacity_bytes = MIB
+    await disk.make_directory("b")
+    ballast = Ballast(disk, "b", BALLAST)
+    await ballast.restore()
+    disk.files["others"] = bytearray(MIB - 3 * BALLAST)  # Two ballasts are free.
+    await ballast.check(BALLAST)
+    with pytest.raises(DiskFull, match="are kept for the index"):
+        await ballast.check(BALLAST + 1)
+    await ballast.check(BALLAST // 16)
+    await ballast.give_up("the test says so")  # Three are free, and one of them is to be taken again.
+    await ballast.check(BALLAST)
+    with pytest.raises(DiskFull):
+        await ballast.check(BALLAST + 1)
+
+
+# --- LevelDB --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr!r}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Take every byte that is free."""
+    with (disk / "others").open("ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+    assert os.statvfs(disk).f_bavail == 0
+
+
+async def test_leveldb_takes_the_next_batch_after_one_that_found_no_room(tiny_disk: Path) -> None:
+    disk = RealDisk()
+    indexes = LevelDb(disk)
+    index = await indexes.create(str(tiny_disk / "index"))
+    await index.write([(b"before", b"1")])
+    fill(tiny_disk)
+    batch: list[Change] = [(b"key %d" % number, bytes(1000)) for number in range(100)]
+    # Room for a part of the batch, and for what opening the database again takes, but not for both.
+    os.truncate(tiny_disk / "others", (tiny_disk / "others").stat().st_size - 64 * KIB)
+    with pytest.raises(DiskFull):
+        await index.write(batch)
+    assert index.get_now(b"before") == b"1"
+    (tiny_disk / "others").unlink()
+    await index.write(batch)
+    assert index.get_now(b"key 99") == bytes(1000)
+    await index.aclose()
+    again = await indexes.open(str(tiny_disk / "index"))
+    assert len(await again.scan(b"key", b"kez", floor=b"key", limit=1000)) == 100
+    await again.aclose()
+    await disk.aclose()
+
+
+async def test_a_bookie_on_a_real_disk_that_others_fill_stops_and_starts_with_all_it_promised(
+    tiny_disk: Path,
+) -> None:
+    config = StorageConfig(
+        segment_bytes=16 * 4096,
+        arenas=2,
+        frame_bytes_max=20_000,
+        disk_full_retry_s=0.01,
+        disk_watch_interval_s=0.01,
+        small_run_bytes=0,
+    )
+    path = str(tiny_disk / "b")
+    async with opened(path) as directory, open_engine(directory, config) as engine:
+        await add_durably(engine, 1, range(10))
+        await until((tiny_disk / "b" / "ballast").exists)
+        await wait_all_tasks_blocked()
+        fill(tiny_disk)
+        at = 10
+        while not isinstance(position := engine.add(*add_frame(1, [at], [bytes(9000)])), Status):
+            await engine.wait_durable(position)
+            await engine.wait_room()
+            at += 1
+        assert position is Status.DISK_FULL
+        assert (await engine.fence(1, KEY)).status is Status.OK
+        fill(tiny_disk)
+    fill(tiny_disk)
+    async with opened(path) as directory, open_engine(directory, config) as engine:
+        assert (await read_all(engine, 1, bytes_max=10**6)).keys() == set(range(at))
+        assert engine.add(*add_frame(1, [at])) is Status.FENCED
+        (tiny_disk / "others").unlink()
+        await until(lambda: not engine.statistics()["is_disk_full"])
+        await add_durably(engine, 2, range(5))
