@@ -52,6 +52,9 @@ __all__ = [
     "CursorConflict",
     "PropertiesConflict",
     "TruncationPinned",
+    "ArchiveUnavailable",
+    "ArchiveCorrupt",
+    "ArchiveSupportMissing",
     "BookieUnavailable",
     "BookieReadOnly",
     "Unauthorized",
@@ -319,6 +322,35 @@ class TruncationPinned(LedgerLogError):
         self.offset = offset
 
 
+# --- archives ---------------------------------------------------------------------------------
+
+
+class ArchiveUnavailable(LedgerLogError):
+    """A file that holds records of a log could not be read: it is not there, or its file system fails or is
+    too slow. The records exist; bring the file back, or try again."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"archive file {file}: {why}")
+        self.file = file
+
+
+class ArchiveCorrupt(LedgerLogError):
+    """A file that holds records of a log is damaged, or is not the one that was archived. Restore it from a
+    copy."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"archive file {file}: {why}")
+        self.file = file
+
+
+class ArchiveSupportMissing(LedgerLogError):
+    """Records lie in an archive, and what reads its files is not installed: ``ledgerlog[archive]``."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"archive file {file}: reading it needs pyarrow: pip install 'ledgerlog[archive]'")
+        self.file = file
+
+
 # --- replicated state machines ----------------------------------------------------------------
 
 
@@ -368,7 +400,10 @@ class BookieUnavailable(LedgerLogError):
 
 
 class BookieReadOnly(LedgerLogError):
-    """The bookie takes no ordinary writes now (its disk is nearly full or it is being drained)."""
+    """The bookie takes no ordinary writes now (its disk is nearly full or it is being drained).
+
+    A name that programs may catch. The client raises it nowhere: it puts another bookie in the place of one
+    that is read-only, and where none is left NotEnoughBookies tells each bookie's reason."""
 
 
 class Unauthorized(LedgerLogError):

@@ -30,6 +30,16 @@ FRAME_BYTES_TARGET = 512 * KIB
 READ_REPLY_BYTES_TARGET = MIB
 """A bookie ends a range reply at about this many payload bytes (one entry always fits)."""
 
+SCRUB_BLOCK_ENTRIES = 4 * KIB
+"""Entry ids whose digests a scrub adds up: part of the wire format."""
+
+SCRUB_BYTES = 8 * MIB
+"""A bookie ends the answer to one scrub request at about this many bytes that it read for it."""
+
+SCRUB_RANGES_MAX = 16 * KIB
+SCRUB_SUMS_MAX = 16 * KIB
+"""Ranges of each kind, and sums of digests, in the answer to one scrub request."""
+
 METADATA_TRANSACTION_BYTES_MAX = MIB - 32 * KIB
 """The largest metadata transaction, paths and all; a ZooKeeper server takes packets below 1 MiB."""
 
@@ -112,8 +122,33 @@ LOG_SWEEP_AGE_S = 3600.0
 LOG_STAGED_SWEEP_AGE_S = 24 * 3600.0
 """Nor is one that was staged for a log and never became part of it, which a long batch may still do."""
 
+REPLICA_SNAPSHOT_SWEEP_AGE_S = 24 * 3600.0
+"""Nor a snapshot that is listed as unfinished: whoever still writes it would have to begin again."""
+
 LOG_SPLICE_LEDGERS_MAX = 256
 """Ledgers that become part of a log in one transaction."""
+
+ARCHIVE_GROUP_ROWS = 64 * KIB
+ARCHIVE_GROUP_BYTES = 8 * MIB
+"""An archived file is written and read by groups of about so many records, or bytes of records."""
+
+ARCHIVE_READ_TIMEOUT_S = 60.0
+"""A group, or what opening a file needs, is read within this time, or the file counts as unavailable."""
+
+ARCHIVE_THREADS_MAX = 16
+"""Threads of a process that are in archived files. Those that a file system does not let go count."""
+
+ARCHIVE_KEEP_COPIES_S = 24 * 3600.0
+"""Bookies keep their copies of a ledger for so long after it was archived."""
+
+ARCHIVE_STRAY_AGE_S = 24 * 3600.0
+"""A file that no log names is not deleted before it is this old: a job may be about to name it."""
+
+ARCHIVE_MERGE_BYTES = 512 * MIB
+"""Merging makes files of about this size at most."""
+
+ARCHIVE_MERGE_LEDGERS_MAX = KIB
+"""Ledgers in one archived file."""
 
 LOG_CLOSE_TIMEOUT_S = 15.0
 """Leaving a log writer drains and closes within this time, or leaves the ledger to the next opener."""
@@ -190,8 +225,17 @@ FRAME_PROGRESS_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 5.0
 """A fence, read or list request to one bookie."""
 
+SCRUB_TIMEOUT_S = 30.0
+"""A scrub request: it reads more than others do, and waits for its turn."""
+
 ADD_TIMEOUT_S = 5.0
 """A bookie that leaves an add unanswered for this long has failed (an ensemble change follows)."""
+
+AUDIT_SETTLE_S = ADD_TIMEOUT_S + 1.0
+"""An audit of all copies looks again at what seems to be missing after so long: an entry that is committed
+and on its way to one more bookie has arrived by then, or that bookie has failed."""
+
+AUDIT_SETTLE_S_MAX = 3600.0
 
 APPEND_DEADLINE_S = 20.0
 """An append that cannot reach its ack quorum within this time fails and the ledger ends."""
@@ -215,6 +259,9 @@ assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_B
 assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX
 assert FRAME_BYTES_MAX > ENTRY_BYTES_MAX + 128 + 12 * FRAME_ENTRIES_MAX
 assert FRAME_BYTES_TARGET <= ENTRY_BYTES_MAX
+assert 8 + 2 * 16 * SCRUB_RANGES_MAX + 24 * SCRUB_SUMS_MAX <= READ_REPLY_BYTES_TARGET
+assert SCRUB_SUMS_MAX >= 2 * SCRUB_BLOCK_ENTRIES  # a request that begins inside a block gets on
+assert SCRUB_BLOCK_ENTRIES >= ENSEMBLE_MAX
 assert CONNECTION_SEND_QUEUE_BYTES >= 4 * FRAME_BYTES_MAX
 assert WRITER_WINDOW_BYTES >= 2 * ENTRY_BYTES_MAX
 assert CONNECTION_SEND_QUEUE_BYTES >= WRITER_WINDOW_BYTES
@@ -223,6 +270,7 @@ assert BOOKIE_CONNECTION_REPLY_BYTES >= READ_REPLY_BYTES_TARGET + ENTRY_BYTES_MA
 assert BOOKIE_REPLY_BYTES >= 2 * BOOKIE_CONNECTION_REPLY_BYTES
 assert BOOKIE_CONNECTION_REQUESTS < BOOKIE_REQUESTS
 assert ADD_TIMEOUT_S < APPEND_DEADLINE_S
+assert ADD_TIMEOUT_S < AUDIT_SETTLE_S
 assert 3 * ELECTION_BEAT_S <= ELECTION_SILENCE_S < SESSION_TIMEOUT_S
 assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX

@@ -234,6 +234,8 @@ class AppendQueue:
         """The first offset of the next batch that is sent."""
         self.durable_offset = next_offset
         """The offset after the last record that is durable."""
+        self.durable_bytes = 0
+        """Bytes of the records that became durable here."""
         self.tail = next_offset
         self.next_ticket = 0
         self.answered = -1
@@ -463,6 +465,7 @@ class AppendQueue:
         batch.records = []
         if state is BatchState.DURABLE:
             self.durable_offset = batch.first_offset + count
+            self.durable_bytes += batch.size
             self.answered = batch.end_ticket - 1
         elif state is BatchState.LOST:
             self.lost_count += count

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.log import LogMetadata, Segment
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import Segment
 
 __all__ = ["first_pin", "is_current_expired", "retention_cut", "why_kept"]
 
@@ -26,7 +27,8 @@ def first_pin(cursors: Iterable[CursorState]) -> CursorState | None:
 
 def retention_cut(metadata: LogMetadata, now_ms: int, *, open_bytes: int = 0) -> int:
     """The offset before which retention lets records go, at least ``first_offset``; cursors aside.
-    ``open_bytes``: record bytes known to be in ledgers that are not counted yet."""
+    ``open_bytes``: durable record bytes in ledgers that are not counted yet. What is only on its way there
+    may be lost, and would have let go what must be kept then."""
     policy = metadata.retention
     cut = metadata.first_offset
     if policy.max_age_s is None and policy.max_bytes is None:

@@ -49,15 +49,24 @@ offset, so the gap is seen (``count_segment``).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from ledgerlog.errors import EntryCorrupt, LedgerLogError, LogNotFound, LogSealed, LostLeadership
 from ledgerlog.limits import LOG_SEGMENTS_ROLL_MAX
-from ledgerlog.model.log import NOTHING, LogMetadata, SegmentCounts
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import NOTHING, SegmentCounts
 
-__all__ = ["Contents", "Leadership", "LeadershipNeed", "Takeover", "TakeoverNeed", "count_segment"]
+__all__ = [
+    "Contents",
+    "Leadership",
+    "LeadershipNeed",
+    "Takeover",
+    "TakeoverNeed",
+    "count_next",
+    "count_segment",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -98,6 +107,17 @@ def count_segment(
         contents.first_ms,
         contents.last_ms,
     )
+
+
+def count_next(
+    base: LogMetadata, counts: Sequence[SegmentCounts], contents: Contents | None
+) -> SegmentCounts:
+    """What the next open segment of ``base`` contributes, where ``counts`` is what those before it do. Its
+    ledger is CLOSED. EntryCorrupt as for ``count_segment``."""
+    index = len(counts)
+    start = base.counted_end + sum(each.record_count for each in counts)
+    ledger_id = base.open_segments[index].ledger_id
+    return count_segment(ledger_id, start, contents, follows_open=index > 0)
 
 
 class TakeoverNeed(enum.Enum):
@@ -178,15 +198,12 @@ class Takeover:
         """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty)."""
         assert self.need is TakeoverNeed.RECOVER
         assert self.base is not None
-        index = len(self._counts)
-        start = self.base.counted_end + sum(counts.record_count for counts in self._counts)
         try:
-            counts = count_segment(self.recovering, start, contents, follows_open=index > 0)
+            self._counts.append(count_next(self.base, self._counts, contents))
         except EntryCorrupt as failure:
             self._fail(failure)
-            return
-        self._counts.append(counts)
-        self._go_on()
+        else:
+            self._go_on()
 
     def on_created(self, ledger_id: int) -> None:
         assert self.need is TakeoverNeed.CREATE

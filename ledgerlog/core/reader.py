@@ -70,8 +70,10 @@ class RangeRead:
         avoid: Sequence[BookieId] = (),
         prefer: int = 0,
         holder: BookieId | None = None,
+        even_holder: bool = False,
     ) -> None:
-        """With ``holder`` only the entries that this bookie is to hold are read, and from others alone."""
+        """With ``holder`` only the entries that this bookie is to hold are read, and from others alone; with
+        ``even_holder`` from itself where nobody else has one."""
         assert 0 <= first <= last
         self.ledger_id = metadata.ledger_id
         self.first = first
@@ -98,6 +100,8 @@ class RangeRead:
                     if holder not in bookies:
                         continue
                     bookies.remove(holder)
+                    if even_holder:
+                        bookies.append(holder)
                 self._lanes.append(_Lane(start, stop, stride, bookies))
             first = stop + 1
             index += 1

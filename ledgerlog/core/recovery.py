@@ -20,7 +20,10 @@ Rules that are easy to get wrong, and where they stand here:
 recovery gives up, and so it will for ever (D27.9). An operator may decide then that the ledger ends before
 that entry (``accept_loss``). Nothing else is different: fencing must be complete, verdicts that can be
 reached are reached, and the closing write says from where on the ledger may have lost entries
-(``LOST_FROM``).
+(``LOST_FROM``). A loss is what bookies say that they may have had and have no more (limbo). One that does not
+answer, or cannot read what it has, has lost nothing as far as anybody knows, and may hold the very entry:
+while it is needed for the verdict, recovery gives up all the same, and names it, unless the operator says
+that it is gone for good (``accept_unreachable``).
 
 **Reading by ranges.** A *round* asks every slot for one range of entries; the answers are judged entry by
 entry, in order, as they come. A round ends when its range is judged, or when no answer is outstanding
@@ -108,6 +111,7 @@ class LedgerRecovery:
         full_pinning: bool = False,
         round_entries: int = ROUND_ENTRIES,
         accept_loss: bool = False,
+        accept_unreachable: bool = False,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.replication = metadata.replication
@@ -133,6 +137,7 @@ class LedgerRecovery:
         self._new_token = new_token
         self._full_pinning = full_pinning
         self._accept_loss = accept_loss
+        self._accept_unreachable = accept_unreachable
         self._round_entries = round_entries
         self._frozen_count = 0
         self._unfenced: set[int] = set()  # slots whose fence failed
@@ -254,6 +259,7 @@ class LedgerRecovery:
         while self._next <= self._round_last:
             entry_id = self._next
             negatives = unknowns = outstanding = 0
+            silent: list[BookieId] = []
             payload: bytes | None = None
             for slot in replication.write_set(entry_id):
                 answer = self._answers[slot, entry_id % stride]
@@ -264,6 +270,7 @@ class LedgerRecovery:
                     outstanding += 1
                 elif answer.failed:
                     unknowns += 1
+                    silent.append(self.frozen.ensemble[slot])
                 elif entry_id > answer.through:
                     pass  # Cut short before this entry: the next round asks again.
                 elif answer.negative is Negative.ABSENT:
@@ -277,18 +284,17 @@ class LedgerRecovery:
                 self._end_at(entry_id - 1, recovered)
                 return
             elif negatives + unknowns == replication.write_quorum:
-                if self._accept_loss:
+                if self._accept_loss and (self._accept_unreachable or not silent):
                     self.lost_from = entry_id
                     self._end_at(entry_id - 1, recovered)
                     return
                 self._write_back(recovered)
-                self._fail(
-                    RecoveryFailed(
-                        self.ledger_id,
-                        f"nobody can say whether entry {entry_id} exists "
-                        f"({negatives} absent, {unknowns} unknown)",
-                    )
+                why = (
+                    f"nobody can say whether entry {entry_id} exists ({negatives} absent, {unknowns} unknown)"
                 )
+                if silent:
+                    why += f"; without an answer from {', '.join(silent)}, which may hold it"
+                self._fail(RecoveryFailed(self.ledger_id, why))
                 return
             else:
                 self._write_back(recovered)

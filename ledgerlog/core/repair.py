@@ -7,7 +7,8 @@ the same ledger, recoverers may be closing it, another repair may be doing the s
     survey              which fragments name lost bookies, and what may be done about each
     FragmentRepair      one fragment, all its lost bookies at once:
       COPYING           reads and copies, a round of entries at a time
-                            take_asks -> on_reply, on_failed;  take_copies -> on_copied, on_copy_failed
+                            take_asks -> on_reply, on_failed;  take_copies -> on_copied, on_copy_failed,
+                            on_target_lost
       WRITING           ``intent``: the compare-and-set that names the new bookies     -> on_metadata_read
       DONE, FAILED
 
@@ -18,10 +19,11 @@ it by bookies that the metadata would not name any more. Who finds a lost bookie
 again whether that ensemble still names it, and recovers the ledger, which ends it (``Work.RECOVER``).
 
 **What there is to copy** are the entries that the lost bookie's slot holds, each read from another member of
-its write set by the rules of an ordinary read (``core.reader.RangeRead``). Of a striped fragment that is
-shorter than its ensemble a slot may hold none, and of an empty one no slot holds any: nothing is lost then,
-and the metadata alone is changed (rule 21, ``Work.NAME``). *All* entries of the slot are copied: a check of
-the first and the last would miss holes (rule 24).
+its write set by the rules of an ordinary read (``core.reader.RangeRead``), and last of all from the bookie
+itself, if that serves and is only to be emptied: of a write quorum of one nobody else has any. Of a striped
+fragment that is shorter than its ensemble a slot may hold none, and of an empty one no slot holds any:
+nothing is lost then, and the metadata alone is changed (rule 21, ``Work.NAME``). *All* entries of the slot
+are copied: a check of the first and the last would miss holes (rule 24).
 
 **What copies carry.** They go as recovery adds, which pass the fence, with the last entry that is certainly
 committed as their LAC: the end of a closed ledger, else all before the last fragment. It may be below or
@@ -142,10 +144,13 @@ class FragmentRepair:
         *,
         new_token: Callable[[], bytes],
         avoid: Sequence[BookieId] = (),
+        serving: Collection[BookieId] = (),
         round_entries: int = ROUND_ENTRIES,
     ) -> None:
         """``replacements`` has a new bookie, which is not in the fragment, for each lost one. Bookies to
-        ``avoid`` are read from last; the lost ones are among them. The last fragment of a ledger that is not
+        ``avoid`` are read from last; the lost ones are among them. Those that are ``serving`` though they
+        count as lost (one is being emptied, or has a damaged copy) may be the only ones that have an entry,
+        and are asked for their own share where all others fail. The last fragment of a ledger that is not
         closed is refused (rule 20)."""
         end = metadata.fragment_end(fragment_index)
         assert end is not None, "the last fragment of an open ledger belongs to its writer (rule 20)"
@@ -174,6 +179,7 @@ class FragmentRepair:
         """What is read by. The fragment and its entries are the same in whatever is stored later."""
         self._new_token = new_token
         self._avoid = (*replacements, *avoid)
+        self._serving = tuple(sorted(serving))
         self._round_entries = round_entries
         self._todo = [old for old in replacements if _holds_any(metadata.replication, fragment, old, end)]
         """The lost bookies whose entries are not all read; the first one's are being read."""
@@ -232,9 +238,11 @@ class FragmentRepair:
         """Its bookie cannot take a copy: the repair fails, to be tried with another bookie."""
         self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{copy.bookie}: {why}"))
 
-    def give_up(self, why: str) -> None:
-        """The repair is stopped from outside: nothing more is written."""
-        self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, why))
+    def on_target_lost(self, bookie: BookieId, why: str) -> None:
+        """A new bookie is lost, whatever it has confirmed: it is not named, unless it is already. Not to be
+        said while a write is under way, whose outcome decides."""
+        assert bookie in self.replacements.values()
+        self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{bookie}: {why}"))
 
     def _look(self) -> None:
         read = self._read
@@ -277,7 +285,13 @@ class FragmentRepair:
         if self._todo:
             if self._read is None:
                 last = min(self.end, self._next + self._round_entries - 1)
-                self._read = RangeRead(self._base, self._next, last, avoid=self._avoid, holder=self._todo[0])
+                holder = self._todo[0]
+                self._read = RangeRead(
+                    *(self._base, self._next, last),
+                    avoid=self._avoid,
+                    holder=holder,
+                    even_holder=holder in self._serving,
+                )
                 self._look()  # A round may have nothing for this slot.
         elif not self._unconfirmed:
             self.phase = RepairPhase.WRITING

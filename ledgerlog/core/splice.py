@@ -35,11 +35,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from ledgerlog.core.log_chain import Contents, count_segment
+from ledgerlog.core.log_chain import Contents, count_next
 from ledgerlog.errors import EntryCorrupt, LedgerLogError, LogNotFound, LogSealed, LostLeadership
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.log import LogMetadata, SegmentCounts
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import SegmentCounts
 from ledgerlog.model.splice import SpliceMark
 
 __all__ = ["Commit", "Splice", "SpliceNeed", "SpliceRefused", "Staged", "StagedLedger"]
@@ -174,15 +175,12 @@ class Splice:
         """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty)."""
         assert self.need is SpliceNeed.RECOVER
         assert self.base is not None
-        index = len(self._counts)
-        start = self.base.counted_end + sum(counts.record_count for counts in self._counts)
         try:
-            counts = count_segment(self.recovering, start, contents, follows_open=index > 0)
+            self._counts.append(count_next(self.base, self._counts, contents))
         except EntryCorrupt as failure:
             self._fail(failure)
-            return
-        self._counts.append(counts)
-        self._go_on()
+        else:
+            self._go_on()
 
     def on_written(self) -> None:
         """The transaction took effect."""

@@ -34,7 +34,8 @@ from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.log.takeover import UNSETTLED
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import log_record_path
-from ledgerlog.model.log import LogListFull, SegmentCounts
+from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.segments import SegmentCounts
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,10 @@ class Appends(Protocol):
 
     def on_ledger(self, writer: LedgerWriter) -> None:
         """New appends go to this ledger from now on."""
+        ...
+
+    def on_record(self, metadata: LogMetadata) -> None:
+        """The log's record was read again and is still ours; somebody may have changed its policies."""
         ...
 
     def on_lost(self, failure: LedgerLogError) -> None:
@@ -153,6 +158,8 @@ class Keeper:
                     known = (core.metadata, core.version)
                     core.on_record(*await self._registry.read(core.metadata.incarnation, known=known))
                     self._follow()
+                    if core.failure is None:
+                        self._appends.on_record(core.metadata)
                 case LeadershipNeed.WRITE:
                     await self._write()
                 case LeadershipNeed.CLOSE:

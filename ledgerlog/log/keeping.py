@@ -11,8 +11,6 @@ anew (``log.cursors``), so that the compare-and-set fails and all is looked at a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.core.keeping import first_pin, retention_cut
 from ledgerlog.errors import LostLeadership, TruncationPinned
@@ -62,11 +60,11 @@ async def apply_retention(
     incarnation: int,
     *,
     epoch: int | None = None,
-    open_bytes: Mapping[int, int] | None = None,
+    durable_bytes: int = 0,
 ) -> int:
     """Drop what the log's retention lets go and no cursor pins; how many records. With ``epoch`` only while
-    that is the log's. ``open_bytes``: for ledgers that were
-    not counted yet, the record bytes known to be in them. LogNotFound."""
+    that is the log's. ``durable_bytes``: of all records that were ever appended, as far as they are known to
+    be durable; what is in the ledgers that are counted is known without. LogNotFound."""
     dropped: set[int] = set()
     gone_records = 0
 
@@ -75,8 +73,8 @@ async def apply_retention(
         gone_records = 0
         if epoch is not None and metadata.epoch != epoch:
             return None
-        uncounted = sum((open_bytes or {}).get(segment.ledger_id, 0) for segment in metadata.open_segments)
-        cut = retention_cut(metadata, client.environment.now_ms(), open_bytes=uncounted)
+        open_bytes = max(0, durable_bytes - metadata.counted_bytes)
+        cut = retention_cut(metadata, client.environment.now_ms(), open_bytes=open_bytes)
         if cut > metadata.first_offset:
             pin = first_pin(await read_cursors(client, incarnation))
             cut = cut if pin is None else min(cut, pin.offset)

@@ -25,18 +25,22 @@ from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed,
 from ledgerlog.limits import LOG_LINGER_S_MAX, RECORD_BYTES_MAX
 from ledgerlog.log import keeping
 from ledgerlog.log.cursors import Cursor, delete_cursors, read_cursors
+from ledgerlog.log.leadership import WriterOptions, lead
 from ledgerlog.log.places import find_tail
 from ledgerlog.log.reader import LogReader, Start, check_start, open_reader
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.sender import SendOptions
+from ledgerlog.log.snapshot_list import delete_snapshots
 from ledgerlog.log.splice import delete_marks
 from ledgerlog.log.takeover import delete_ledgers, seal
-from ledgerlog.log.writer import LogWriter, WriterOptions, lead
+from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy, Segment, check_properties
+from ledgerlog.model.log import LogMetadata, check_properties
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe, check_producer_id
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
+from ledgerlog.model.segments import Segment
 
 __all__ = ["Log", "LogInfo", "create_log", "delete_log", "list_logs", "open_log"]
 
@@ -145,7 +149,12 @@ class Log:
         return lead(self._client, self._registry, self._name, self._incarnation, options=options)
 
     def read(
-        self, start: Start = "earliest", *, until: int | None = None, follow: bool = False
+        self,
+        start: Start = "earliest",
+        *,
+        until: int | None = None,
+        follow: bool = False,
+        dense: bool = False,
     ) -> AbstractAsyncContextManager[LogReader]:
         """The log's records from ``start`` on, as an async iterator in the body of an ``async with``.
 
@@ -154,6 +163,10 @@ class Log:
         beyond the tail waits for it with ``follow`` and gives nothing without. ``until`` is the offset to
         stop before. Without ``follow`` reading ends at the tail that it finds; with it, only at ``until``
         or where the log is sealed. Never shows a record that could still be lost.
+
+        Offsets grow by one from record to record, but where the archive of the log was compacted: there only
+        the latest record of each key is left. With ``dense`` such a gap is Truncated, as if all up to the end
+        of the compacted file had been truncated away.
 
         InvalidArgument at once. Entering raises Truncated(first_offset) where ``start`` is no longer there,
         LogNotFound, and what iterating raises; see ``LogReader``."""
@@ -166,6 +179,7 @@ class Log:
             start=start,
             until=until,
             follow=follow,
+            dense=dense,
         )
 
     async def info(self) -> LogInfo:
@@ -225,8 +239,8 @@ class Log:
     async def configure(
         self, *, roll: RollPolicy | None = None, retention: RetentionPolicy | None = None
     ) -> None:
-        """Give the log other policies; None leaves one as it is. Retention holds from the leader's next look
-        on, rolling from the next leader on. LogNotFound."""
+        """Give the log other policies; None leaves one as it is. A leader keeps to them as soon as he sees
+        the record, which he watches. LogNotFound."""
 
         async def change(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
             changed = metadata.with_policies(roll, retention, token)
@@ -348,9 +362,9 @@ async def list_logs(client: LedgerClient, prefix: str = "") -> list[str]:
 
 
 async def delete_log(client: LedgerClient, name: str) -> None:
-    """Delete a log and its ledgers. A leader that is still there ends as soon as it notices; what it
-    acknowledged is gone with the rest. LogNotFound. If cancelled after the log's record was removed,
-    ledgers may be left for a sweep."""
+    """Delete a log, its ledgers, and the snapshots of a state machine on it that lie in ledgers. A leader
+    that is still there ends as soon as it notices; what it acknowledged is gone with the rest. LogNotFound.
+    If cancelled after the log's record was removed, ledgers may be left for a sweep."""
     registry = LogRegistry(client.store, client.environment)
     incarnation = await registry.find(name)
     if incarnation is None:
@@ -359,3 +373,4 @@ async def delete_log(client: LedgerClient, name: str) -> None:
     await delete_cursors(client, incarnation)
     await delete_marks(client, incarnation)
     await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
+    await delete_snapshots(client, incarnation)

@@ -4,18 +4,32 @@ The log's record says where each counted segment starts and which time it spans;
 entries' headers say the rest. Of segments that are not counted, what is confirmed counts: their
 readers tell. What a newer open segment holds belongs to the log only if it continues the older one
 (``core.log_chain``), which its first entry says.
+
+A counted segment may be archived (``model.archive``): where no bookie gives its ledger, its file is looked
+into. A file can be read from any offset on, so a ``Place`` in one is the offset itself, with entry 0.
 """
 
 from __future__ import annotations
 
 import attrs
 
+from ledgerlog.archive.reader import open_archive
+from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.client.reader import LedgerReader
 from ledgerlog.core.log_search import EntrySearch
-from ledgerlog.errors import InvalidArgument, Truncated
+from ledgerlog.errors import (
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerLogError,
+    LedgerNotFound,
+    Truncated,
+)
+from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import NO_ENTRY, Position
-from ledgerlog.model.log import LogMetadata, Segment
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import Segment
 from ledgerlog.wire.records import EntryHeader, decode_header
 
 
@@ -67,7 +81,26 @@ async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
     return (await read_header(reader, 0, segment)).first_offset == offset
 
 
-async def find_offset(ledgers: Ledgers, metadata: LogMetadata, offset: int) -> Place:
+NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable)
+"""What reading a ledger raises where it may be in an archive instead."""
+
+
+async def archive_of(
+    archives: ArchiveRegistry, metadata: LogMetadata, segment: Segment, failure: LedgerLogError
+) -> ArchiveRecord:
+    """The record of the file that holds a segment that bookies do not give; ``failure`` where it is in
+    none."""
+    if segment.first_offset is None or not segment.record_count:
+        raise failure
+    record = await archives.holding(metadata.incarnation, segment.ledger_id, segment.first_offset)
+    if record is None:
+        raise failure
+    return record
+
+
+async def find_offset(
+    ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, offset: int
+) -> Place:
     """The entry that holds an offset, or the place where records will come that are before it or it. The
     offset must not be truncated. Errors as for reading."""
     assert offset >= metadata.first_offset
@@ -77,6 +110,17 @@ async def find_offset(ledgers: Ledgers, metadata: LogMetadata, offset: int) -> P
     assert segment.first_offset is not None
     if segment.end_offset is not None and offset >= segment.end_offset:
         return Place(segment, None, segment.end_offset)
+    try:
+        return await find_offset_in_ledger(ledgers, segment, offset)
+    except NOT_ON_BOOKIES as failure:
+        await archive_of(archives, metadata, segment, failure)
+        return Place(segment, 0, offset)
+
+
+async def find_offset_in_ledger(ledgers: Ledgers, segment: Segment, offset: int) -> Place:
+    """The entry that holds an offset, in a ledger whose first offset is known, or its next entry. Errors as
+    for reading."""
+    assert segment.first_offset is not None
     reader = await ledgers.open(segment.ledger_id)
     last = await reader.last_add_confirmed()
     if last == NO_ENTRY or offset == segment.first_offset:
@@ -92,18 +136,62 @@ async def find_offset(ledgers: Ledgers, metadata: LogMetadata, offset: int) -> P
     return Place(segment, search.found, headers[search.found].first_offset)
 
 
-async def find_position(ledgers: Ledgers, metadata: LogMetadata, position: Position) -> tuple[Place, int]:
+async def find_position(
+    ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, position: Position
+) -> tuple[Place, int]:
     """The entry of a position, and the offset of the record there. Truncated, InvalidArgument where the log
     has no such position; one slot or one entry behind the last is the place where the next will be."""
     index = metadata.index_of(position.ledger_id)
     if index is None:
-        if metadata.first_offset:
-            raise Truncated(metadata.name, metadata.first_offset)
-        raise InvalidArgument(f"log {metadata.name!r} has no ledger {position.ledger_id}")
+        return await _find_merged_position(archives, metadata, position)
     segment = metadata.segments[index]
     if segment.record_count == 0:
         assert segment.first_offset is not None
         return Place(segment, None, segment.first_offset), segment.first_offset
+    try:
+        return await _find_position_in_ledger(ledgers, metadata, segment, position)
+    except NOT_ON_BOOKIES as failure:
+        record = await archive_of(archives, metadata, segment, failure)
+        return await _find_archived_position(metadata, record, position)
+
+
+async def _find_merged_position(
+    archives: ArchiveRegistry, metadata: LogMetadata, position: Position
+) -> tuple[Place, int]:
+    """A position in a ledger that the list names no more: it was truncated away, or archived and merged."""
+    for record, _ in await archives.of_log(metadata.incarnation):
+        is_listed = metadata.index_of(record.ledger_id) is not None
+        if is_listed and record.ledger(position.ledger_id) is not None:
+            return await _find_archived_position(metadata, record, position)
+    if metadata.first_offset:
+        raise Truncated(metadata.name, metadata.first_offset)
+    raise InvalidArgument(f"log {metadata.name!r} has no ledger {position.ledger_id}")
+
+
+async def _find_archived_position(
+    metadata: LogMetadata, record: ArchiveRecord, position: Position
+) -> tuple[Place, int]:
+    """A position in an archived ledger. What is not in the file, a checkpoint, a place behind the last record
+    of an entry or one that was compacted away, stands for the next record."""
+    ledger = record.ledger(position.ledger_id)
+    segment = metadata.segments[metadata.index_at(record.first_offset)]
+    if ledger is None or segment.ledger_id != record.ledger_id:
+        raise Truncated(metadata.name, metadata.first_offset)
+    if position.entry_id > ledger.last_entry + 1 or (position.entry_id > ledger.last_entry and position.slot):
+        raise InvalidArgument(
+            f"log {metadata.name!r} has no position {position}: its ledger ends with entry "
+            f"{ledger.last_entry}"
+        )
+    async with open_archive(record) as archive:
+        offset = await archive.offset_of_entry(ledger, position.entry_id, position.slot)
+    if offset < metadata.first_offset:
+        raise Truncated(metadata.name, metadata.first_offset)
+    return Place(segment, 0, offset), offset
+
+
+async def _find_position_in_ledger(
+    ledgers: Ledgers, metadata: LogMetadata, segment: Segment, position: Position
+) -> tuple[Place, int]:
     reader = await ledgers.open(segment.ledger_id)
     last = await reader.last_add_confirmed()
     if position.entry_id > last:
@@ -129,7 +217,9 @@ async def find_position(ledgers: Ledgers, metadata: LogMetadata, position: Posit
     return Place(segment, position.entry_id, header.first_offset), offset
 
 
-async def find_moment(ledgers: Ledgers, metadata: LogMetadata, when_ms: int) -> Place:
+async def find_moment(
+    ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, when_ms: int
+) -> Place:
     """The first entry whose timestamp is not before ``when_ms``, or a place where all that will be read is
     newer or is yet to come. Errors as for reading."""
     place = Place(None, None, metadata.counted_end)
@@ -140,17 +230,27 @@ async def find_moment(ledgers: Ledgers, metadata: LogMetadata, when_ms: int) -> 
             place = Place(segment, None, segment.end_offset or segment.first_offset)
             if segment.is_counted:
                 continue
-        reader = await ledgers.open(segment.ledger_id)
-        last = await reader.last_add_confirmed()
-        if last == NO_ENTRY:
-            return Place(segment, 0, segment.first_offset)
-        top = await read_header(reader, last, segment)
-        if top.timestamp_ms < when_ms:
-            return Place(segment, last + 1, top.end_offset)
-        search = EntrySearch(0, last, when_ms, value_below=segment.first_ms, value_at_high=top.timestamp_ms)
-        headers = {last: top}
-        while search.probe is not None:
-            header = headers[search.probe] = await read_header(reader, search.probe, segment)
-            search.on_value(header.timestamp_ms)
-        return Place(segment, search.found, headers[search.found].first_offset)
+        try:
+            return await _find_moment_in_ledger(ledgers, segment, when_ms)
+        except NOT_ON_BOOKIES as failure:
+            record = await archive_of(archives, metadata, segment, failure)
+            async with open_archive(record) as archive:
+                return Place(segment, 0, await archive.offset_of_moment(when_ms))
     return place
+
+
+async def _find_moment_in_ledger(ledgers: Ledgers, segment: Segment, when_ms: int) -> Place:
+    assert segment.first_offset is not None
+    reader = await ledgers.open(segment.ledger_id)
+    last = await reader.last_add_confirmed()
+    if last == NO_ENTRY:
+        return Place(segment, 0, segment.first_offset)
+    top = await read_header(reader, last, segment)
+    if top.timestamp_ms < when_ms:
+        return Place(segment, last + 1, top.end_offset)
+    search = EntrySearch(0, last, when_ms, value_below=segment.first_ms, value_at_high=top.timestamp_ms)
+    headers = {last: top}
+    while search.probe is not None:
+        header = headers[search.probe] = await read_header(reader, search.probe, segment)
+        search.on_value(header.timestamp_ms)
+    return Place(segment, search.found, headers[search.found].first_offset)

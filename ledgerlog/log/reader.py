@@ -16,38 +16,54 @@ wait for their full write quorum, or the metadata store for its return, while wh
 in the next one. Its end is known earlier all the same: a leader sends nothing more to it once it has sent
 to the next, so where the first confirmed entry of the next continues what is confirmed here, nothing is
 in between, and the reader goes on there.
+
+**Archives.** Where no bookie gives a ledger, because its copies were given up after it was archived or since
+none of them answers, its file is read instead (``archive.reader``), from the offset that was reached. The
+records are the same, bytes, positions, timestamps and all. Only a compacted file lacks records: offsets grow
+there with gaps, and ``dense`` readers are told of the gap as of a truncation.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Literal
 
 import trio
 
+from ledgerlog.archive.reader import open_archive
+from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.watermark import fresh
 from ledgerlog.errors import (
+    ArchiveUnavailable,
     EntryCorrupt,
-    EntryNotFound,
-    EntryUnavailable,
     InvalidArgument,
     LedgerLogError,
-    LedgerNotFound,
     LogNotFound,
     Truncated,
 )
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.beside import beside
-from ledgerlog.log.places import Place, continues, find_moment, find_offset, find_position, find_tail
+from ledgerlog.log.places import (
+    NOT_ON_BOOKIES,
+    Place,
+    continues,
+    find_moment,
+    find_offset,
+    find_offset_in_ledger,
+    find_position,
+    find_tail,
+)
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import log_record_path
-from ledgerlog.model.log import LogMetadata, Segment
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import Record, RecordBatch, milliseconds
+from ledgerlog.model.segments import Segment
 from ledgerlog.wire.records import decode_entry
 
 __all__ = ["Batches", "LogReader", "Start", "check_start", "open_reader"]
@@ -76,8 +92,11 @@ class LogReader:
 
     Iterating raises Truncated where records that were still to come have been truncated away;
     EntryUnavailable (retryable), EntryCorrupt, MetadataUnavailable (retryable); LogNotFound once the log
-    was deleted. What was fetched before an error is given out first. It is a checkpoint whenever nothing
-    is fetched ahead. Cancelling is harmless: no record is lost by it."""
+    was deleted; where records lie in an archive, ArchiveUnavailable (retryable), ArchiveCorrupt,
+    ArchiveSupportMissing. What was fetched before an error is given out first. It is a checkpoint whenever
+    nothing is fetched ahead. Cancelling is harmless: no record is lost by it.
+
+    Offsets grow by one from record to record, but for those that compaction of the archive has removed."""
 
     def __init__(
         self,
@@ -91,8 +110,11 @@ class LogReader:
         not_before_ms: int,
         until: int | None,
         follow: bool,
+        dense: bool,
     ) -> None:
         self._client = client
+        self._archives = ArchiveRegistry(client.store)
+        self._dense = dense
         self._registry = registry
         self._metadata = metadata
         self._version = version
@@ -181,11 +203,11 @@ class LogReader:
         while not self._is_past_until():
             if segment is not None and entry_id is not None and segment.record_count != 0:
                 try:
-                    if not await self._read_segment(segment, entry_id):
-                        return
-                except (LedgerNotFound, EntryNotFound, EntryUnavailable):
-                    await self._look_for_truncation()
-                    raise
+                    goes_on = await self._read_segment(segment, entry_id)
+                except NOT_ON_BOOKIES as failure:
+                    goes_on = await self._read_elsewhere(segment, failure)
+                if not goes_on:
+                    return
             segment, entry_id = await self._next_segment(segment), 0
             if segment is None:
                 return
@@ -197,6 +219,12 @@ class LogReader:
         """Read one ledger from an entry to its end; False if reading ends with it."""
         reader = await self._client.ledgers.open(segment.ledger_id)
         last = await reader.last_add_confirmed()
+        if entry_id == 0 and segment.first_offset is not None and self._offset > segment.first_offset:
+            # The place was found in the file, where it may lie within an entry, and bookies answer again.
+            self._first_offset = max(self._first_offset, self._offset)
+            place = await find_offset_in_ledger(self._client.ledgers, segment, self._offset)
+            assert place.entry_id is not None
+            entry_id, self._offset = place.entry_id, place.offset
         while True:
             while entry_id <= last:
                 payloads = await reader.read_batch(entry_id, last, bytes_max=READ_REPLY_BYTES_TARGET)
@@ -243,19 +271,70 @@ class LogReader:
         self._offset = header.end_offset
         if header.timestamp_ms < self._not_before_ms or header.is_checkpoint:
             return True
-        batch = batch.between(self._first_offset, self._until)
+        self._put(batch.between(self._first_offset, self._until), len(payload))
+        return True
+
+    def _put(self, batch: RecordBatch, size: int) -> None:
         if len(batch):
-            cost = len(payload) + _RECORD_COST_BYTES * len(batch)
+            cost = size + _RECORD_COST_BYTES * len(batch)
             self._buffer.append((batch, cost))
             self._buffered_bytes += cost
             self._filled.set()
-        return True
 
     async def _wait_taken(self) -> None:
         """Wait until the buffer has room for what another request brings."""
         while self._buffered_bytes + READ_REPLY_BYTES_TARGET > LOG_READ_AHEAD_BYTES and self._buffer:
             self._taken = trio.Event()
             await self._taken.wait()
+
+    # --- archives -----------------------------------------------------------------------------
+
+    async def _read_elsewhere(self, segment: Segment, failure: LedgerLogError) -> bool:
+        """Go on where bookies do not give a ledger, if its records are elsewhere: False if reading ends with
+        it. ``failure`` where they are not."""
+        await self._look_for_truncation()
+        metadata = self._metadata
+        index = metadata.index_of(segment.ledger_id)
+        end = None if index is None else metadata.segments[index].end_offset
+        if end is not None and self._offset >= end:
+            return True  # We had come to its end, and did not know yet that it was one.
+        if index is not None and end is None:
+            raise failure  # What is not counted is not archived.
+        record = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
+        if record is None and index is None:
+            return True  # It was merged with others, and we had read them all: what is listed goes on here.
+        if record is None:
+            raise failure
+        while True:
+            try:
+                return await self._read_archive(record)
+            except ArchiveUnavailable:
+                moved = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
+                if moved is None or moved.file == record.file:
+                    raise
+                record = moved  # It was merged with others since.
+
+    async def _read_archive(self, record: ArchiveRecord) -> bool:
+        """Read a file from where we are to its end; False if reading ends with it."""
+        async with open_archive(record) as archive, aclosing(archive.batches(self._offset)) as groups:
+            async for batches in groups:
+                for batch in batches:
+                    if self._dense and batch.first_offset > self._offset:
+                        break
+                    self._offset = batch.end_offset
+                    if batch.timestamp_ms >= self._not_before_ms:
+                        batch = batch.between(self._first_offset, self._until)
+                        self._put(batch, batch.byte_length)
+                        await self._wait_taken()
+                    if self._is_past_until():
+                        return False
+                else:
+                    continue
+                break
+        if self._dense and self._offset < record.end_offset:
+            raise Truncated(self._metadata.name, record.end_offset)
+        self._offset = record.end_offset
+        return not self._is_past_until()
 
     # --- from ledger to ledger ----------------------------------------------------------------
 
@@ -276,6 +355,10 @@ class LogReader:
     def _after(self, segment: Segment | None) -> Segment | None:
         metadata = self._metadata
         index = -1 if segment is None else metadata.index_of(segment.ledger_id)
+        if index is not None and index >= 0:
+            end = metadata.segments[index].end_offset
+            if end is not None and end > self._offset:
+                return metadata.segments[index]  # Those behind it were merged with it since.
         if index is None or (index == -1 and metadata.before[0] > self._offset):
             # What we read last has left the list; so may have what comes next.
             if metadata.first_offset > self._offset:
@@ -327,18 +410,19 @@ async def open_reader(
     start: Start,
     until: int | None,
     follow: bool,
+    dense: bool = False,
 ) -> AsyncIterator[LogReader]:
     """A reader for the body of the ``async with``; see ``Log.read``."""
     metadata, version = await registry.read(incarnation)
     if metadata is None:
         raise LogNotFound(name)
-    ledgers = client.ledgers
+    ledgers, archives = client.ledgers, ArchiveRegistry(client.store)
     first_offset, not_before_ms = metadata.first_offset, 0
     if isinstance(start, Position):
-        place, first_offset = await find_position(ledgers, metadata, start)
+        place, first_offset = await find_position(ledgers, archives, metadata, start)
     elif isinstance(start, datetime):
         not_before_ms = max(0, milliseconds(start))
-        place = await find_moment(ledgers, metadata, not_before_ms)
+        place = await find_moment(ledgers, archives, metadata, not_before_ms)
     elif start == "latest":
         place = await find_tail(ledgers, metadata)
         first_offset = place.offset
@@ -347,7 +431,7 @@ async def open_reader(
             if start < first_offset:
                 raise Truncated(name, first_offset)
             first_offset = start
-        place = await find_offset(ledgers, metadata, first_offset)
+        place = await find_offset(ledgers, archives, metadata, first_offset)
     reader = LogReader(
         client,
         registry,
@@ -358,6 +442,7 @@ async def open_reader(
         not_before_ms=not_before_ms,
         until=until,
         follow=follow,
+        dense=dense,
     )
     async with beside(reader._fetch, name=f"log reader {name}"):
         yield reader

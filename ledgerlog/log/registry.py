@@ -27,7 +27,8 @@ from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.layout import LOG_COUNTER, LOG_NAMES, log_name_of, log_name_path, log_record_path
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 
 _FORMAT = 1

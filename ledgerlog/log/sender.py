@@ -52,7 +52,9 @@ from ledgerlog.log.keeper import Keeper
 from ledgerlog.log.keeping import apply_retention, truncate
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.takeover import delete_ledgers
-from ledgerlog.model.log import NOTHING, LogMetadata, RollPolicy, SegmentCounts
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RollPolicy
+from ledgerlog.model.segments import NOTHING, SegmentCounts
 from ledgerlog.wire.records import Numbering, encode_checkpoint, encode_entry
 
 _LATE_ROLL_S = 1.0
@@ -141,6 +143,7 @@ class Sender:
         self._registry = registry
         self._name = metadata.name
         self._policy = metadata.roll
+        """As of the newest record that the keeper has seen."""
         self._now_ms = client.environment.now_ms
         self.epoch = metadata.epoch
         self.queue = AppendQueue(
@@ -165,7 +168,9 @@ class Sender:
         self.failure: LedgerLogError | None = None
         """Why nothing more is sent; set once, and once more when the reason is known better."""
         self.entries_appended = 0
-        self.bytes_total = metadata.counted_bytes
+        self._bytes_before = metadata.counted_bytes
+        """Bytes of the records before this leadership."""
+        self.bytes_total = self._bytes_before
         """Bytes of all records of the log up to and with the last that was sent."""
         self._last_ms = metadata.counted_ms
         self.rolls = 0
@@ -249,9 +254,7 @@ class Sender:
                 if self._policy.max_age_s is not None:
                     self.keeper.look_at(segment.since + self._policy.max_age_s * _SPARE_AT)
             queue.on_sent(batch, writer.ledger_id, entry_id)
-            used = segment.used(self._policy)
-            if used >= _SPARE_AT:
-                self._want_roll(used)
+            self._want_roll_of(segment)
 
     def now_ms(self) -> int:
         """The leader's clock, which never goes back."""
@@ -289,6 +292,11 @@ class Sender:
             self.producers.on_sent(numbering.numbered, batch.first_offset, now_ms)
         self.segment.checkpoint.byte_length += batch.size
         self.segment.checkpoint.entries += 1
+
+    def _want_roll_of(self, segment: _Segment) -> None:
+        used = segment.used(self._policy)
+        if used >= _SPARE_AT:
+            self._want_roll(used)
 
     def _want_roll(self, used: float) -> None:
         chain = self.chain
@@ -339,6 +347,12 @@ class Sender:
         self._follow(writer)
         self.pump()
 
+    def on_record(self, metadata: LogMetadata) -> None:
+        if metadata.roll != self._policy:
+            self._policy = metadata.roll
+            self._want_roll_of(self.segment)
+            self.on_time()
+
     def on_lost(self, failure: LedgerLogError) -> None:
         """The leadership is over: take and send nothing more. The task that serves it goes on from here."""
         if self.failure is None:
@@ -354,6 +368,10 @@ class Sender:
         if age_s is None or self.segment.first_ms is None:
             return
         now, due = trio.current_time(), self.segment.since + age_s
+        near = self.segment.since + age_s * _SPARE_AT
+        if now < near:
+            self.keeper.look_at(near)
+            return
         # By division alone the very moment asked for can come out a hair below 1, and would be asked for
         # again at once, for as long as the clock stands still.
         used = 1.0 if now >= due else (now - self.segment.since) / age_s
@@ -409,15 +427,15 @@ class Sender:
         """Drop what retention lets go, while we lead: after each roll, and as ledgers get old."""
         while True:
             metadata = self.chain.metadata
-            age_s = metadata.retention.max_age_s
+            retention = metadata.retention
+            age_s = retention.max_age_s
             now_ms = self._now_ms()
             if is_current_expired(metadata, now_ms, self.segment.last_ms) and self.chain.may_roll_by_policy:
                 self.chain.want_roll()
                 self.keeper.look()
-            segments = [self.segment, self._draining_segment]
-            open_bytes = {s.writer.ledger_id: s.byte_length for s in segments if s is not None}
-            uncounted = sum(open_bytes.get(segment.ledger_id, 0) for segment in metadata.open_segments)
-            if retention_cut(metadata, now_ms, open_bytes=uncounted) > metadata.first_offset:
+            durable_bytes = self._bytes_before + self.queue.durable_bytes
+            open_bytes = max(0, durable_bytes - metadata.counted_bytes)
+            if retention_cut(metadata, now_ms, open_bytes=open_bytes) > metadata.first_offset:
                 try:
                     gone = await apply_retention(
                         self._client,
@@ -425,7 +443,7 @@ class Sender:
                         self._name,
                         metadata.incarnation,
                         epoch=self.epoch,
-                        open_bytes=open_bytes,
+                        durable_bytes=durable_bytes,
                     )
                     if gone:
                         logger.info("log=%s: retention dropped %d records", self._name, gone)
@@ -436,7 +454,9 @@ class Sender:
             )
             with trio.move_on_after(look_s):
                 count = len(self.chain.metadata.segments)
-                while count == len(self.chain.metadata.segments):
+                while (
+                    count == len(self.chain.metadata.segments) and retention == self.chain.metadata.retention
+                ):
                     await self.keeper.wait_moved()
 
     async def truncate(self, before_offset: int, *, ignore_pins: bool) -> None:

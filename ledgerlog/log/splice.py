@@ -30,6 +30,7 @@ from ledgerlog.errors import (
     LedgerNotFound,
     LogNotFound,
     MetadataOutcomeUnknown,
+    MetadataUnavailable,
     RecordTooLarge,
 )
 from ledgerlog.limits import LOG_ENTRY_BYTES_TARGET, LOG_SPLICE_LEDGERS_MAX, RECORD_BYTES_MAX
@@ -83,8 +84,11 @@ class Stage:
         for record in records:
             if len(record) > RECORD_BYTES_MAX:
                 raise RecordTooLarge(len(record), RECORD_BYTES_MAX)
+            cost = len(record) + _RECORD_COST_BYTES
+            if self._records and self._size + cost > RECORD_BYTES_MAX:
+                await self._write()  # One as large as may be has room in an entry, and not others beside it.
             self._records.append(record)
-            self._size += len(record) + _RECORD_COST_BYTES
+            self._size += cost
             if self._size >= LOG_ENTRY_BYTES_TARGET:
                 await self._write()
 
@@ -238,9 +242,16 @@ def _operations(core: Splice, commit: Commit) -> list[Operation]:
 
 
 async def _delete_garbage(client: LedgerClient, core: Splice) -> None:
-    """Ledgers of an attempt that came too late. One that cannot be deleted now is left to a sweep."""
+    """Ledgers of an attempt that came too late. One that cannot be deleted now is left to a sweep: the batch
+    is there, whatever becomes of them."""
     ledgers = LedgerRegistry(client.store, client.environment)
     for ledger in core.garbage():
-        with contextlib.suppress(LedgerNotFound, VersionConflict):
-            await ledgers.delete(ledger.metadata.ledger_id, version=ledger.version)
-            logger.info("ledger=%d was staged for a batch that is there already", ledger.metadata.ledger_id)
+        ledger_id = ledger.metadata.ledger_id
+        try:
+            await ledgers.delete(ledger_id, version=ledger.version)
+        except (LedgerNotFound, VersionConflict):
+            continue
+        except (MetadataUnavailable, MetadataOutcomeUnknown) as cause:
+            logger.warning("ledger=%d was staged in vain and was not deleted: %s", ledger_id, cause)
+            return
+        logger.info("ledger=%d was staged for a batch that is there already", ledger_id)

@@ -1,4 +1,4 @@
-"""Sweeping: finding the ledgers that were made for a log and that its list does not name.
+"""Sweeping: finding the ledgers that were made for a log and that no list of it names.
 
 A crash leaves them: between making a ledger and listing it, and between taking one off the list and
 deleting it. Each says in its own metadata which incarnation of which log it was made for and in which epoch
@@ -14,6 +14,18 @@ deleting it. Each says in its own metadata which incarnation of which log it was
 
 A ledger of the present epoch that is open or empty is kept: it may be the one that the leader made for his
 next roll. He lists it, or a successor's epoch gives it away.
+
+**Snapshots** of state machines lie in ledgers as well, with labels and a list of their own
+(``model.snapshots``). Replicas prune that list as they go; what is left for the sweep is
+
+    the log's record is gone                  no replica can follow it any more
+    no list names it                          its saver died before he listed it, or whoever took it off the
+                                              list before he deleted it. A saver lists, writes and closes: one
+                                              that comes to list it only now cannot close it, and fails
+    it is unfinished, and a day old           its saver has died. It is taken off the list first: were he
+                                              still alive, he could not finish it any more
+
+So what a replica may restore from, a finished snapshot in the list of a log that is there, is never touched.
 
 **Nothing is deleted on a guess.** The ledger's metadata is read first, then, after a sync of the store, the
 record of its log; both must be there to be read and decode, or the record be missing of a number that was
@@ -31,7 +43,7 @@ import attrs
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.errors import InvalidArgument, LedgerNotFound
-from ledgerlog.limits import LOG_STAGED_SWEEP_AGE_S, LOG_SWEEP_AGE_S
+from ledgerlog.limits import LOG_STAGED_SWEEP_AGE_S, LOG_SWEEP_AGE_S, REPLICA_SNAPSHOT_SWEEP_AGE_S
 from ledgerlog.log.cursors import delete_cursors
 from ledgerlog.log.registry import (
     EPOCH_LABEL,
@@ -40,12 +52,18 @@ from ledgerlog.log.registry import (
     STAGED_LABEL,
     LogRegistry,
 )
+from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.log.splice import delete_marks
 from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
-from ledgerlog.model.layout import CURSORS, LOG_COUNTER, SPLICES, incarnation_of
+from ledgerlog.model.layout import CURSORS, LOG_COUNTER, SNAPSHOTS, SPLICES, incarnation_of
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.snapshots import (
+    SNAPSHOT_INCARNATION_LABEL,
+    SNAPSHOT_LOG_LABEL,
+    ListedSnapshot,
+)
 
 __all__ = ["Orphan", "sweep"]
 
@@ -68,34 +86,40 @@ async def sweep(
     client: LedgerClient, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True
 ) -> list[Orphan]:
     """Find the orphans that are at least so old, and unless told otherwise delete them; cursors of logs that
-    are gone, and what producers left of them, are deleted as well. InvalidArgument; MetadataUnavailable,
-    which leaves what was not looked at."""
+    are gone, what producers left of them, and lists of their snapshots are deleted as well. InvalidArgument;
+    MetadataUnavailable, which leaves what was not looked at."""
     if min_age_s < 0:
         raise InvalidArgument(f"min_age_s must not be negative, not {min_age_s!r}")
     logs = LogRegistry(client.store, client.environment)
     ledgers = LedgerRegistry(client.store, client.environment)
     listed: dict[int, frozenset[int]] = {}
+    """What was in a list when it was looked at last; if it is not now, the next sweep finds it."""
     orphans = []
     for ledger_id in await ledgers.list():
         found = await ledgers.find(ledger_id)
         if found is None:
             continue
         metadata, version = found
-        made_for = _made_for(metadata)
         age_s = (client.environment.now_ms() - metadata.created_ms) / 1000
-        if made_for is None or age_s < min_age_s:
+        if age_s < min_age_s:
             continue
-        incarnation, epoch = made_for
-        if ledger_id in listed.get(incarnation, ()):
-            continue  # It was when we looked last; if it is not now, the next sweep finds it.
+        name = metadata.custom.get(NAME_LABEL)
+        incarnation = _number(metadata.custom.get(INCARNATION_LABEL))
+        is_snapshot = incarnation is None
+        if is_snapshot:
+            name = metadata.custom.get(SNAPSHOT_LOG_LABEL)
+            incarnation = _number(metadata.custom.get(SNAPSHOT_INCARNATION_LABEL))
+        if incarnation is None or ledger_id in listed.get(incarnation, ()):
+            continue
         record, _ = await logs.read(incarnation)
         if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:
             continue  # A number that was never given out: this is not the store that the ledger belongs to.
-        if record is not None:
-            listed[incarnation] = frozenset(segment.ledger_id for segment in record.segments)
-        if STAGED_LABEL in metadata.custom and age_s < LOG_STAGED_SWEEP_AGE_S:
-            continue
-        why = _why_orphan(metadata, epoch, record)
+        if is_snapshot:
+            why = await _why_lost_snapshot(client, ledger_id, incarnation, record, age_s, delete=delete)
+        else:
+            if record is not None:
+                listed[incarnation] = frozenset(segment.ledger_id for segment in record.segments)
+            why = _why_orphan(metadata, record, age_s)
         if why is None:
             continue
         is_deleted = False
@@ -107,29 +131,26 @@ async def sweep(
         orphans.append(
             Orphan(
                 ledger_id=ledger_id,
-                log=metadata.custom.get(NAME_LABEL, b"").decode(errors="replace"),
+                log=(name or b"").decode(errors="replace"),
                 age_s=age_s,
                 why=why,
                 is_deleted=is_deleted,
             )
         )
     if delete:
-        await _sweep_cursors(client, logs)
+        await _sweep_nodes(client, logs)
     return orphans
-
-
-def _made_for(metadata: LedgerMetadata) -> tuple[int, int | None] | None:
-    """The incarnation of the log that a ledger was made for, and the epoch; None where it does not say."""
-    incarnation = _number(metadata.custom.get(INCARNATION_LABEL))
-    return None if incarnation is None else (incarnation, _number(metadata.custom.get(EPOCH_LABEL)))
 
 
 def _number(label: bytes | None) -> int | None:
     return int(label) if label is not None and len(label) <= 19 and label.isdigit() else None
 
 
-def _why_orphan(ledger: LedgerMetadata, epoch: int | None, record: LogMetadata | None) -> str | None:
+def _why_orphan(ledger: LedgerMetadata, record: LogMetadata | None, age_s: float) -> str | None:
     """Why no list will ever name the ledger again; None where one does or may."""
+    epoch = _number(ledger.custom.get(EPOCH_LABEL))
+    if STAGED_LABEL in ledger.custom and age_s < LOG_STAGED_SWEEP_AGE_S:
+        return None
     if record is None:
         return "its log is gone"
     if record.index_of(ledger.ledger_id) is not None:
@@ -147,8 +168,39 @@ def _why_orphan(ledger: LedgerMetadata, epoch: int | None, record: LogMetadata |
     return None
 
 
-async def _sweep_cursors(client: LedgerClient, logs: LogRegistry) -> None:
-    components = {*await client.store.children(CURSORS), *await client.store.children(SPLICES)}
+async def _why_lost_snapshot(
+    client: LedgerClient,
+    ledger_id: int,
+    incarnation: int,
+    record: LogMetadata | None,
+    age_s: float,
+    *,
+    delete: bool,
+) -> str | None:
+    """Why nobody will restore from a snapshot; None where somebody may. With ``delete`` one that is
+    unfinished is taken off its list, so that it stays so. The list is read after the ledger's own
+    metadata."""
+    if record is None:
+        return "its log is gone"
+    snapshots = SnapshotList(client.store, incarnation)
+    found = _find(await snapshots.read(), ledger_id)
+    if found is None:
+        return "no list of snapshots names it"
+    if found.is_finished or age_s < REPLICA_SNAPSHOT_SWEEP_AGE_S:
+        return None
+    if delete and _find(await snapshots.change(lambda listed: [s for s in listed if s != found]), ledger_id):
+        return None  # It was finished meanwhile.
+    return "it was begun long ago and never finished"
+
+
+def _find(listed: list[ListedSnapshot], ledger_id: int) -> ListedSnapshot | None:
+    return next((snapshot for snapshot in listed if snapshot.ledger_id == ledger_id), None)
+
+
+async def _sweep_nodes(client: LedgerClient, logs: LogRegistry) -> None:
+    components: set[str] = set()
+    for directory in (CURSORS, SPLICES, SNAPSHOTS):
+        components.update(await client.store.children(directory))
     for component in sorted(components):
         try:
             incarnation = incarnation_of(component)
@@ -158,3 +210,4 @@ async def _sweep_cursors(client: LedgerClient, logs: LogRegistry) -> None:
         if record is None and await client.store.highest_id(LOG_COUNTER) >= incarnation:
             await delete_cursors(client, incarnation)
             await delete_marks(client, incarnation)
+            await SnapshotList(client.store, incarnation).delete()

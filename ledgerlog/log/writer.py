@@ -17,18 +17,15 @@ in the log. Every other error means that it is not there.
 from __future__ import annotations
 
 import contextlib
-import math
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import attrs
 import trio
 
-from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.watermark import fresh
 from ledgerlog.core.append_queue import Batch, BatchState, cumulative, group_cost
-from ledgerlog.core.producers import Known, Producers
+from ledgerlog.core.producers import Known
 from ledgerlog.errors import (
     AppendUnknown,
     InvalidArgument,
@@ -36,20 +33,14 @@ from ledgerlog.errors import (
     OutOfSequence,
     RecordTooLarge,
 )
-from ledgerlog.limits import (
-    LOG_CLOSE_TIMEOUT_S,
-    RECORD_BYTES_MAX,
-)
-from ledgerlog.log.beside import beside
-from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.sender import Sender, SendOptions
-from ledgerlog.log.takeover import load_producers, take_over
-from ledgerlog.model.producer import Dedupe, check_producer_id, check_sequence
+from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.log.sender import Sender
+from ledgerlog.model.producer import check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 
 _BYTES = frozenset({bytes})
 
-__all__ = ["LogWriter", "Submission", "WriterOptions", "WriterStatistics", "lead"]
+__all__ = ["LogWriter", "Submission", "WriterStatistics"]
 
 
 @attrs.frozen(kw_only=True)
@@ -566,72 +557,6 @@ class LogWriter:
     def _take_back(self, batch: Batch, start: int, stop: int) -> None:
         if self._queue.take_back(batch, start, stop):
             self._sender.pump()
-
-
-@attrs.frozen(kw_only=True)
-class WriterOptions:
-    """What ``Log.writer`` was asked for; see there."""
-
-    send: SendOptions = attrs.field(factory=SendOptions)
-    producer: str | None = None
-    dedupe: Dedupe | bool | None = None
-
-    @property
-    def switches_dedupe(self) -> bool | None:
-        """Whether the takeover turns deduplication on or off; None: it stays as it is."""
-        if self.dedupe is None:
-            return True if self.producer is not None else None
-        return self.dedupe is not False
-
-
-@asynccontextmanager
-async def lead(
-    client: LedgerClient,
-    registry: LogRegistry,
-    name: str,
-    incarnation: int,
-    *,
-    options: WriterOptions | None = None,
-) -> AsyncIterator[LogWriter]:
-    """Leadership of a log for the body of the ``async with``; see ``Log.writer``."""
-    options = options or WriterOptions()
-    metadata, version, ledger = await take_over(
-        client, registry, name, incarnation, dedupe=options.switches_dedupe
-    )
-    producers = None
-    if metadata.dedupe_epoch is not None:
-        producers = Producers(name, options.dedupe if isinstance(options.dedupe, Dedupe) else Dedupe())
-        try:
-            await load_producers(client.ledgers, metadata, producers)
-        except BaseException:
-            # The next leader ends the ledger, which is empty and in the list.
-            await ledger.aclose()
-            raise
-    sender = Sender(
-        metadata,
-        version,
-        ledger,
-        client=client,
-        registry=registry,
-        options=options.send,
-        producers=producers,
-    )
-    writer = LogWriter(name, sender, options.producer)
-    outstanding = 0
-    try:
-        async with beside(sender.run, name=f"log writer {name}"):
-            try:
-                yield writer
-            finally:
-                outstanding = sender.queue.records_outstanding
-                # A cancelled body leaves at once, and the ledger to the next leader's recovery.
-                if trio.current_effective_deadline() > -math.inf:
-                    with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
-                        await sender.leave()
-    finally:
-        await sender.abandon()
-    if outstanding and (sender.queue.unknown_count or sender.queue.lost_count):
-        raise writer._verdict_of_the_rest()
 
 
 def _as_bytes(data: object) -> bytes:

@@ -100,11 +100,12 @@ class DirectorySnapshots:
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self._path):
                 match = _NAME.match(entry.name)
-                if match is not None and int(match[1], 16) == incarnation:
-                    offset = int(match[2], 16)
-                    found.append(
-                        SnapshotInfo(next_offset=offset, size=entry.stat().st_size, place=entry.name)
-                    )
+                if match is None or int(match[1], 16) != incarnation:
+                    continue
+                # Another replica may remove one while we look; that says nothing of the others.
+                with contextlib.suppress(FileNotFoundError):
+                    size = entry.stat().st_size
+                    found.append(SnapshotInfo(next_offset=int(match[2], 16), size=size, place=entry.name))
         return sorted(found, key=lambda info: info.next_offset, reverse=True)
 
     def _create(self, name: str) -> int:

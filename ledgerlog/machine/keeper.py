@@ -7,7 +7,9 @@ each replica does for itself.
 
 **Truncation** is done by the leader alone, and only behind snapshots in a store that every replica can
 read: up to where the oldest snapshot that is kept reaches, so that the newest one may turn out to be
-damaged and nothing is lost.
+damaged and nothing is lost. It goes through the leader's writer and never through the log: ``Log.truncate``
+is anybody's, while the writer's fails at its compare-and-set once somebody else leads. A replica that was
+deposed while it wrote a snapshot knows nothing of what the new leader keeps, and so gives nothing up.
 
 **Restoring** takes the newest snapshot that is whole. One that is damaged is told and passed over. With
 a gap to cross only one that reaches to the far side will do; where there is none, the replica stops. One that
@@ -70,11 +72,37 @@ class SnapshotKeeper:
     _tried_at: int = 0
     """Where the newest one reaches that was begun."""
     _is_saving: bool = False
+    _is_learning: bool = False
+    """It is not known yet how far the snapshots of the leaders before reach."""
     _saved: trio.Event = attrs.Factory(trio.Event)
     _unreachable: LedgerLogError | None = None
     """Why a snapshot could not be read now, damage aside."""
 
     # --- taking -------------------------------------------------------------------------------
+
+    def on_leading(self, leader: LogWriter) -> None:
+        """This replica takes the snapshots from now on, and truncates. The next is due ``every`` records
+        after the newest that is there, whoever took it; until that is known none is taken. No checkpoint."""
+        self.leader = leader
+        if self.store is not None and self.store.is_shared and self.nursery is not None:
+            self._is_learning = True
+            self.nursery.start_soon(self._learn, self.store, leader)
+
+    def on_following(self) -> None:
+        self.leader = None
+
+    async def _learn(self, store: SnapshotStore, leader: LogWriter) -> None:
+        newest = 0
+        try:
+            found = await store.find(self.log.incarnation)
+            newest = found[0].next_offset if found else 0
+        except LedgerLogError as error:
+            # Then one is taken too early, which harms nobody.
+            logger.info("log=%s: its snapshots cannot be listed now: %s", self.log.name, error)
+        if self.leader is leader:
+            self._is_learning = False
+            self._tried_at = max(self._tried_at, newest)
+            self.on_applied()
 
     def on_applied(self) -> None:
         """A record was applied: take a snapshot if one is due. No checkpoint."""
@@ -83,7 +111,14 @@ class SnapshotKeeper:
             return
         if self._is_saving or self.nursery is None or (store.is_shared and self.leader is None):
             return
-        next_offset, stream = self._begin()
+        if self._is_learning:
+            return
+        try:
+            next_offset, stream = self._begin()
+        except Exception as error:
+            # The machine's own code, up to its first chunk. What it raises later is told in the same way.
+            self._tell_failed(self.core.next_offset, error)
+            return
         self.nursery.start_soon(self._save_quietly, store, next_offset, stream)
 
     async def take(self) -> SnapshotInfo:
@@ -115,8 +150,11 @@ class SnapshotKeeper:
             await self._save(store, next_offset, stream)
         except Exception as error:
             # The machine's own code runs in here as well. It is told, and tried again when the next is due.
-            logger.warning("log=%s: a snapshot was not made: %s", self.log.name, error)
-            self.listeners.tell(EventKind.SNAPSHOT_FAILED, next_offset, f"{type(error).__name__}: {error}")
+            self._tell_failed(next_offset, error)
+
+    def _tell_failed(self, next_offset: int, error: Exception) -> None:
+        logger.warning("log=%s: a snapshot was not made: %s", self.log.name, error)
+        self.listeners.tell(EventKind.SNAPSHOT_FAILED, next_offset, f"{type(error).__name__}: {error}")
 
     async def _save(self, store: SnapshotStore, next_offset: int, stream: Iterator[bytes]) -> SnapshotInfo:
         try:

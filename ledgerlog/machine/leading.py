@@ -10,13 +10,17 @@ have their outcome in the table.
 
 **The end.** When the leadership is lost, each proposal in line is told what its own submission says: it
 is in the log after all (and is applied), it surely is not (``NotLeader``), or nobody knows
-(``AppendUnknown``: propose it again, with the same request id, to whoever leads). Nothing waits for
-ever.
+(``AppendUnknown``: propose it again, with the same request id, to whoever leads). One that is not in the
+line yet is answered by the task that submits it, and by nothing else, since only that knows whether the
+writer took it in the end. Nothing waits for ever: a writer that has ended refuses.
 
 **Barriers.** A linear read has to see everything that was acknowledged before it began, by whichever
 leader. An empty record that is appended after the read began and acknowledged proves that: had another
 leader come in between, it would have been refused. Reads that come while a barrier is on its way share
-the next one."""
+the next one.
+
+**Who joins** a proposal or a barrier that somebody else has begun is not bound to him. Where he is
+cancelled before it is on its way, the others look again, and the first of them begins his own."""
 
 from __future__ import annotations
 
@@ -35,6 +39,8 @@ from ledgerlog.wire.commands import encode_envelope
 
 __all__ = ["Leading"]
 
+_ABANDONED = "the replica was left before the outcome was known"
+
 
 @attrs.define(eq=False)
 class _Proposal:
@@ -42,16 +48,23 @@ class _Proposal:
     submission: Submission | None = None
     outcome: Outcome | None = None
     failure: LedgerLogError | None = None
+    is_given_up: bool = False
+    """Whoever began it was cancelled before it was on its way: it is nobody's."""
     done: trio.Event = attrs.Factory(trio.Event)
 
     async def wait(self) -> Outcome | None:
+        """Its outcome, None of a barrier; not of one that was given up."""
         await self.done.wait()
         if self.failure is not None:
             raise fresh(self.failure)
         return self.outcome
 
-    def fail(self, failure: LedgerLogError) -> None:
-        self.failure = failure
+    def end_unsent(self, error: BaseException) -> None:
+        """Whoever began it could not send it: others are told the same, or that it is given up."""
+        if isinstance(error, LedgerLogError):
+            self.failure = error
+        else:
+            self.is_given_up = True
         self.done.set()
 
 
@@ -81,6 +94,8 @@ class Leading:
         self._arrived = trio.Event()
         self._is_over = False
         self._is_leaving = False
+        self._is_abandoned = False
+        """Nobody applies any more."""
         self._forming: _Proposal | None = None
         """A barrier that is not on its way yet: reads may still join it."""
         self._barrier: _Proposal | None = None
@@ -94,32 +109,32 @@ class Leading:
     async def propose(self, request_id: str, command: bytes) -> Outcome:
         """The command's outcome once it is applied. Errors as the module says. Cancelling abandons the
         wait."""
-        outcome = self._core.requests.find(request_id)
-        if outcome is not None:
-            await trio.lowlevel.checkpoint()
-            return outcome
-        proposal = self._by_request.get(request_id)
-        if proposal is None:
-            proposal = _Proposal(self._stamp(request_id, command))
-            self._by_request[request_id] = proposal
-            try:
-                await self._submit(proposal)
-            except BaseException as error:
-                self._by_request.pop(request_id, None)
-                # Whoever joined meanwhile is told that it was not written: it may try again.
-                joined = error if isinstance(error, LedgerLogError) else self._not_leading()
-                proposal.fail(joined)
-                raise
-        applied = await proposal.wait()
-        assert applied is not None
-        return applied
+        while True:
+            outcome = self._core.requests.find(request_id)
+            if outcome is not None:
+                await trio.lowlevel.checkpoint()
+                return outcome
+            proposal = self._by_request.get(request_id)
+            if proposal is None:
+                proposal = self._by_request[request_id] = _Proposal(self._stamp(request_id, command))
+                try:
+                    await self._submit(proposal)
+                except BaseException as error:
+                    del self._by_request[request_id]
+                    proposal.end_unsent(error)
+                    raise
+            applied = await proposal.wait()
+            if not proposal.is_given_up:
+                assert applied is not None
+                return applied
 
     async def barrier(self) -> None:
         """Return once everything that was acknowledged before the call is applied here, and we led then."""
-        forming = self._forming
-        if forming is not None:
+        while self._forming is not None:
+            forming = self._forming
             await forming.wait()
-            return
+            if not forming.is_given_up:
+                return
         forming = self._forming = _Proposal(self._stamp("", b""))
         try:
             while self._barrier is not None:
@@ -131,7 +146,7 @@ class Leading:
                 self._forming = None
             if self._barrier is forming:
                 self._barrier = None
-            forming.fail(error if isinstance(error, LedgerLogError) else self._not_leading())
+            forming.end_unsent(error)
             raise
         await forming.wait()
 
@@ -150,6 +165,8 @@ class Leading:
             proposal.submission = await self._writer.submit(encode_envelope(proposal.envelope))
         except LedgerLogError as error:
             raise self._definite(error) from error
+        if self._is_abandoned:
+            raise AppendUnknown(_ABANDONED)
         self._line.append(proposal)
         self._arrived.set()
 
@@ -207,12 +224,7 @@ class Leading:
         self._arrived.set()
 
     def abandon(self) -> None:
-        """Answer everything that still waits, at the end of everything."""
-        self._is_over = True
+        """Answer everything that is on its way, at the end of everything."""
+        self._is_over = self._is_abandoned = True
         while self._line:
-            self._answer(AppendUnknown("the replica was left before the outcome was known"))
-        for proposal in (*self._by_request.values(), self._forming, self._barrier):
-            if proposal is not None and not proposal.done.is_set():
-                proposal.fail(self._not_leading())
-        self._by_request = {}
-        self._forming = self._barrier = None
+            self._answer(AppendUnknown(_ABANDONED))

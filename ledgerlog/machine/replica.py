@@ -159,6 +159,10 @@ class Replica(Generic[M]):
         self._refusal: LedgerLogError | None = None
         """Why nothing is proposed here for good, though the replica goes on."""
         self._leaving = trio.Event()
+        self._passed_on: LostLeadership | None = None
+        """Who leads now does so for good: there is no election to lead again by."""
+        self._turned = trio.Event()
+        """Set, and made anew, when ``wait_leading`` has something to look at."""
         self._led = trio.Event()
         """This replica leads no more and never will."""
         self._over = trio.Event()
@@ -266,14 +270,18 @@ class Replica(Generic[M]):
         await self._applied.wait(offset)
 
     async def wait_leading(self) -> None:
-        """Return once proposals are taken here. ReplicaStopped; LogSealed."""
-        events = self.events()
+        """Return once proposals are taken here.
+
+        Raises where that will never be: ReplicaStopped; LogSealed; InvalidArgument with ``leads=False``;
+        LostLeadership where another one has taken the log and there is no election to get it back by."""
+        if not self._leads:
+            raise InvalidArgument("this replica only follows (leads=False): it will never lead")
         while not self.is_leading:
             self._check()
-            if self._refusal is not None:
-                raise fresh(self._refusal)
-            async for _ in events:
-                break
+            never = self._refusal or self._passed_on
+            if never is not None:
+                raise fresh(never)
+            await self._turned.wait()
         await trio.lowlevel.checkpoint()
 
     async def leader(self) -> str | None:
@@ -339,7 +347,12 @@ class Replica(Generic[M]):
 
     @asynccontextmanager
     async def _serve(self) -> AsyncIterator[None]:
-        await self._restore()
+        try:
+            await self._restore()
+        except BaseException:
+            # Who was told of this replica before it was entered waits for something that will never be.
+            self._end()
+            raise
         async with beside(self._run, name=f"replica of {self._log.name}"):
             try:
                 yield
@@ -368,11 +381,16 @@ class Replica(Generic[M]):
         finally:
             if self._leading is not None:
                 self._leading.abandon()
-            if self._failure is None:
-                self._failure = ReplicaStopped(self._log.name, "it was left")
-            self._applied.fail(self._failure)
-            self._listeners.end()
-            self._over.set()
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing happens here any more."""
+        if self._failure is None:
+            self._failure = ReplicaStopped(self._log.name, "it was left")
+        self._applied.fail(self._failure)
+        self._listeners.end()
+        self._turn()
+        self._over.set()
 
     async def _supervise(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run a task; what it raises stops the replica and nothing else."""
@@ -391,6 +409,7 @@ class Replica(Generic[M]):
         self._failure = ReplicaStopped(self._log.name, why)
         self._failure.__cause__ = error
         self._listeners.tell(EventKind.STOPPED, self._core.next_offset, why)
+        self._turn()
         self._leaving.set()
         if self._leading is not None:
             self._leading.abandon()
@@ -438,7 +457,7 @@ class Replica(Generic[M]):
                     await trio.sleep(delay_s)
 
     async def _follow(self) -> None:
-        async with self._log.read(self._core.next_offset, follow=True) as records:
+        async with self._log.read(self._core.next_offset, follow=True, dense=True) as records:
             async for batch in records.batches():
                 offset = batch.first_offset
                 for payload in batch.payloads:
@@ -452,6 +471,7 @@ class Replica(Generic[M]):
         if self._refusal is None:
             self._refusal = why
             self._listeners.tell(EventKind.SEALED, self._core.next_offset)
+            self._turn()
 
     def _decode(self, offset: int, payload: bytes) -> Envelope:
         try:
@@ -492,7 +512,10 @@ class Replica(Generic[M]):
                 return
             logger.info("log=%s: this replica follows: %s", self._log.name, why)
             if self._election is None and isinstance(why, LostLeadership) and why.epoch is not None:
-                return  # Somebody else leads, and without an election it is not for us to take it back.
+                # Somebody else leads, and without an election it is not for us to take it back.
+                self._passed_on = why
+                self._turn()
+                return
             if trio.current_time() - began > RECONNECT_DELAY_MAX_S:
                 delay_s = 0.0
             delay_s = min(RECONNECT_DELAY_MAX_S, max(RECONNECT_DELAY_MIN_S, 2 * delay_s))
@@ -526,8 +549,10 @@ class Replica(Generic[M]):
             apply=self._apply,
             not_leading=self._not_leading,
         )
-        self._leading, self._epoch, self._keeper.leader = leading, writer.epoch, writer
+        self._leading, self._epoch = leading, writer.epoch
+        self._keeper.on_leading(writer)
         self._listeners.tell(EventKind.LEADING, self._core.next_offset, f"epoch {writer.epoch}")
+        self._turn()
         logger.info("log=%s: this replica leads in epoch %d", self._log.name, writer.epoch)
         try:
             if self._leaving.is_set():
@@ -535,7 +560,8 @@ class Replica(Generic[M]):
             await self._serve_leading(leading, writer)
         finally:
             leading.abandon()
-            self._leading = self._epoch = self._keeper.leader = None
+            self._leading = self._epoch = None
+            self._keeper.on_following()
             failed = writer.failure
             self._listeners.tell(
                 EventKind.FOLLOWING, self._core.next_offset, "" if failed is None else str(failed)
@@ -559,6 +585,10 @@ class Replica(Generic[M]):
         self._may_follow = trio.Event()
         self._follow_scope.cancel()
         await self._parked.wait()
+
+    def _turn(self) -> None:
+        self._turned.set()
+        self._turned = trio.Event()
 
     def _new_seed(self) -> int:
         return int.from_bytes(self._environment.new_token()[:8], "little")

@@ -14,13 +14,14 @@ record in the metadata store, ``snapshots/INCARNATION``, lists the ledgers of a 
     prune   take it off the list, then delete the ledger
 
 so a crash leaves a ledger that is listed as unfinished, which the next ``prune`` deletes (or, between
-the first two steps, an empty ledger that names its log in its own metadata, ``snapshot-log``). Replicas
-that save at once all succeed; the list is changed by compare-and-set."""
+the first two steps, an empty ledger that names its log in its own metadata). What no ``prune`` comes by any
+more, because the log is gone or takes no snapshots, the sweep finds (``log.sweep``). Replicas that save at
+once all succeed; the list is changed by compare-and-set (``log.snapshot_list``)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -28,22 +29,14 @@ import attrs
 import trio
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import (
-    LedgerLogError,
-    LedgerNotFound,
-    MetadataOutcomeUnknown,
-    StorageCorrupt,
-)
+from ledgerlog.errors import LedgerLogError, LedgerNotFound, StorageCorrupt
 from ledgerlog.limits import KIB, REPLICA_SNAPSHOT_BYTES_MAX
-from ledgerlog.meta.store import NodeExists, NodeMissing, VersionConflict
-from ledgerlog.model.codec import decode_record_untrusted, encode_record
-from ledgerlog.model.layout import snapshots_path
-from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.snapshots import ListedSnapshot, snapshot_labels
 
 __all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore"]
 
-_FORMAT = 1
 _ENTRY_BYTES = 256 * KIB
 _ENTRIES_AT_ONCE = 16
 
@@ -97,14 +90,6 @@ class HasClient(Protocol):
     def client(self) -> LedgerClient: ...
 
 
-@attrs.frozen
-class _Listed:
-    ledger_id: int
-    next_offset: int
-    size: int
-    """-1: it is not finished."""
-
-
 class LedgerSnapshots:
     """Snapshots as ledgers of a cluster, which every replica reaches (``SnapshotStore``).
 
@@ -119,9 +104,8 @@ class LedgerSnapshots:
         return True
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
-        await self._client.store.sync()
-        listed, _ = await self._read(incarnation)
-        finished = sorted((s for s in listed if s.size >= 0), key=lambda s: s.next_offset, reverse=True)
+        listed = await self._list(incarnation).read()
+        finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         return [
             SnapshotInfo(next_offset=s.next_offset, size=s.size, place=f"ledger {s.ledger_id}")
             for s in finished
@@ -130,17 +114,17 @@ class LedgerSnapshots:
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
-        ledgers = self._client.ledgers
-        writer = await ledgers.create(
+        snapshots = self._list(incarnation)
+        writer = await self._client.ledgers.create(
             replication=self._replication,
-            metadata={"snapshot-log": name.encode(), "snapshot-incarnation": str(incarnation).encode()},
+            metadata=snapshot_labels(name, incarnation),
         )
         ledger_id = writer.ledger_id
         size = 0
         try:
             async with writer:
-                unfinished = _Listed(ledger_id, next_offset, -1)
-                await self._change(incarnation, lambda listed: [*listed, unfinished])
+                unfinished = ListedSnapshot(ledger_id, next_offset)
+                await snapshots.change(lambda listed: _with(listed, unfinished))
                 buffer = bytearray()
                 for piece in stream:
                     buffer += piece
@@ -152,8 +136,8 @@ class LedgerSnapshots:
                 size += len(buffer)
                 if buffer:
                     await writer.append_many(_entries(buffer))
-            finished = _Listed(ledger_id, next_offset, size)
-            await self._change(incarnation, lambda listed: _finish(listed, finished))
+            finished = ListedSnapshot(ledger_id, next_offset, size)
+            await snapshots.change(lambda listed: _finish(listed, finished))
         except BaseException:
             with trio.move_on_after(2.0, shield=True):
                 await self._drop(incarnation, {ledger_id})
@@ -171,8 +155,8 @@ class LedgerSnapshots:
         return b"".join(parts)
 
     async def prune(self, incarnation: int, keep: int) -> None:
-        listed, _ = await self._read(incarnation)
-        finished = sorted((s for s in listed if s.size >= 0), key=lambda s: s.next_offset, reverse=True)
+        listed = await self._list(incarnation).read(fresh=False)
+        finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         kept = {s.ledger_id for s in finished[:keep]}
         newest = finished[0].next_offset if finished else -1
         # What is not finished and reaches no further than what is: its writer has died, or comes too late.
@@ -180,37 +164,13 @@ class LedgerSnapshots:
         if gone:
             await self._drop(incarnation, gone)
 
-    # --- the list -----------------------------------------------------------------------------
-
-    async def _read(self, incarnation: int) -> tuple[list[_Listed], int]:
-        node = await self._client.store.get(snapshots_path(incarnation))
-        if node is None:
-            return [], -1
-        return _decode(node.value, incarnation), node.version
-
-    async def _change(self, incarnation: int, change: Callable[[list[_Listed]], list[_Listed]]) -> None:
-        """Compare-and-set until it takes effect. ``change`` may be made twice, and must not mind."""
-        store, path = self._client.store, snapshots_path(incarnation)
-        while True:
-            listed, version = await self._read(incarnation)
-            changed = change(list(listed))
-            if changed == listed:
-                return
-            value = _encode(changed)
-            try:
-                if version < 0:
-                    await store.create(path, value)
-                else:
-                    await store.set(path, value, version=version)
-            except (VersionConflict, NodeMissing, NodeExists, MetadataOutcomeUnknown):
-                await store.sync()
-                continue
-            return
+    def _list(self, incarnation: int) -> SnapshotList:
+        return SnapshotList(self._client.store, incarnation)
 
     async def _drop(self, incarnation: int, ledger_ids: set[int]) -> None:
         try:
-            await self._change(
-                incarnation, lambda listed: [s for s in listed if s.ledger_id not in ledger_ids]
+            await self._list(incarnation).change(
+                lambda listed: [s for s in listed if s.ledger_id not in ledger_ids]
             )
             for ledger_id in sorted(ledger_ids):
                 with suppress(LedgerNotFound):
@@ -219,7 +179,11 @@ class LedgerSnapshots:
             logger.warning("snapshots of incarnation=%d were not dropped: %s", incarnation, cause)
 
 
-def _finish(listed: list[_Listed], finished: _Listed) -> list[_Listed]:
+def _with(listed: list[ListedSnapshot], unfinished: ListedSnapshot) -> list[ListedSnapshot]:
+    return listed if unfinished in listed else [*listed, unfinished]
+
+
+def _finish(listed: list[ListedSnapshot], finished: ListedSnapshot) -> list[ListedSnapshot]:
     """The list with this one finished; LedgerNotFound where somebody took it off."""
     if finished in listed:
         return listed
@@ -230,24 +194,3 @@ def _finish(listed: list[_Listed], finished: _Listed) -> list[_Listed]:
 
 def _entries(data: bytearray) -> list[bytes]:
     return [bytes(data[at : at + _ENTRY_BYTES]) for at in range(0, len(data), _ENTRY_BYTES)]
-
-
-def _encode(listed: list[_Listed]) -> bytes:
-    return encode_record(
-        {
-            "v": _FORMAT,
-            "ledgers": [s.ledger_id for s in listed],
-            "offsets": [s.next_offset for s in listed],
-            "sizes": [s.size for s in listed],
-        }
-    )
-
-
-def _decode(data: bytes, incarnation: int) -> list[_Listed]:
-    fields = decode_record_untrusted(data, f"snapshots of log incarnation {incarnation}", MetadataCorrupt)
-    if fields.integer("v") != _FORMAT:
-        fields.fail(f"this version reads format {_FORMAT}")
-    columns = [fields.sequence(name, int) for name in ("ledgers", "offsets", "sizes")]
-    if len({len(column) for column in columns}) != 1:
-        fields.fail("its columns differ in length")
-    return [_Listed(*row) for row in zip(*columns, strict=True)]

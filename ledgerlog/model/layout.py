@@ -10,6 +10,8 @@
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
     cursors/HHHHHHHHHHHHHHHH/NAME   a cursor of that incarnation of a log
     splices/HHHHHHHHHHHHHHHH/NAME   what a producer has spliced into that incarnation of a log last
+    archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
+                                    a file that holds a ledger of that incarnation of a log
     snapshots/HHHHHHHHHHHHHHHH      which ledgers hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and who has it
     elections/NAME/candidates/ID    a candidate (ephemeral)
@@ -30,9 +32,11 @@ WRITABLE_BOOKIES = "bookies/writable"
 READ_ONLY_BOOKIES = "bookies/read-only"
 BOOKIES = "bookies"
 COOKIES = "cookies"
+SNAPSHOTS = "snapshots"
 LOG_NAMES = "logs"
 CURSORS = "cursors"
 SPLICES = "splices"
+ARCHIVES = "archives"
 
 REPAIR = "repair"
 REPAIR_SETTINGS = "repair/settings"
@@ -124,6 +128,23 @@ def splice_path(incarnation: int, producer: str) -> str:
     return f"{splices_path(incarnation)}/{producer.replace('/', '%2F')}"
 
 
+def archives_path(incarnation: int) -> str:
+    """What says where archived ledgers of one incarnation of a log are lies below."""
+    return f"{ARCHIVES}/{incarnation:016x}"
+
+
+def archive_path(incarnation: int, ledger_id: int) -> str:
+    return f"{archives_path(incarnation)}/{ledger_id:016x}"
+
+
+def archived_ledger_of(incarnation: int, component: str) -> int:
+    """The ledger that a component below ``archives_path`` spells; ValueError if it does not."""
+    ledger_id = int(component, 16)
+    if archive_path(incarnation, ledger_id) != f"{archives_path(incarnation)}/{component}":
+        raise ValueError(f"{component!r} is not the number of a ledger")
+    return ledger_id
+
+
 def cursor_name_of(component: str) -> str:
     return component.replace("%2F", "/")
 
@@ -146,7 +167,7 @@ def election_path(name: str) -> str:
 
 
 def snapshots_path(incarnation: int) -> str:
-    return f"snapshots/{incarnation:016x}"
+    return f"{SNAPSHOTS}/{incarnation:016x}"
 
 
 def candidates_path(name: str) -> str:

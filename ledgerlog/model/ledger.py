@@ -28,6 +28,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
+from ledgerlog.model.checks import require
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import NO_ENTRY, BookieId, check_bookie_id, check_ledger_id
 from ledgerlog.model.quorum import Replication, has_duplicates
@@ -68,21 +69,21 @@ class LedgerMetadata:
     """The user's own words about the ledger."""
 
     def __attrs_post_init__(self) -> None:
-        _require(bool(self.fragments), "a ledger has at least one fragment")
-        _require(self.fragments[0].first_entry == 0, "the first fragment starts at entry 0")
+        require(bool(self.fragments), "a ledger has at least one fragment")
+        require(self.fragments[0].first_entry == 0, "the first fragment starts at entry 0")
         previous = NO_ENTRY
         for fragment in self.fragments:
-            _require(fragment.first_entry > previous, "fragment starts strictly grow (R-B4)")
+            require(fragment.first_entry > previous, "fragment starts strictly grow (R-B4)")
             previous = fragment.first_entry
-            _require(len(fragment.ensemble) == self.replication.ensemble, "an ensemble has E bookies")
-            _require(not has_duplicates(fragment.ensemble), "an ensemble names each bookie once")
+            require(len(fragment.ensemble) == self.replication.ensemble, "an ensemble has E bookies")
+            require(not has_duplicates(fragment.ensemble), "an ensemble names each bookie once")
         closed = self.state is LedgerState.CLOSED
-        _require((self.last_entry is not None) == closed, "last_entry is set exactly when CLOSED")
-        _require(
+        require((self.last_entry is not None) == closed, "last_entry is set exactly when CLOSED")
+        require(
             self.last_entry is None or self.last_entry >= previous - 1,
             "a ledger never ends before its last fragment: what lies there is committed (R-B3)",
         )
-        _require(len(self.key) == LEDGER_KEY_BYTES, f"the key has {LEDGER_KEY_BYTES} bytes")
+        require(len(self.key) == LEDGER_KEY_BYTES, f"the key has {LEDGER_KEY_BYTES} bytes")
 
     @classmethod
     def create(
@@ -245,12 +246,6 @@ class LedgerMetadata:
             )
         except (ValueError, AssertionError) as cause:
             raise MetadataCorrupt(f"{what}: {cause}") from cause
-
-
-def _require(holds: bool, rule: str) -> None:
-    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
-    if not holds:
-        raise AssertionError(rule)
 
 
 def change_fragments(

@@ -10,6 +10,7 @@ asserts the rules that must hold before the record is written:
     truncated    records below an offset are given up; ledgers that hold nothing else leave the list
     touched      nothing but the version: whoever read it before must read it again
     spliced      ledgers that were written apart and are CLOSED become part of the log, counted at once
+    merged       neighbours whose records lie in one archived file become one segment, named by the first
     sealed       the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
 **Rules.** Ledger ids are listed once, and a change appends at most one (ListCas); a splice appends any number
@@ -41,15 +42,11 @@ then tells the whole of it, so truncation leaves that one in the list, whatever 
     before       [offset, bytes, ms]             what lay before the first segment of the list
     segments     [n, m, t, packed, bytes]        n segments, m of them counted, t of those with records
 
-The bytes of ``segments`` are six columns of little-endian 64-bit numbers: n ledger ids and n epochs, each as
-its difference to the one before; m record counts; m byte lengths; t times two for the counted segments
-that are not empty: first timestamp minus the last before it, and last timestamp minus its first.
-``packed`` says how they are kept: 0, as they are; 1, each column by planes (the lowest bytes of all its
-numbers, then the next, ...) and the whole as one zstd frame.
+``model.segments`` tells the columns in those bytes, ``model.policies`` the two maps.
 
 A segment takes about 10 bytes packed and 48 at the very worst: 10,000 segments are 100 KB and, whatever
-their numbers, below 500 KB of the 1 MiB that ZooKeeper lets a node have. Format 1, which had the columns as
-CBOR lists (22 bytes a segment, and 40 ms to read 10,000), is read and never written. A log of
+their numbers, below 500 KB of the 1 MiB that ZooKeeper lets a node have. Format 1, which had longer columns,
+is read and never written. A log of
 ``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by its policy, so that growth goes into the
 ledgers and takeovers still find room; retention or truncation make the list short again. A record that
 does not fit all the same is ``LogListFull``.
@@ -57,33 +54,30 @@ does not fit all the same is ``LogListFull``.
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import attrs
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError
-from ledgerlog.limits import (
-    LOG_PROPERTIES_BYTES_MAX,
-    LOG_RECORD_BYTES_MAX,
-    LOG_ROLL_BYTES,
-    METADATA_BYTES_MAX,
-)
-from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
-from ledgerlog.model.ids import check_ledger_id, check_log_name
+from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX, LOG_RECORD_BYTES_MAX
+from ledgerlog.model.checks import require
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
+from ledgerlog.model.policies import (
+    RetentionPolicy,
+    RollPolicy,
+    read_retention,
+    read_roll,
+    retention_fields,
+    roll_fields,
+)
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.record import Spliced, tuple_new
+from ledgerlog.model.segments import Segment, SegmentCounts, read_segments, segment_columns
 
 _FORMAT = 2
 _FORMAT_OF_LISTS = 1
 _NUMBER_MAX = 2**63 - 1
-_PACK_MIN_BYTES = 512
-"""Shorter columns are kept as they are."""
-_COLUMNS_BYTES_MAX = 8 * METADATA_BYTES_MAX
 
 
 class LogListFull(LedgerLogError):
@@ -94,110 +88,6 @@ class LogListFull(LedgerLogError):
     def __init__(self, name: str, segments: int) -> None:
         super().__init__(f"log {name!r}: its list of {segments} ledgers is full; truncate the log first")
         self.name = name
-
-
-def _positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not value > 0):
-        raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
-
-
-def _require(holds: bool, rule: str) -> None:
-    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
-    if not holds:
-        raise AssertionError(rule)
-
-
-@attrs.frozen(kw_only=True)
-class RollPolicy:
-    """When a log goes on in a new ledger: as soon as one of the bounds is reached; None is no bound.
-
-    Small segments make retention finer and the list longer. Raises InvalidArgument for a bound that is
-    not positive."""
-
-    max_bytes: int | None = attrs.field(default=LOG_ROLL_BYTES, validator=_positive)
-    """Bytes of records in one ledger."""
-    max_records: int | None = attrs.field(default=None, validator=_positive)
-    max_age_s: float | None = attrs.field(default=None, validator=_positive)
-    """Seconds since the ledger took its first record; an empty ledger does not age."""
-
-
-@attrs.frozen(kw_only=True)
-class RetentionPolicy:
-    """What of a log may be dropped, by whole ledgers from its start; None keeps everything.
-
-    Raises InvalidArgument for a bound that is not positive."""
-
-    max_age_s: float | None = attrs.field(default=None, validator=_positive)
-    """Seconds since the last record of a ledger."""
-    max_bytes: int | None = attrs.field(default=None, validator=_positive)
-    """Bytes of records that are kept at least, counted from the tail."""
-
-
-@attrs.frozen
-class SegmentCounts:
-    """What a closed ledger holds of its log."""
-
-    record_count: int
-    byte_length: int
-    """Bytes of the records, without headers."""
-    first_ms: int | None = None
-    """Timestamp of the first record; None where there is none."""
-    last_ms: int | None = None
-
-    def __attrs_post_init__(self) -> None:
-        _require(self.record_count >= 0 and self.byte_length >= 0, "counts are not negative")
-        empty = self.record_count == 0
-        _require((self.first_ms is None) == empty, "exactly a segment with records has timestamps")
-        _require((self.last_ms is None) == empty, "exactly a segment with records has timestamps")
-        _require(not empty or self.byte_length == 0, "an empty segment has no bytes")
-
-
-NOTHING = SegmentCounts(0, 0)
-
-
-class Segment(NamedTuple):
-    """One ledger of a log. A named tuple, since each takeover decodes as many of them as the log has."""
-
-    ledger_id: int
-    epoch: int
-    """The epoch of the leader that made it."""
-    first_offset: int | None
-    """The offset of its first record; None while the ledger before it is not counted."""
-    record_count: int | None = None
-    """How many records it holds, which is known once its ledger is closed; None before."""
-    byte_length: int | None = None
-    first_ms: int | None = None
-    last_ms: int | None = None
-
-    @property
-    def is_counted(self) -> bool:
-        return self.record_count is not None
-
-    @property
-    def end_offset(self) -> int | None:
-        """The offset after its last record, None while that is not known."""
-        if self.first_offset is None or self.record_count is None:
-            return None
-        return self.first_offset + self.record_count
-
-    @property
-    def spliced(self) -> Spliced | None:
-        """What the log says of the records of its ledger if that was written apart; for others it has no
-        meaning. None while the segment is not counted, which a ledger that was written apart always is."""
-        if self.first_offset is None or self.last_ms is None:
-            return None
-        return Spliced(self.first_offset, self.epoch, self.last_ms)
-
-    def _with(self, counts: SegmentCounts) -> Segment:
-        return Segment(
-            self.ledger_id,
-            self.epoch,
-            self.first_offset,
-            counts.record_count,
-            counts.byte_length,
-            counts.first_ms,
-            counts.last_ms,
-        )
 
 
 @attrs.frozen(kw_only=True)
@@ -228,12 +118,12 @@ class LogMetadata:
     def __attrs_post_init__(self) -> None:
         # Every change costs this much at least, so what needs a walk over the list is left to decoding.
         tail = self.segments[-3:]
-        _require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")
+        require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")
         if len(tail) > 1 and not tail[-2].is_counted:
-            _require(not tail[-1].is_counted, "segments are counted in order")
-            _require(tail[-1].first_offset is None, "a segment starts where the one before it ends")
-        _require(not (self.sealed and self.open_segments), "a sealed log is counted to its end")
-        _require(self.epoch >= (tail[-1].epoch if tail else 0), "no segment is from a later epoch")
+            require(not tail[-1].is_counted, "segments are counted in order")
+            require(tail[-1].first_offset is None, "a segment starts where the one before it ends")
+        require(not (self.sealed and self.open_segments), "a sealed log is counted to its end")
+        require(self.epoch >= (tail[-1].epoch if tail else 0), "no segment is from a later epoch")
 
     @classmethod
     def create(
@@ -427,6 +317,34 @@ class LogMetadata:
         )
         return changed, [segment.ledger_id for segment in self.segments[:keep]]
 
+    def merged(self, first_ledger: int, end_offset: int, token: bytes) -> tuple[LogMetadata, list[int]]:
+        """The counted segments from ``first_ledger`` on up to ``end_offset`` become one, under its id, for it
+        is one file that holds their records now (``model.archive``); also the ids of the ledgers that left
+        the list. Nobody reads any of them from bookies any more."""
+        start = self.index_of(first_ledger)
+        assert start is not None, "what is merged is listed"
+        assert self.segments[start].record_count, "an archived ledger holds records"
+        stop = start + 1
+        while (self.segments[stop - 1].end_offset or 0) < end_offset:
+            stop += 1
+        parts = self.segments[start:stop]
+        assert parts[-1].end_offset == end_offset, "whole ledgers are merged"
+        assert all(part.is_counted for part in parts), "what is merged is closed"
+        with_records = [part for part in parts if part.record_count]
+        one = Segment(
+            first_ledger,
+            parts[0].epoch,
+            parts[0].first_offset,
+            sum(part.record_count or 0 for part in parts),
+            sum(part.byte_length or 0 for part in parts),
+            with_records[0].first_ms,
+            with_records[-1].last_ms,
+        )
+        changed = attrs.evolve(
+            self, segments=(*self.segments[:start], one, *self.segments[stop:]), token=token
+        )
+        return changed, [part.ledger_id for part in parts[1:]]
+
     def sealed_now(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
         """The log's last record but for truncations. All its ledgers must be CLOSED."""
         assert not self.sealed
@@ -460,7 +378,7 @@ class LogMetadata:
         for index, segment in enumerate(self.segments[at:]):
             segment = segment._replace(first_offset=start)
             if index < len(counts):
-                segment = segment._with(counts[index])
+                segment = segment.with_counts(counts[index])
             changed.append(segment)
             start = segment.end_offset
         return (*self.segments[:at], *changed)
@@ -483,15 +401,8 @@ class LogMetadata:
                 "write_quorum": self.replication.write_quorum,
                 "ack_quorum": self.replication.ack_quorum,
                 "guaranteed": self.replication.guaranteed,
-                "roll": {
-                    "bytes": self.roll.max_bytes,
-                    "records": self.roll.max_records,
-                    "age_ms": _to_ms(self.roll.max_age_s),
-                },
-                "retention": {
-                    "bytes": self.retention.max_bytes,
-                    "age_ms": _to_ms(self.retention.max_age_s),
-                },
+                "roll": roll_fields(self.roll),
+                "retention": retention_fields(self.retention),
                 "properties": self.properties,
                 "epoch": self.epoch,
                 "first_offset": self.first_offset,
@@ -499,7 +410,7 @@ class LogMetadata:
                 "token": self.token,
                 "before": list(self.before),
                 "dedupe_epoch": self.dedupe_epoch,
-                "segments": _encode_segments(self.segments, len(self.open_segments), self.before[2]),
+                "segments": segment_columns(self.segments, len(self.open_segments), self.before[2]),
             }
         )
         if len(data) > LOG_RECORD_BYTES_MAX:
@@ -519,7 +430,6 @@ class LogMetadata:
         before = fields.sequence("before", int)
         if len(before) != 3 or not all(0 <= number <= _NUMBER_MAX for number in before):
             fields.fail("the field 'before' is not an offset, a length and a time")
-        roll, retention = fields.get("roll", dict), fields.get("retention", dict)
         try:
             metadata = cls(
                 name=check_log_name(fields.get("name", str)),
@@ -531,22 +441,12 @@ class LogMetadata:
                     ack_quorum=fields.integer("ack_quorum"),
                     guaranteed=fields.get("guaranteed", bool),
                 ),
-                roll=RollPolicy(
-                    max_bytes=_bound(fields, roll, "bytes"),
-                    max_records=_bound(fields, roll, "records"),
-                    max_age_s=_to_s(_bound(fields, roll, "age_ms")),
-                ),
-                retention=RetentionPolicy(
-                    max_bytes=_bound(fields, retention, "bytes"),
-                    max_age_s=_to_s(_bound(fields, retention, "age_ms")),
-                ),
+                roll=read_roll(fields),
+                retention=read_retention(fields),
                 properties=check_properties(fields.strings("properties")),
                 epoch=fields.integer("epoch"),
-                segments=_segments(
-                    fields,
-                    _decode_columns(fields) if version == _FORMAT else _listed_columns(fields),
-                    before[0],
-                    before[2],
+                segments=read_segments(
+                    fields, listed=version == _FORMAT_OF_LISTS, offset=before[0], last_ms=before[2]
                 ),
                 first_offset=fields.integer("first_offset"),
                 sealed=fields.get("sealed", bool),
@@ -554,7 +454,7 @@ class LogMetadata:
                 before=(before[0], before[1], before[2]),
                 dedupe_epoch=fields.optional("dedupe_epoch", int),
             )
-            _require(metadata.first_offset >= before[0], "the list reaches back to the first offset")
+            require(metadata.first_offset >= before[0], "the list reaches back to the first offset")
         except (ValueError, AssertionError) as cause:
             raise MetadataCorrupt(f"{what}: {cause}") from cause
         return metadata
@@ -568,128 +468,3 @@ def check_properties(properties: dict[str, str]) -> dict[str, str]:
     if size > LOG_PROPERTIES_BYTES_MAX:
         raise InvalidArgument(f"properties of {size} bytes, over the limit of {LOG_PROPERTIES_BYTES_MAX}")
     return dict(properties)
-
-
-def _to_ms(seconds: float | None) -> int | None:
-    return None if seconds is None else max(1, round(seconds * 1000))
-
-
-def _to_s(age_ms: int | None) -> float | None:
-    return None if age_ms is None else age_ms / 1000
-
-
-def _bound(fields: Fields, policy: dict[Any, Any], name: str) -> int | None:
-    value = policy.get(name)
-    if value is not None and (type(value) is not int or not 0 < value <= _NUMBER_MAX):
-        fields.fail(f"the bound {name!r} of a policy is {value!r}")
-    return value
-
-
-class _Columns(NamedTuple):
-    """The list of segments as it is stored; ids and epochs as differences."""
-
-    ledgers: Sequence[int]
-    epochs: Sequence[int]
-    counts: Sequence[int]
-    sizes: Sequence[int]
-    times: Sequence[int]
-
-
-def _differences(numbers: Sequence[int]) -> list[int]:
-    """The first number, then each one's difference to the one before."""
-    return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
-
-
-def _encode_segments(segments: Sequence[Segment], uncounted: int, last_ms: int) -> list[int | bytes]:
-    # By the column, as decoding does: a list of ten thousand is written with each roll, beside appends.
-    counted = len(segments) - uncounted
-    ledgers, epochs, _, counts, sizes, firsts, lasts = zip(*segments, strict=True) if segments else [()] * 7
-    first = [begun for begun in firsts if begun is not None]
-    last = [ended for ended in lasts if ended is not None]
-    times = [0] * (2 * len(first))
-    times[::2] = map(operator.sub, first, [last_ms, *last])
-    times[1::2] = map(operator.sub, last, first)
-    columns = _Columns(
-        ledgers=_differences(ledgers),
-        epochs=_differences(epochs),
-        counts=counts[:counted],
-        sizes=sizes[:counted],
-        times=times,
-    )
-    raw = [number_bytes(column) for column in columns]
-    is_packed = sum(map(len, raw)) >= _PACK_MIN_BYTES
-    body = pack(b"".join(map(planes, raw))) if is_packed else b"".join(raw)
-    return [len(segments), counted, len(times) // 2, int(is_packed), body]
-
-
-def _decode_columns(fields: Fields) -> _Columns:
-    shape = fields.get("segments", list)
-    if [type(item) for item in shape] != [int, int, int, int, bytes]:
-        fields.fail("the field 'segments' is not four numbers and their columns")
-    listed, counted, timed, packed, body = shape
-    lengths = (listed, listed, counted, counted, 2 * timed)
-    size = 8 * sum(lengths)
-    if min(lengths) < 0 or packed not in (0, 1) or size > _COLUMNS_BYTES_MAX:
-        fields.fail(f"the field 'segments' says {shape[:4]}")
-    data = unpack(body, size, fields.fail) if packed else body
-    if len(data) != size:
-        fields.fail(f"the columns of the list of ledgers have {len(data)} bytes and not {size}")
-    columns = []
-    at = 0
-    for length in lengths:
-        column = data[at : at + 8 * length]
-        columns.append(numbers(unplaned(column) if packed else column))
-        at += 8 * length
-    return _Columns(*columns)
-
-
-def _listed_columns(fields: Fields) -> _Columns:
-    """The columns as format 1 had them."""
-    return _Columns(
-        ledgers=fields.sequence("ledgers", int),
-        epochs=fields.sequence("epochs", int),
-        counts=fields.sequence("counts", int),
-        sizes=fields.sequence("bytes", int),
-        times=fields.sequence("times", int),
-    )
-
-
-def _segments(fields: Fields, columns: _Columns, offset: int, last_ms: int) -> tuple[Segment, ...]:
-    ledgers = list(itertools.accumulate(columns.ledgers))
-    epochs = list(itertools.accumulate(columns.epochs))
-    counts, sizes, times = columns.counts, columns.sizes, columns.times
-    if len(epochs) != len(ledgers) or len(sizes) != len(counts):
-        fields.fail("the columns of the list of ledgers have different lengths")
-    if not 0 <= len(ledgers) - len(counts) <= 2:
-        fields.fail(f"{len(counts)} of {len(ledgers)} ledgers are counted; only the last two may not be")
-    if len(set(ledgers)) != len(ledgers):
-        fields.fail("a ledger is listed twice")
-    if ledgers:
-        check_ledger_id(min(ledgers))
-        check_ledger_id(max(ledgers))
-    if any(map(operator.gt, [1, *epochs], epochs)) or (epochs and epochs[-1] > fields.integer("epoch")):
-        fields.fail("the epochs of the ledgers do not grow, or are beyond the log's own")
-    if min(itertools.chain(counts, sizes, times), default=0) < 0:
-        fields.fail("a count, a length or a stretch of time is negative")
-    if 2 * sum(map(bool, counts)) != len(times):
-        fields.fail("as many pairs of times are needed as counted ledgers hold records")
-    starts = list(itertools.accumulate(counts, initial=offset))
-    moments = list(itertools.accumulate(times, initial=last_ms))
-    if starts[-1] > _NUMBER_MAX or moments[-1] > _NUMBER_MAX:
-        fields.fail("offsets or times are out of range")
-    # Where a segment is empty it has no times; there are few of these, if any.
-    firsts: list[int | None] = list(moments[1::2])
-    lasts: list[int | None] = list(moments[2::2])
-    for index, count in enumerate(counts):
-        if not count:
-            if sizes[index]:
-                fields.fail("a ledger without records has bytes")
-            firsts.insert(index, None)
-            lasts.insert(index, None)
-    rows = zip(ledgers, epochs, starts, counts, sizes, firsts, lasts, strict=False)
-    segments: list[Segment] = list(map(tuple_new, itertools.repeat(Segment), rows))
-    start: int | None = starts[-1]
-    for ledger_id, epoch in zip(ledgers[len(counts) :], epochs[len(counts) :], strict=True):
-        segments.append(Segment(ledger_id, epoch, start))
-        start = None
-    return tuple(segments)

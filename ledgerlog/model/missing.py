@@ -55,8 +55,10 @@ def gaps(share: Share, stored: Iterable[tuple[int, int]]) -> list[tuple[int, int
         if last < at:
             continue
         stop = min(first - 1, share.last)
-        low = next(share.ids(at, stop), None)
-        if low is not None:
+        low = at
+        while low <= stop and not share.replication.holds(share.slot, low):
+            low += 1  # Of a striped ledger most of what is not stored is another bookie's.
+        if low <= stop:
             high = next(e for e in range(stop, low - 1, -1) if share.replication.holds(share.slot, e))
             found.append((low, high))
         at = last + 1

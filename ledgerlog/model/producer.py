@@ -9,12 +9,13 @@ that nobody else came in between.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LOG_PRODUCER_KEEP_S, LOG_PRODUCERS, LOG_PRODUCERS_MAX, PRODUCER_ID_BYTES_MAX
+from ledgerlog.model.checks import positive
 
 __all__ = [
     "Dedupe",
@@ -60,19 +61,14 @@ class NumberedRecords(NamedTuple):
     first_sequence: int
 
 
-def _positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidArgument(f"Dedupe.{attribute.name} must be positive, not {value!r}")
-
-
 @attrs.frozen(kw_only=True)
 class Dedupe:
     """How a leader remembers producers. Raises InvalidArgument for a bound that is not positive or too
     large."""
 
-    max_producers: int = attrs.field(default=LOG_PRODUCERS, validator=_positive)
+    max_producers: int = attrs.field(default=LOG_PRODUCERS, validator=positive)
     """So many are remembered; at most ``limits.LOG_PRODUCERS_MAX``."""
-    keep_s: float = attrs.field(default=LOG_PRODUCER_KEEP_S, validator=_positive)
+    keep_s: float = attrs.field(default=LOG_PRODUCER_KEEP_S, validator=positive)
     """A producer is remembered for at least so long after its last append. While ``max_producers`` are that
     young, an append of one more is refused with TooManyProducers: nobody is forgotten early."""
     gaps: bool = False

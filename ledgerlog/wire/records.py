@@ -51,7 +51,7 @@ from ledgerlog.errors import EntryCorrupt
 from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.producer import NumberedRecords, ProducerState
-from ledgerlog.model.record import RecordBatch, Spliced
+from ledgerlog.model.record import PackedBatch, RecordBatch, Spliced
 from ledgerlog.wire.checksum import u32_array, u32_bytes
 from ledgerlog.wire.entries import split_payloads
 from ledgerlog.wire.producers import decode_numbered, decode_table, encode_numbered, encode_table
@@ -63,6 +63,7 @@ __all__ = [
     "decode_entry",
     "decode_header",
     "decode_numbering",
+    "decode_packed",
     "encode_checkpoint",
     "encode_entry",
 ]
@@ -199,10 +200,7 @@ def decode_entry(
     payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
 ) -> tuple[EntryHeader, RecordBatch]:
     """An entry and its records, none of a checkpoint. ``spliced`` and errors as for ``decode_header``."""
-    header, lengths, body, start = _decode_front(payload, ledger_id, entry_id)
-    header = _placed(header, ledger_id, entry_id, spliced)
-    if lengths is None:
-        lengths, body, start = _unpack(header, body[start:], ledger_id, entry_id)
+    header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
     batch = RecordBatch(
         ledger_id=ledger_id,
         entry_id=entry_id,
@@ -211,6 +209,23 @@ def decode_entry(
         epoch=header.epoch,
         timestamp_ms=header.timestamp_ms,
         payloads=[] if header.is_checkpoint else split_payloads(body[start:], lengths),
+    )
+    return header, batch
+
+
+def decode_packed(
+    payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
+) -> tuple[EntryHeader, PackedBatch]:
+    """The same as ``decode_entry``, without an object for each record."""
+    header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
+    batch = PackedBatch(
+        ledger_id=ledger_id,
+        entry_id=entry_id,
+        first_offset=header.first_offset,
+        epoch=header.epoch,
+        timestamp_ms=header.timestamp_ms,
+        lengths=lengths,
+        data=memoryview(b"" if header.is_checkpoint else body)[start:],
     )
     return header, batch
 
@@ -328,6 +343,17 @@ def _decode_front(
         bool(flags & _FLAG_STAGED),
     )
     return header, lengths, payload, start
+
+
+def _decode_whole(
+    payload: bytes, ledger_id: int, entry_id: int, spliced: Spliced | None
+) -> tuple[EntryHeader, array[int], bytes, int]:
+    """The header as the log has it, the lengths of the records, and where in which bytes they start."""
+    header, lengths, body, start = _decode_front(payload, ledger_id, entry_id)
+    header = _placed(header, ledger_id, entry_id, spliced)
+    if lengths is None:
+        lengths, body, start = _unpack(header, body[start:], ledger_id, entry_id)
+    return header, lengths, body, start
 
 
 def _unpack(

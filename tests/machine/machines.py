@@ -25,7 +25,7 @@ class Keys(StateMachine):
             case "set":
                 self.values[key] = arguments[0]
             case "add":
-                self.values[key] = (value or 0) + arguments[0]  # type: ignore[operator]
+                self.values[key] = (value or 0) + arguments[0]
                 return json.dumps(self.values[key]).encode()
             case "cas":
                 if value != arguments[0]:

@@ -12,7 +12,7 @@ from tests.machine.linearizable import Kind, Operation, not_linearizable
 
 
 def op(kind: Kind, begun: float, ended: float | None, value: str | None, **rest: object) -> Operation:
-    return Operation(key="k", kind=kind, begun=begun, ended=ended, value=value, **rest)  # type: ignore[arg-type]
+    return Operation(key="k", kind=kind, begun=begun, ended=ended, value=value, **rest)
 
 
 def test_what_overlaps_may_be_seen_in_either_order() -> None:

@@ -21,6 +21,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
     LogSealed,
+    LostLeadership,
     MetadataUnavailable,
     NotLeader,
     ReplicaStopped,
@@ -28,6 +29,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.log.log import create_log, open_log
+from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
@@ -209,11 +211,11 @@ async def test_what_apply_raises_is_the_result_for_every_proposer(clock: MockClo
             await leader.replica.propose(b"?")
         assert await leader.replica.propose(command("add", "x", 1)) == b"1", "and it goes on"
         with pytest.raises(InvalidArgument):
-            await leader.replica.propose("text")  # type: ignore[arg-type]
+            await leader.replica.propose("text")
         with pytest.raises(InvalidArgument):
             await leader.replica.propose(b"", request_id="")
         with pytest.raises(InvalidArgument):
-            await leader.replica.read(lambda machine: 1, consistency="strong")  # type: ignore[arg-type]
+            await leader.replica.read(lambda machine: 1, consistency="strong")
 
 
 async def test_a_retry_from_before_the_table_reaches_is_refused(clock: MockClock) -> None:
@@ -501,7 +503,7 @@ async def test_a_machine_that_has_no_memory_stops_its_replica_only(clock: MockCl
         def fail(_: object) -> bytes:
             raise MemoryError("no room")
 
-        leader.replica._machine.apply = fail  # type: ignore[method-assign]
+        leader.replica._machine.apply = fail
         with pytest.raises((ReplicaStopped, AppendUnknown, NotLeader)):
             await leader.replica.propose(command("add", "x", 1), request_id="r")
         second = await s.leader(leader)
@@ -641,7 +643,7 @@ async def test_a_replica_is_made_with_sense(clock: MockClock) -> None:
         log = await open_log(s.client.opened, "log")
         for wrong in ({"snapshot_every": 0}, {"snapshots_kept": 0}, {"truncate": True}):
             with pytest.raises(InvalidArgument):
-                Replica(log, Keys(), **wrong)  # type: ignore[arg-type]
+                Replica(log, Keys(), **wrong)
         replica = Replica(log, Keys())
         async with replica:
             with pytest.raises(InvalidArgument, match="no store"):
@@ -649,3 +651,207 @@ async def test_a_replica_is_made_with_sense(clock: MockClock) -> None:
         with pytest.raises(InvalidArgument, match="entered once"):
             async with replica:
                 pass
+
+
+# --- who joins, who waits, whose snapshots -------------------------------------------------------------
+
+
+async def test_who_joined_a_barrier_whose_maker_was_cancelled_gets_one_of_his_own(clock: MockClock) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        await leader.replica.propose(command("set", "x", 1))
+        found: list[object] = []
+        made = trio.CancelScope()
+
+        async def read(scope: trio.CancelScope) -> None:
+            with scope:
+                found.append(await leader.replica.read(lambda m: m.values["x"], consistency="linear"))
+
+        async with trio.open_nursery() as nursery:
+            s.cluster.network.stall(leader.name, "*")
+            nursery.start_soon(read, trio.CancelScope())
+            await trio.testing.wait_all_tasks_blocked(0.0)
+            nursery.start_soon(read, made)  # The next one, which waits for the first to be done.
+            await trio.testing.wait_all_tasks_blocked(0.0)
+            for _ in range(3):
+                nursery.start_soon(read, trio.CancelScope())
+            await trio.testing.wait_all_tasks_blocked(0.0)
+            made.cancel()
+            await trio.testing.wait_all_tasks_blocked(0.0)
+            assert found == [], "nothing was appended since they began"
+            s.cluster.network.heal()
+        assert found == [1] * 4
+
+
+async def test_who_joined_a_proposal_whose_proposer_was_cancelled_proposes_himself(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(1) as s:
+        leader = await s.leader()
+        submit, held = LogWriter.submit, trio.Event()
+
+        async def slow(writer: LogWriter, *args: Any, **options: Any) -> Any:
+            if not held.is_set():
+                held.set()
+                await trio.sleep_forever()  # No place in the window.
+            return await submit(writer, *args, **options)
+
+        monkeypatch.setattr(LogWriter, "submit", slow)
+        results: list[bytes] = []
+        first = trio.CancelScope()
+
+        async def propose(scope: trio.CancelScope) -> None:
+            with scope:
+                results.append(await leader.replica.propose(command("add", "x", 1), request_id="r"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(propose, first)
+            await held.wait()
+            for _ in range(3):
+                nursery.start_soon(propose, trio.CancelScope())
+            await trio.testing.wait_all_tasks_blocked(0.0)
+            first.cancel()
+        assert results == [b"1"] * 3
+        assert leader.replica.next_offset == 1
+
+
+async def test_a_command_that_the_writer_takes_while_the_lead_is_lost_is_not_told_as_unwritten(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for a place in the window. Its leadership ends, and the writer takes it all the same."""
+    async with stage(1) as s:
+        leader = await s.leader()
+        submit, held, go_on = LogWriter.submit, trio.Event(), trio.Event()
+        errors: list[LedgerLogError] = []
+
+        async def slow(writer: LogWriter, *args: Any, **options: Any) -> Any:
+            held.set()
+            await go_on.wait()
+            return await submit(writer, *args, **options)
+
+        async def propose() -> None:
+            try:
+                await leader.replica.propose(command("set", "x", 1))
+            except LedgerLogError as error:
+                errors.append(error)
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                with monkeypatch.context() as patch:
+                    patch.setattr(LogWriter, "submit", slow)
+                    nursery.start_soon(propose)
+                    await held.wait()
+                leading = leader.replica._leading
+                assert leading is not None
+                leading.abandon()
+                await trio.testing.wait_all_tasks_blocked(0.0)
+                assert errors == [], "nobody knows yet"
+                go_on.set()
+        assert [type(error) for error in errors] == [AppendUnknown]
+
+
+async def test_waiting_to_lead_ends_where_that_will_never_be(clock: MockClock) -> None:
+    async with stage() as s:
+        follower = await s.join(leads=False)
+        with pytest.raises(InvalidArgument, match="leads=False"):
+            await follower.replica.wait_leading()
+        first = await s.join(election=False)
+        await first.replica.wait_leading()
+        second = await s.join(election=False)
+        await second.replica.wait_leading()
+        await eventually(lambda: not first.replica.is_leading)
+        with trio.fail_after(10), pytest.raises(LostLeadership) as lost:
+            await first.replica.wait_leading()
+        assert lost.value.epoch is not None
+        waited: list[LedgerLogError] = []
+
+        async def wait(replica: Replica[Any]) -> None:
+            try:
+                await replica.wait_leading()
+            except LedgerLogError as error:
+                waited.append(error)
+
+        third = await s.join()
+        await s.leader(first, second, follower)
+        fourth = await s.join()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, fourth.replica)
+            await trio.testing.wait_all_tasks_blocked(0.0)
+            await (await open_log(third.client.opened, "log")).seal()
+        assert [type(error) for error in waited] == [LogSealed]
+
+
+async def test_a_new_leader_takes_the_next_snapshot_when_it_is_due_and_not_at_once(clock: MockClock) -> None:
+    async with stage(2, snapshots=True, snapshot_every=20) as s:
+        leader = await s.leader()
+        (other,) = [node for node in s.nodes if node is not leader]
+        for _ in range(45):
+            await leader.replica.propose(command("add", "x", 1))
+        await eventually(lambda: leader.replica.statistics().snapshots == 2)
+        await other.replica.wait_applied(44)
+        await leader.leave()
+        assert await s.leader(leader) is other
+        for _ in range(10):
+            await other.replica.propose(command("add", "x", 1))
+        await trio.sleep(5)
+        assert other.replica.statistics().snapshots == 0, "the newest one reaches up to 40"
+        for _ in range(10):
+            await other.replica.propose(command("add", "x", 1))
+        await eventually(lambda: other.replica.statistics().snapshot_offset == 60)
+
+
+async def test_a_machine_whose_snapshot_fails_goes_on_without_and_it_is_told(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(1, snapshots=True, snapshot_every=5) as s:
+        leader = await s.leader()
+        events = leader.replica.events()
+        with monkeypatch.context() as patch:
+
+            def fail(_: Keys) -> Any:
+                raise KeyError("no such thing")
+
+            patch.setattr(Keys, "snapshot", fail)
+            for number in range(7):
+                assert await leader.replica.propose(command("add", "x", 1)) == b"%d" % (number + 1)
+            with pytest.raises(KeyError):
+                await leader.replica.snapshot()
+        (told,) = [event async for event in _first(events, 1)]
+        assert (told.kind, told.detail) == (EventKind.SNAPSHOT_FAILED, "KeyError: 'no such thing'")
+        for _ in range(5):
+            await leader.replica.propose(command("add", "x", 1))
+        await eventually(lambda: leader.replica.statistics().snapshots == 1)
+        assert leader.replica.failure is None
+
+
+async def test_who_waits_for_a_replica_that_cannot_be_entered_is_told(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage() as s:
+        replica = Replica(
+            await open_log(s.client.opened, "log"),
+            Keys(),
+            snapshots=LedgerSnapshots(_Wrapped(s.client.opened)),
+        )
+        events = replica.events()
+        ended: list[type[Exception]] = []
+
+        async def wait(call: Any, *args: Any) -> None:
+            try:
+                await call(*args)
+            except ReplicaStopped as stopped:
+                ended.append(type(stopped))
+
+        async def away(*_: object) -> Any:
+            raise MetadataUnavailable("it is away")
+
+        monkeypatch.setattr(LedgerSnapshots, "find", away)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, replica.wait_leading)
+                nursery.start_soon(wait, replica.wait_applied, 0)
+                await trio.testing.wait_all_tasks_blocked(0.0)
+                with pytest.raises(MetadataUnavailable):
+                    await replica.__aenter__()
+            assert [event async for event in events] == []
+        assert ended == [ReplicaStopped] * 2

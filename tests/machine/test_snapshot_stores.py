@@ -136,7 +136,7 @@ async def test_what_a_dead_saver_left_in_ledgers_is_deleted() -> None:
                     yield bytes(5_000_000)
 
                 # The list and the ledger are as they were when it died.
-                store._drop = nothing  # type: ignore[method-assign, assignment]
+                store._drop = nothing
                 with pytest.raises(KeyError):
                     await store.save("log", 3, 10, failing(pieces()))
 
@@ -192,3 +192,14 @@ async def test_a_damaged_list_of_snapshots_is_told() -> None:
         await cluster.store.create("snapshots/0000000000000003", b"?")
         with pytest.raises(MetadataCorrupt, match="snapshots of log incarnation 3"):
             await LedgerSnapshots(cluster).find(3)
+
+
+async def test_a_snapshot_that_is_removed_while_a_directory_is_looked_through_hides_no_other(
+    tmp_path: Path,
+) -> None:
+    store = DirectorySnapshots(tmp_path, shared=True)
+    for next_offset in range(1, 8):
+        await store.save("log", 3, next_offset, [b"x"])
+    # Listed, and no file any more when it is looked at: another replica has pruned it.
+    (tmp_path / f"snapshot-{3:016x}-{8:016x}").symlink_to(tmp_path / "gone")
+    assert [info.next_offset for info in await store.find(3)] == [7, 6, 5, 4, 3, 2, 1]

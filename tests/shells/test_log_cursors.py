@@ -18,7 +18,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.model.layout import CURSORS
-from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 
 
 @pytest.fixture
@@ -198,10 +198,10 @@ async def test_arguments_of_cursors_are_checked(log: Log) -> None:
             log.cursor(name)
     for offset in (-1, True, 1.5, 2**63):
         with pytest.raises(InvalidArgument):
-            await log.cursor("c").set(offset)  # type: ignore[arg-type]
+            await log.cursor("c").set(offset)
     for properties in ({"a": 1}, {"a": "x" * 20_000}):
         with pytest.raises(InvalidArgument):
-            await log.cursor("c").set(1, properties=properties)  # type: ignore[arg-type]
+            await log.cursor("c").set(1, properties=properties)
 
 
 # --- properties and policies ----------------------------------------------------------------------
@@ -244,7 +244,7 @@ async def test_a_compare_and_set_of_properties_that_nobody_can_settle_says_so(
             await rival.update_properties({"owner": None})
         return await read(incarnation, **options)
 
-    log._registry.read = read_late  # type: ignore[method-assign, assignment]
+    log._registry.read = read_late
     with pytest.raises(MetadataOutcomeUnknown):
         await log.set_properties({"owner": "a"}, expected={})
 

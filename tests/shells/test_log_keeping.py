@@ -13,8 +13,9 @@ from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.log.keeping import apply_retention
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.sweep import sweep
+from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.layout import CURSORS
-from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 
 OLD_S = 10_000.0
 
@@ -32,7 +33,7 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
 
 
 async def make(client: Client, **options: object) -> Log:
-    return await create_log(client.opened, "log", **options)  # type: ignore[arg-type]
+    return await create_log(client.opened, "log", **options)
 
 
 async def listed(log: Log) -> list[int]:
@@ -113,6 +114,94 @@ async def test_a_deposed_leader_drops_nothing(
         assert await retain() == 0, "it was deposed before"
     assert (await log.info()).first_offset == 0
     assert await log.apply_retention() == 5
+
+
+async def test_what_is_only_on_its_way_lets_nothing_go(
+    cluster: Cluster, client: Client, autojump_clock: MockClock
+) -> None:
+    """Retention counts the bytes that are kept from the tail. Those that no bookie has yet may be lost."""
+    log = await make(client, retention=RetentionPolicy(max_bytes=1000))
+    async with log.writer() as writer, trio.open_nursery() as nursery:
+        await writer.append(b"x" * 900)
+        await writer.roll()
+        await writer.append(b"y" * 50)
+        cluster.network.stall("*", "*")
+        nursery.start_soon(writer.append, b"z" * 5000)
+        await trio.sleep(3)
+        await log.configure(retention=RetentionPolicy(max_bytes=999))
+        await trio.sleep(1)
+        assert (await log._read())[0].first_offset == 0
+        cluster.network.heal()
+        await writer.flush()
+        await trio.sleep(120)
+        assert (await log._read())[0].first_offset == 1, "now it lies on an ack quorum"
+
+
+# --- policies under a leader ----------------------------------------------------------------------
+
+
+async def rolls_of(writer: LogWriter, records: int) -> int:
+    """How often the leader goes on in a new ledger while so many records come one by one."""
+    before = writer.statistics().rolls
+    for _ in range(records):
+        await writer.append(b"x" * 10)
+        await trio.sleep(0.1)
+    return writer.statistics().rolls - before
+
+
+async def test_a_leader_keeps_to_the_roll_policy_that_somebody_else_has_written(
+    cluster: Cluster, client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client, roll=RollPolicy(max_records=1000))
+    async with cluster.client() as other, log.writer() as writer:
+        operator = await open_log(other.opened, "log")
+        assert await rolls_of(writer, 20) == 0
+        await operator.configure(roll=RollPolicy(max_records=10))
+        await trio.sleep(1)
+        assert writer.statistics().rolls == 1, "the ledger is larger than that already"
+        assert await rolls_of(writer, 40) in (3, 4)
+        await operator.configure(roll=RollPolicy(max_bytes=10_000))
+        await trio.sleep(1)
+        assert await rolls_of(writer, 40) == 0
+        await operator.configure(roll=RollPolicy(max_bytes=300))
+        assert await rolls_of(writer, 60) in (2, 3)
+        assert (writer.epoch, writer.failure) == (1, None)
+
+
+async def test_a_leader_keeps_to_a_bound_of_age_that_comes_and_goes(
+    cluster: Cluster, client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client)
+    async with cluster.client() as other, log.writer() as writer:
+        operator = await open_log(other.opened, "log")
+        await writer.append(b"x")
+        await trio.sleep(100)
+        await operator.configure(roll=RollPolicy(max_age_s=400))
+        await trio.sleep(100)
+        assert len(await client.ledgers.list()) == 1, "not even the next one is made"
+        await trio.sleep(190)
+        assert writer.statistics().rolls == 0
+        await trio.sleep(20)
+        assert writer.statistics().rolls == 1
+        await writer.append(b"x")
+        await operator.configure(roll=RollPolicy(max_age_s=5))
+        await trio.sleep(6)
+        assert writer.statistics().rolls == 2
+        await writer.append(b"x")
+        await operator.configure(roll=RollPolicy())
+        await trio.sleep(1000)
+        assert writer.statistics().rolls == 2
+
+
+async def test_a_new_retention_is_kept_to_at_once(client: Client, autojump_clock: MockClock) -> None:
+    log = await make(client, roll=RollPolicy(max_records=5))
+    async with log.writer() as writer:
+        for _ in range(4):
+            await writer.append_many([b"x"] * 5)
+            await trio.sleep(1)
+        await log.configure(retention=RetentionPolicy(max_bytes=1))
+        await trio.sleep(1)
+        assert (await log.info()).first_offset >= 10
 
 
 # --- orphans --------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL
 from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.meta.store import Operation
-from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 
 
@@ -58,7 +59,7 @@ def client(world: World) -> Client:
 
 
 async def make(client: Client, name: str = "log", **options: object) -> Log:
-    return await create_log(client, name, **options)  # type: ignore[arg-type]
+    return await create_log(client, name, **options)
 
 
 async def stored(log: Log) -> LogMetadata:
@@ -84,7 +85,7 @@ async def test_a_log_is_made_found_and_described(client: Client) -> None:
         properties={"owner": "me"},
     )
     assert log.name == "orders/eu"
-    found = await open_log(client, "orders/eu")  # type: ignore[arg-type]
+    found = await open_log(client, "orders/eu")
     assert found.incarnation == log.incarnation
     info = await found.info()
     assert (info.name, info.epoch, info.first_offset, info.next_offset) == ("orders/eu", 0, 0, 0)
@@ -104,7 +105,7 @@ async def test_a_name_is_given_once(client: Client) -> None:
         await make(client)
     assert (await make(client, exist_ok=True)).incarnation == log.incarnation
     with pytest.raises(LogNotFound):
-        await open_log(client, "other")  # type: ignore[arg-type]
+        await open_log(client, "other")
     for bad in ("", "/a", "a//b", "a/", "ä", "x" * 300):
         with pytest.raises(InvalidArgument):
             await make(client, bad)
@@ -130,8 +131,8 @@ async def test_many_who_make_one_log_at_once_make_one(world: World) -> None:
 async def test_logs_are_listed_by_prefix(client: Client) -> None:
     for name in ("b", "a/1", "a/2", "ab"):
         await make(client, name)
-    assert await list_logs(client) == ["a/1", "a/2", "ab", "b"]  # type: ignore[arg-type]
-    assert await list_logs(client, "a/") == ["a/1", "a/2"]  # type: ignore[arg-type]
+    assert await list_logs(client) == ["a/1", "a/2", "ab", "b"]
+    assert await list_logs(client, "a/") == ["a/1", "a/2"]
 
 
 async def test_deleting_a_log_deletes_its_ledgers_and_its_name_may_be_given_again(
@@ -140,10 +141,10 @@ async def test_deleting_a_log_deletes_its_ledgers_and_its_name_may_be_given_agai
     log = await make(client)
     await fill(log, 1, 1)
     assert len(world.ledgers) == 2
-    await delete_log(client, "log")  # type: ignore[arg-type]
+    await delete_log(client, "log")
     assert world.ledgers == {}
     with pytest.raises(LogNotFound):
-        await delete_log(client, "log")  # type: ignore[arg-type]
+        await delete_log(client, "log")
     again = await make(client)
     assert again.incarnation != log.incarnation
     for call in (log.info(), log.seal(), log.truncate(0), log.properties(), log.set_properties({})):
@@ -180,7 +181,7 @@ async def test_truncation_drops_whole_ledgers_and_keeps_offsets(world: World, cl
             await log.truncate(bad)
     for bad_ in (-1, True, 1.5):
         with pytest.raises(InvalidArgument):
-            await log.truncate(bad_)  # type: ignore[arg-type]
+            await log.truncate(bad_)
     await fill(log, 1)
     assert (await log.info()).next_offset == 16
 
@@ -240,8 +241,8 @@ async def test_a_lost_answer_changes_nothing_about_what_is_done(
     await log.seal()
     assert (await stored(log)).epoch == 2
     store.plan = list(fates)
-    await delete_log(client, "log")  # type: ignore[arg-type]
-    assert await list_logs(client) == []  # type: ignore[arg-type]
+    await delete_log(client, "log")
+    assert await list_logs(client) == []
     assert world.ledgers == {}
 
 
@@ -262,6 +263,6 @@ async def test_a_takeover_whose_write_did_not_reach_the_store_leaves_no_ledger(
 async def test_a_store_out_of_reach_is_told(client: Client) -> None:
     log = await make(client)
     client.store.disconnect()
-    for call in (log.info(), log.seal(), log.truncate(0), make(client, "b"), list_logs(client)):  # type: ignore[arg-type]
+    for call in (log.info(), log.seal(), log.truncate(0), make(client, "b"), list_logs(client)):
         with pytest.raises(MetadataUnavailable):
             await call

@@ -15,7 +15,7 @@ from ledgerlog.errors import InvalidArgument, LedgerLogError, OutOfSequence, Too
 from ledgerlog.limits import LOG_CHECKPOINT_ENTRIES
 from ledgerlog.log import takeover
 from ledgerlog.log.log import Log, create_log, open_log
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.producer import Dedupe
 from ledgerlog.wire.records import decode_header
 
@@ -28,11 +28,11 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture
 async def log(world: World) -> Log:
-    return await create_log(world.client(), "log")  # type: ignore[arg-type]
+    return await create_log(world.client(), "log")
 
 
 async def elsewhere(world: World) -> Log:
-    return await open_log(world.client(), "log")  # type: ignore[arg-type]
+    return await open_log(world.client(), "log")
 
 
 async def contents(world: World) -> list[bytes]:
@@ -159,10 +159,10 @@ async def test_arguments_of_numbered_records_are_checked(log: Log) -> None:
             {"producer": "p", "sequence": 1, "expected_offset": 0},
         ):
             with pytest.raises(InvalidArgument):
-                await writer.append(b"a", **options)  # type: ignore[arg-type]
+                await writer.append(b"a", **options)
     for bad in ({"dedupe": 3}, {"producer": ""}, {"producer": "p", "dedupe": False}):
         with pytest.raises(InvalidArgument):
-            log.writer(**bad)  # type: ignore[arg-type]
+            log.writer(**bad)
 
 
 async def test_a_cancelled_append_is_not_taken_back_and_its_repeat_finds_it(world: World, log: Log) -> None:
@@ -232,7 +232,7 @@ async def test_two_hundred_forced_takeovers_and_a_client_that_repeats_everything
     async with open_world(seed) as world:
         world.ends = lambda ledger: dice.randint(ledger.lac, len(ledger.entries) - 1)
         world.confirm_steps = lambda: dice.choice([0, 1, 3])
-        await create_log(world.client(), "log", roll=RollPolicy(max_records=40))  # type: ignore[arg-type]
+        await create_log(world.client(), "log", roll=RollPolicy(max_records=40))
         acked: dict[tuple[str, int], int] = {}
         sent = dict.fromkeys("abcd", 0)
 
@@ -243,7 +243,7 @@ async def test_two_hundred_forced_takeovers_and_a_client_that_repeats_everything
                 first = max(0, sent[producer] - dice.choice([0, 0, 2]))
                 datas = [f"{producer}{first + n}".encode() for n in range(dice.randrange(1, 8))]
                 try:
-                    acks = await writer.append_many(datas, sequence=first, producer=producer)  # type: ignore[attr-defined]
+                    acks = await writer.append_many(datas, sequence=first, producer=producer)
                 except LedgerLogError:
                     return
                 for n, ack in enumerate(acks):

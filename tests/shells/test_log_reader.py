@@ -26,7 +26,7 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture
 async def log(world: World) -> Log:
-    return await create_log(world.client(), "log")  # type: ignore[arg-type]
+    return await create_log(world.client(), "log")
 
 
 async def fill(world: World, log: Log, *segments: int, last_open: bool = False) -> None:
@@ -42,7 +42,7 @@ async def fill(world: World, log: Log, *segments: int, last_open: bool = False) 
 
 
 async def offsets(log: Log, start: object = "earliest", **options: object) -> list[int]:
-    async with log.read(start, **options) as records:  # type: ignore[arg-type]
+    async with log.read(start, **options) as records:
         found = [record async for record in records]
     assert all(record.data == b"%d" % record.offset for record in found)
     return [record.offset for record in found]
@@ -62,7 +62,7 @@ class Follower:
 
     async def _run(self) -> None:
         try:
-            async with self._log.read(self._start, follow=True, **self._options) as records:  # type: ignore[arg-type]
+            async with self._log.read(self._start, follow=True, **self._options) as records:
                 async for record in records:
                     self.seen.append(record.offset)
         except Exception as failure:
@@ -129,10 +129,10 @@ async def test_the_latest_is_behind_what_is_confirmed(world: World, log: Log) ->
 @pytest.mark.parametrize("bad", [-1, True, 1.5, "newest", None, b"0"])
 async def test_what_is_no_place_to_start_is_refused_at_once(log: Log, bad: object) -> None:
     with pytest.raises(InvalidArgument):
-        log.read(bad)  # type: ignore[arg-type]
+        log.read(bad)
     if bad is not None:
         with pytest.raises(InvalidArgument):
-            log.read(0, until=bad)  # type: ignore[arg-type]
+            log.read(0, until=bad)
 
 
 async def test_a_log_that_nobody_ever_led_is_empty(log: Log) -> None:
@@ -424,7 +424,7 @@ async def test_a_deleted_log_ends_its_readers(world: World, log: Log) -> None:
     async with trio.open_nursery() as nursery:
         follower = Follower(nursery, log)
         await follower.until(2)
-        await delete_log(world.client(), "log")  # type: ignore[arg-type]
+        await delete_log(world.client(), "log")
         await follower.done.wait()
     assert isinstance(follower.failure, LogNotFound)
     with pytest.raises(LogNotFound):
@@ -433,7 +433,7 @@ async def test_a_deleted_log_ends_its_readers(world: World, log: Log) -> None:
 
 async def test_a_store_out_of_reach_is_told(world: World) -> None:
     client = world.client()
-    log = await create_log(client, "log")  # type: ignore[arg-type]
+    log = await create_log(client, "log")
     await fill(world, log, 1)
     async with log.read(follow=True) as records:
         assert [(await anext(records)).offset for _ in range(2)] == [0, 1]

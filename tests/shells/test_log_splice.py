@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from bookie.storage.config import StorageConfig
 from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.core.splice import Commit, SpliceRefused, Staged
 from ledgerlog.errors import (
@@ -92,6 +93,33 @@ async def test_staged_ledgers_are_part_of_the_log_after_the_commit_and_not_befor
         assert await contents(log) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
+async def test_a_record_as_large_as_may_be_comes_after_a_small_one(autojump_clock: object) -> None:
+    async with open_cluster(config=StorageConfig()) as cluster, cluster.client() as client:
+        log = await new_log(client)
+        values = [bytes(250_000), bytes(RECORD_BYTES_MAX), b"a", b"b"]
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, values)))
+        assert await contents(log) == values
+
+
+async def test_a_batch_that_is_there_is_done_also_where_its_garbage_cannot_be_deleted(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        again = await staged(client.opened, log, [b"a"], [b"b"])
+
+        async def hang() -> None:
+            client.store.is_hanging = True
+
+        client.store.before_write = hang
+        assert (await commit(client.opened, log, batch(0, again))).was_there
+        client.store.is_hanging = False
+        assert await contents(log) == [b"a"]
+        for left in again:
+            await client.ledgers.metadata(left.ledger_id)  # A sweep's, in a day.
+
+
 async def test_spliced_records_are_found_by_offset_by_time_and_by_position(autojump_clock: object) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
@@ -126,7 +154,7 @@ async def test_times_never_go_back_whatever_the_clock_of_the_committer_says(auto
         async with log.writer() as writer:
             await writer.append(b"a")
         environment = SeededEnvironment("behind")
-        environment.now_ms = lambda: 1  # type: ignore[method-assign]
+        environment.now_ms = lambda: 1
         behind = attrs.evolve(client.opened, environment=environment)
         await commit(behind, log, batch(0, await staged(behind, log, [b"b"])))
         async with log.read() as records:

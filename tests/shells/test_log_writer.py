@@ -23,7 +23,8 @@ from ledgerlog.errors import (
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S, LOG_ENTRY_BYTES_TARGET, RECORD_BYTES_MAX
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.model.ids import Position
-from ledgerlog.model.log import LogListFull, LogMetadata, RollPolicy
+from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.record import Ack
 
 
@@ -35,12 +36,12 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture
 async def log(world: World) -> Log:
-    return await create_log(world.client(), "log")  # type: ignore[arg-type]
+    return await create_log(world.client(), "log")
 
 
 async def elsewhere(world: World) -> Log:
     """The same log in the hands of another process."""
-    return await open_log(world.client(), "log")  # type: ignore[arg-type]
+    return await open_log(world.client(), "log")
 
 
 async def contents(world: World) -> list[bytes]:
@@ -71,7 +72,7 @@ def start(nursery: trio.Nursery, call: object, *args: object, **options: object)
     async def run() -> None:
         with outcome.scope:
             try:
-                outcome.value = await call(*args, **options)  # type: ignore[operator]
+                outcome.value = await call(*args, **options)
             except Exception as failure:
                 outcome.failure = failure
         outcome.done.set()
@@ -119,23 +120,23 @@ async def test_what_arrives_while_entries_are_on_their_way_gathers_into_the_next
         world.release()
         await outcomes[-1].done.wait()
         assert writer.statistics().entries_appended == 4
-    assert sorted(o.value.offset for o in outcomes) == list(range(100))  # type: ignore[attr-defined]
+    assert sorted(o.value.offset for o in outcomes) == list(range(100))
 
 
 async def test_bytes_like_records_are_copied_and_others_refused(world: World, log: Log) -> None:
     async with log.writer() as writer:
         data = bytearray(b"ab")
         world.hold_all = True
-        submission = await writer.submit(data)  # type: ignore[arg-type]
+        submission = await writer.submit(data)
         data[:] = b"XY"
         world.release()
         await submission.wait()
-        await writer.append(memoryview(b"cd"))  # type: ignore[arg-type]
+        await writer.append(memoryview(b"cd"))
         for bad in ("text", None, 3):
             with pytest.raises(InvalidArgument):
-                await writer.append(bad)  # type: ignore[arg-type]
+                await writer.append(bad)
         with pytest.raises(InvalidArgument):
-            await writer.append_many([b"good", "bad"])  # type: ignore[list-item]
+            await writer.append_many([b"good", "bad"])
     assert await contents(world) == [b"ab", b"cd"]
 
 
@@ -261,9 +262,9 @@ async def test_an_append_cancelled_before_it_was_sent_is_not_written(world: Worl
             await trio.testing.wait_all_tasks_blocked()
             assert writer.next_offset == 6
             world.release()
-        assert sorted(o.value.offset for o in sent) == [0, 1, 2]  # type: ignore[attr-defined]
+        assert sorted(o.value.offset for o in sent) == [0, 1, 2]
         alive = [gathered[n] for n in (0, 2, 4)]
-        assert sorted(o.value.offset for o in alive) == [3, 4, 5]  # type: ignore[attr-defined]
+        assert sorted(o.value.offset for o in alive) == [3, 4, 5]
         await writer.append(b"after")
     assert sorted(await contents(world)) == sorted([b"sent0", b"sent1", b"sent2", b"0", b"2", b"4", b"after"])
 
@@ -355,7 +356,7 @@ async def test_appends_go_on_during_a_roll_and_are_acknowledged_in_order(world: 
 async def test_a_log_rolls_by_records_and_by_bytes_with_a_ledger_made_ahead(world: World) -> None:
     for policy in (RollPolicy(max_bytes=None, max_records=10), RollPolicy(max_bytes=100)):
         name = f"log-{policy.max_records}"
-        log = await create_log(world.client(), name, roll=policy)  # type: ignore[arg-type]
+        log = await create_log(world.client(), name, roll=policy)
         async with log.writer() as writer:
             for n in range(8):
                 await writer.append(b"%010d" % n)
@@ -373,7 +374,7 @@ async def test_a_log_rolls_by_records_and_by_bytes_with_a_ledger_made_ahead(worl
 async def test_a_log_rolls_by_age_but_an_empty_ledger_does_not_age(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    log = await create_log(world.client(), "log", roll=RollPolicy(max_age_s=100))  # type: ignore[arg-type]
+    log = await create_log(world.client(), "log", roll=RollPolicy(max_age_s=100))
     async with log.writer() as writer:
         await trio.sleep(1000)
         assert writer.statistics().rolls == 0
@@ -429,7 +430,7 @@ async def test_a_roll_that_cannot_be_made_now_is_made_later(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
     client = world.client()
-    log = await create_log(client, "log")  # type: ignore[arg-type]
+    log = await create_log(client, "log")
     async with log.writer() as writer, trio.open_nursery() as nursery:
         await writer.append(b"a")
         client.ledgers.unavailable = True
@@ -534,7 +535,7 @@ async def test_what_cannot_be_found_out_is_unknown_and_what_was_not_sent_is_lost
         for outcome in (*sent, queued, many, flushed):
             await outcome.done.wait()
         assert all(isinstance(outcome.failure, AppendUnknown) for outcome in sent)
-        assert isinstance(sent[0].failure.__cause__, LostLeadership)  # type: ignore[union-attr]
+        assert isinstance(sent[0].failure.__cause__, LostLeadership)
         assert isinstance(queued.failure, LostLeadership)
         assert isinstance(many.failure, LostLeadership)
         assert isinstance(flushed.failure, AppendUnknown)
@@ -596,7 +597,7 @@ async def test_entering_raises_what_stands_in_the_way(world: World, log: Log) ->
     with pytest.raises(LogSealed):
         async with log.writer():
             raise AssertionError("not reached")
-    await delete_log(world.client(), "log")  # type: ignore[arg-type]
+    await delete_log(world.client(), "log")
     with pytest.raises(LogNotFound):
         async with log.writer():
             raise AssertionError("not reached")
@@ -721,7 +722,7 @@ async def test_leaving_without_metadata_leaves_the_ledger_open_and_loses_nothing
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
     client = world.client()
-    log = await create_log(client, "log")  # type: ignore[arg-type]
+    log = await create_log(client, "log")
     async with log.writer() as writer:
         await writer.append(b"a")
         client.store.disconnect()
@@ -754,10 +755,10 @@ async def test_sealing_or_deleting_a_log_ends_its_leader(world: World, log: Log)
         with pytest.raises(LogSealed):
             await writer.append(b"b")
     await log.seal()
-    other = await create_log(world.client(), "other")  # type: ignore[arg-type]
+    other = await create_log(world.client(), "other")
     async with other.writer() as writer:
         await writer.append(b"a")
-        await delete_log(world.client(), "other")  # type: ignore[arg-type]
+        await delete_log(world.client(), "other")
         while writer.failure is None:
             await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(LostLeadership, match="deleted"):
@@ -794,7 +795,7 @@ async def test_a_roll_that_is_waited_for_ends_with_the_leadership(world: World, 
                         async with (await elsewhere(world)).writer():
                             await rolled.done.wait()
                     case "deletion":
-                        await delete_log(world.client(), "log")  # type: ignore[arg-type]
+                        await delete_log(world.client(), "log")
                         await rolled.done.wait()
                     case "cancellation":
                         scope.cancel()

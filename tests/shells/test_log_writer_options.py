@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.log.log import Log, create_log
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture
 async def log(world: World) -> Log:
-    return await create_log(world.client(), "log", roll=RollPolicy(max_records=1000))  # type: ignore[arg-type]
+    return await create_log(world.client(), "log", roll=RollPolicy(max_records=1000))
 
 
 async def contents(log: Log) -> list[bytes]:
@@ -41,7 +41,7 @@ async def test_a_record_that_lingers_shares_its_entry_with_what_comes_meanwhile(
         async def append(after_s: float) -> None:
             await trio.sleep(after_s)
             ack = await writer.append(b"x")
-            times.append((ack.position.entry_id, round(trio.current_time() - begun, 2)))  # type: ignore[union-attr]
+            times.append((ack.position.entry_id, round(trio.current_time() - begun, 2)))
 
         for after_s in (0, 0.03, 0.06, 0.3):
             nursery.start_soon(append, after_s)
@@ -82,7 +82,7 @@ async def test_lingering_goes_on_over_a_roll(log: Log, autojump_clock: MockClock
 async def test_entries_are_about_as_large_as_asked(log: Log, autojump_clock: MockClock) -> None:
     async with log.writer(entry_bytes=1000) as writer:
         acks = await writer.append_many([b"x" * 96] * 100)
-    assert {a.position.entry_id for a in acks} == set(range(10))  # type: ignore[union-attr]
+    assert {a.position.entry_id for a in acks} == set(range(10))
 
 
 async def test_the_window_is_bounded_in_bytes(world: World, log: Log, autojump_clock: MockClock) -> None:
@@ -125,4 +125,4 @@ async def test_options_are_checked(log: Log, autojump_clock: MockClock) -> None:
         {"compression": "gzip"},
     ):
         with pytest.raises(InvalidArgument):
-            log.writer(**bad)  # type: ignore[arg-type]
+            log.writer(**bad)

@@ -89,7 +89,7 @@ def test_a_malformed_uri_is_refused_with_the_reason(text: str, why: str) -> None
 
 def test_a_uri_is_text() -> None:
     with pytest.raises(InvalidArgument, match="str, not NoneType"):
-        parse_uri(None)  # type: ignore[arg-type]
+        parse_uri(None)
 
 
 @given(st.text(max_size=30))

@@ -45,7 +45,7 @@ payload_lists = st.one_of(
 
 def add(entries: Entries, **fields: object) -> bytes:
     options = {"lac": 5, "lafr": 4, "key": KEY, "recovery": False, **fields}
-    return b"".join(map(bytes, encode_add(entries, **options)))  # type: ignore[arg-type]
+    return b"".join(map(bytes, encode_add(entries, **options)))
 
 
 def decode(raw: bytes) -> Entries:

@@ -7,8 +7,10 @@ import pytest
 from ledgerlog.core.keeping import first_pin, is_current_expired, retention_cut, why_kept
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.log import LogMetadata, RetentionPolicy, SegmentCounts
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.segments import SegmentCounts
 
 NOW = 1_700_000_000_000
 

@@ -22,8 +22,9 @@ from ledgerlog.core.log_chain import (
     count_segment,
 )
 from ledgerlog.errors import EntryCorrupt, LogNotFound, LogSealed, LostLeadership
-from ledgerlog.model.log import NOTHING, LogMetadata, SegmentCounts
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.segments import NOTHING, SegmentCounts
 
 _tokens = itertools.count()
 

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.log import LogMetadata, RollPolicy, SegmentCounts
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.producer import NumberedRecords
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.segments import SegmentCounts
 from ledgerlog.wire.records import Numbering, encode_entry
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "LOGS.md").read_text()

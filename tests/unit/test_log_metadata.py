@@ -14,18 +14,12 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LOG_RECORD_BYTES_MAX, LOG_SEGMENTS_ROLL_MAX
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.log import (
-    NOTHING,
-    LogListFull,
-    LogMetadata,
-    RetentionPolicy,
-    RollPolicy,
-    Segment,
-    SegmentCounts,
-)
+from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.packing import pack
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import milliseconds, moment
+from ledgerlog.model.segments import NOTHING, Segment, SegmentCounts
 
 NOW = 1_700_000_000_000
 
@@ -38,7 +32,7 @@ def new_log(**changes: object) -> LogMetadata:
         "token": b"made",
         "replication": Replication(3, 3, 2),
     }
-    return LogMetadata.create(**{**options, **changes})  # type: ignore[arg-type]
+    return LogMetadata.create(**{**options, **changes})
 
 
 def counts(records: int, size: int = 100, at: int = NOW) -> SegmentCounts:

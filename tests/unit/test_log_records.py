@@ -19,6 +19,7 @@ from ledgerlog.wire.records import (
     decode_entry,
     decode_header,
     decode_numbering,
+    decode_packed,
     encode_checkpoint,
     encode_entry,
 )
@@ -203,6 +204,30 @@ def test_a_batch_that_is_taken_whole_is_not_copied() -> None:
     assert batch.between(0, 6) is batch
 
 
+@given(
+    st.lists(st.binary(max_size=20), min_size=1, max_size=8),
+    st.booleans(),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)
+def test_a_packed_batch_holds_what_the_batch_holds(
+    records: list[bytes], compress: bool, start: int, end: int
+) -> None:
+    payload = entry(records, compress=compress)
+    header, batch = decode_entry(payload, ledger_id=4, entry_id=9)
+    packed_header, packed = decode_packed(payload, ledger_id=4, entry_id=9)
+    assert packed_header == header
+    for whole, part in ((batch, packed), (batch.between(start, end), packed.between(start, end))):
+        assert (part.byte_length, len(part)) == (whole.byte_length, len(whole))
+        assert list(part.lengths) == [len(record) for record in whole.payloads]
+        assert bytes(part.data) == b"".join(whole.payloads)
+        for name in ("ledger_id", "entry_id", "first_offset", "end_offset", "epoch", "timestamp_ms"):
+            assert getattr(part, name) == getattr(whole, name)
+    assert packed.between(0, 100) is packed
+    _, none = decode_packed(checkpoint(STATES), ledger_id=4, entry_id=9)
+    assert (len(none), none.byte_length) == (0, 0)
+
+
 def test_every_damage_is_refused_with_the_name_of_the_entry() -> None:
     good = entry([b"a", b"bc"])
     bad = [
@@ -230,8 +255,9 @@ def test_every_damage_is_refused_with_the_name_of_the_entry() -> None:
         good[:44] + b"\xff\xff\xff\xff" + good[48:],
     ]
     for payload in bad:
-        with pytest.raises(EntryCorrupt, match="entry 9 of ledger 4"):
-            decode_entry(payload, ledger_id=4, entry_id=9)
+        for decode in (decode_entry, decode_packed):
+            with pytest.raises(EntryCorrupt, match="entry 9 of ledger 4"):
+                decode(payload, ledger_id=4, entry_id=9)
 
 
 @given(st.binary(max_size=120))

@@ -59,7 +59,7 @@ def test_ledger_ids() -> None:
         assert check_ledger_id(value) == value
     for wrong in (-1, LEDGER_ID_MAX + 1, True, 1.0, "1", None):
         with pytest.raises(InvalidArgument, match="is not a ledger id"):
-            check_ledger_id(wrong)  # type: ignore[arg-type]
+            check_ledger_id(wrong)
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 2), st.integers(0, 10**6))

@@ -182,7 +182,7 @@ def test_a_checkpoint_and_what_follows_it_give_the_same_table() -> None:
 def test_arguments_are_checked() -> None:
     for bad in ({"max_producers": 0}, {"keep_s": -1}, {"max_producers": 10**6}, {"keep_s": True}):
         with pytest.raises(InvalidArgument):
-            Dedupe(**bad)  # type: ignore[arg-type]
+            Dedupe(**bad)
     for name in ("", "x" * 65, "\ud800", 7):
         with pytest.raises(InvalidArgument):
-            check_producer_id(name)  # type: ignore[arg-type]
+            check_producer_id(name)

@@ -24,12 +24,12 @@ def _play(steps: list[tuple[str, object]]) -> tuple[RangeSet, set[int]]:
     ranges, model = RangeSet(), set[int]()
     for verb, argument in steps:
         if verb == "add":
-            low, high = argument  # type: ignore[misc]
+            low, high = argument
             ranges.add(low, high)
             model.update(range(low, high + 1))
         elif verb == "discard":
-            ranges.discard_through(argument)  # type: ignore[arg-type]
-            model -= set(range(argument + 1))  # type: ignore[operator]
+            ranges.discard_through(argument)
+            model -= set(range(argument + 1))
         else:
             ranges.clear()
             model.clear()

@@ -19,7 +19,7 @@ THREE = (Fragment(0, bookies(3)), Fragment(4, bookies(3, 1)), Fragment(6, bookie
 
 
 def closed(shape: tuple[int, int, int] = (3, 3, 2), last_entry: int = 9, **options: object) -> LedgerMetadata:
-    return new_metadata(shape, state=LedgerState.CLOSED, last_entry=last_entry, **options)  # type: ignore[arg-type]
+    return new_metadata(shape, state=LedgerState.CLOSED, last_entry=last_entry, **options)
 
 
 def payload(entry_id: int) -> bytes:

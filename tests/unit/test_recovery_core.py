@@ -36,7 +36,7 @@ def start(
         shape, guaranteed=guaranteed, state=state, fragments=fragments, last_entry=last_entry
     )
     options = {"round_entries": 1} | options
-    recovery = LedgerRecovery(metadata, 1, new_token=new_token("recoverer"), **options)  # type: ignore[arg-type]
+    recovery = LedgerRecovery(metadata, 1, new_token=new_token("recoverer"), **options)
     return recovery, Register(metadata)
 
 
@@ -58,7 +58,7 @@ def begin(
     shape: tuple[int, int, int] = (3, 3, 2), *, lac: int = NO_ENTRY, lafr: int = NO_ENTRY, **options: object
 ) -> tuple[LedgerRecovery, Register]:
     """A recovery whose fencing is complete."""
-    recovery, register = start(shape, **options)  # type: ignore[arg-type]
+    recovery, register = start(shape, **options)
     fence(recovery, lac=lac, lafr=lafr)
     assert recovery.phase is Phase.READING
     return recovery, register
@@ -67,13 +67,19 @@ def begin(
 class Bookies:
     """What every bookie holds; answers reads as one that has lost nothing."""
 
-    def __init__(self, held: Mapping[str, Collection[int]], limbo: Collection[str] = ()) -> None:
+    def __init__(
+        self, held: Mapping[str, Collection[int]], limbo: Collection[str] = (), down: Collection[str] = ()
+    ) -> None:
         self.held = held
         self.limbo = limbo
+        self.down = down
         self.asked: list[ReadAsk] = []
 
     def answer(self, recovery: LedgerRecovery, ask: ReadAsk, reply_entries: int = 1000) -> None:
         self.asked.append(ask)
+        if ask.bookie in self.down:
+            recovery.on_read_failed(ask)
+            return
         wanted = range(ask.first, ask.last + 1, ask.stride)[:reply_entries]
         found = {e: payload(e) for e in wanted if e in self.held.get(ask.bookie, ())}
         negative = UNKNOWN if ask.bookie in self.limbo else ABSENT
@@ -752,6 +758,27 @@ def test_an_operator_may_end_a_ledger_before_the_first_entry_that_nobody_can_spe
     assert recovery.phase is Phase.DONE
     assert recovery.metadata.last_entry == 1, "what one bookie still has is kept"
     assert recovery.metadata.custom[recovery_module.LOST_FROM] == b"2", "and the loss stays on record"
+
+
+def test_an_operator_accepts_what_bookies_lost_and_not_that_they_do_not_answer() -> None:
+    """A bookie that is silent may hold the entry: only who knows that it is gone for good may say so."""
+    limbo = Bookies({"b1": [0], "b2": [0]}, limbo=("b1",), down=("b2",))
+    for accept_loss in (False, True):
+        refused, _ = begin(round_entries=10, accept_loss=accept_loss)
+        limbo.answer_all(refused)
+        assert isinstance(refused.failure, RecoveryFailed)
+        assert "without an answer from b2, which may hold it" in str(refused.failure)
+        assert refused.lost_from is None
+
+    recovery, register = begin(round_entries=10, accept_loss=True, accept_unreachable=True)
+    limbo.answer_all(recovery)
+    confirm_write_backs(recovery)
+    register.carry_out(recovery)
+    assert recovery.phase is Phase.DONE
+    end = recovery.metadata.last_entry
+    assert end is not None
+    assert recovery.lost_from == end + 1
+    assert recovery_module.LOST_FROM in recovery.metadata.custom
 
 
 def test_a_loss_that_may_be_accepted_and_is_none_leaves_no_trace() -> None:

@@ -262,8 +262,24 @@ def test_a_new_bookie_that_takes_no_copy_fails_the_repair() -> None:
     assert "its disk is full" in str(repair.failure)
     repair.on_copied(copy)
     assert repair.phase is RepairPhase.FAILED
-    repair.give_up("again")
+    repair.on_target_lost(B3, "again")
     assert "its disk is full" in str(repair.failure)
+
+
+def test_a_new_bookie_that_is_lost_after_its_last_copy_is_not_named() -> None:
+    repair, register = start(closed(), 0, {B0: B4, B1: B3})
+    copy_all(repair)
+    assert repair.intent is not None
+    repair.on_target_lost(B4, "it closed the connection")
+    assert isinstance(repair.failure, RepairFailed)
+    assert "b4: it closed" in str(repair.failure).lower()
+    assert repair.intent is None
+    # Once it is named the write has decided.
+    repair, register = start(closed(), 0, {B0: B4, B1: B3})
+    copy_all(repair)
+    carry_out(repair, register)
+    repair.on_target_lost(B4, "it closed the connection")
+    assert repair.phase is RepairPhase.DONE
 
 
 def test_a_ledger_that_was_deleted_meanwhile_needs_no_repair() -> None:

@@ -189,4 +189,4 @@ def test_a_snapshot_that_is_a_generator_copies_at_the_call() -> None:
 @pytest.mark.parametrize("bad", ["", "x" * 129, "\ud800", 7, None])
 def test_what_is_no_request_id_is_refused(bad: object) -> None:
     with pytest.raises(InvalidArgument):
-        check_request_id(bad)  # type: ignore[arg-type]
+        check_request_id(bad)

@@ -81,4 +81,4 @@ def test_one_small_file_alone_is_no_job_however_large_it_is() -> None:
 @pytest.mark.parametrize("wrong", [{"merge_width": 1}, {"soon_ratio": 0.9}, {"eventual_ratio": 1.1}])
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument):
-        SpacePolicy(**wrong)  # type: ignore[arg-type]
+        SpacePolicy(**wrong)

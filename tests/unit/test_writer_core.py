@@ -28,7 +28,7 @@ def new_writer(
     metadata = new_metadata(shape, guaranteed=guaranteed)
     register = Register(metadata)
     options = {"frames_outstanding": 100, "frame_entries": 1} | options
-    writer = LedgerWriter(metadata, 1, new_token=new_token("writer"), **options)  # type: ignore[arg-type]
+    writer = LedgerWriter(metadata, 1, new_token=new_token("writer"), **options)
     if entries:
         writer.append([b"x"] * entries)
         send_all(writer)

@@ -1,0 +1,79 @@
+"""The list of a log's snapshots in the metadata store (``model.snapshots``), changed by compare-and-set.
+
+Snapshots are made and read by state machines (``ledgerlog.machine``). They are part of what a log leaves
+behind all the same: who deletes a log deletes them with it, and the sweep finds those that nobody will use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.errors import MetadataOutcomeUnknown
+from ledgerlog.log.takeover import delete_ledgers
+from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict
+from ledgerlog.model.layout import snapshots_path
+from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
+
+__all__ = ["SnapshotList", "delete_snapshots"]
+
+
+class SnapshotList:
+    """The list of one incarnation of a log. Every method may raise MetadataUnavailable and
+    MetadataCorrupt."""
+
+    def __init__(self, store: MetadataStore, incarnation: int) -> None:
+        self._store = store
+        self._incarnation = incarnation
+        self._path = snapshots_path(incarnation)
+
+    async def read(self, *, fresh: bool = True) -> list[ListedSnapshot]:
+        """The list; unless ``fresh`` is waived, at least as new as every write that ended before the call."""
+        if fresh:
+            await self._store.sync()
+        return (await self._read())[0]
+
+    async def change(
+        self, change: Callable[[list[ListedSnapshot]], list[ListedSnapshot]]
+    ) -> list[ListedSnapshot]:
+        """Compare-and-set until it takes effect; the list as it is then. ``change`` may be made more than
+        once, also on what it has changed already, and must not mind."""
+        while True:
+            listed, version = await self._read()
+            changed = change(list(listed))
+            if changed == listed:
+                return listed
+            value = encode_snapshot_list(changed)
+            try:
+                if version < 0:
+                    await self._store.create(self._path, value)
+                else:
+                    await self._store.set(self._path, value, version=version)
+            except (VersionConflict, NodeMissing, NodeExists, MetadataOutcomeUnknown):
+                await self._store.sync()
+                continue
+            return changed
+
+    async def delete(self) -> None:
+        """Remove the list, whatever is in it."""
+        while True:
+            try:
+                await self._store.delete(self._path)
+            except NodeMissing:
+                return
+            except MetadataOutcomeUnknown:
+                continue
+
+    async def _read(self) -> tuple[list[ListedSnapshot], int]:
+        node = await self._store.get(self._path)
+        if node is None:
+            return [], -1
+        return decode_snapshot_list_untrusted(node.value, self._incarnation), node.version
+
+
+async def delete_snapshots(client: LedgerClient, incarnation: int) -> None:
+    """Delete the snapshots of a log that is gone. What is made of them meanwhile is left to a sweep."""
+    snapshots = SnapshotList(client.store, incarnation)
+    listed = await snapshots.read()
+    await snapshots.delete()
+    await delete_ledgers(client.ledgers, [snapshot.ledger_id for snapshot in listed])

@@ -1,0 +1,176 @@
+"""What the metadata store knows of an archived part of a log: the record that makes a file part of it.
+
+A closed ledger of a log can be copied to a file outside of the cluster. From the moment that this record is
+there the file is part of the log: whoever finds no copies of the ledger on bookies reads the file. The
+record has a node of its own, below the incarnation of the log and named by the ledger,
+
+    archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
+
+and neither the ledger's metadata nor the log's list of ledgers changes by it. Once the copies on bookies are
+given up the ledger's metadata are deleted, as those of any other ledger, in one transaction that holds this
+record to its version. So there is always one that says where the records are, and bookies, auto-recovery and
+programs that know nothing of archives see what they know: a ledger that was deleted.
+
+A file may hold the records of several ledgers that follow each other; the first of them names the record, and
+the log's list then has the first one in place of all of them. A *compacted* file holds the latest
+record of each key and has gaps: ``end_offset`` - ``first_offset`` is the stretch of the log that it stands
+for, and ``record_count`` how many records are left of it.
+
+**Bytes.** One canonical CBOR map:
+
+    v             1                           record_count  records in the file
+    log           the log's name, for people  compacted     bool
+    incarnation   of the log                  digest        32 bytes over the records (docs/ARCHIVE.md)
+    file          its URL                     archived_ms   wall clock; the delay of deletion counts from it
+    file_bytes    its size                    token         random, of whoever wrote this
+    ledgers       [id, first offset, end offset, last entry, ...], four numbers for each ledger
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Self
+
+import attrs
+
+from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ids import check_ledger_id, check_log_name
+from ledgerlog.model.ledger import MetadataCorrupt
+
+__all__ = ["DIGEST_BYTES", "ArchiveRecord", "ArchivedLedger"]
+
+_FORMAT = 1
+_OFFSET_MAX = 2**63 - 1
+
+DIGEST_BYTES = 32
+
+
+def _require(holds: bool, rule: str) -> None:
+    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
+    if not holds:
+        raise AssertionError(rule)
+
+
+@attrs.frozen(kw_only=True)
+class ArchivedLedger:
+    """One ledger of a log, whose records lie in a file."""
+
+    ledger_id: int
+    first_offset: int
+    end_offset: int
+    """The offset after its last record."""
+    last_entry: int
+
+
+@attrs.frozen(kw_only=True)
+class ArchiveRecord:
+    """A file that is part of a log. See the module."""
+
+    log: str
+    incarnation: int
+    file: str
+    """Its URL."""
+    file_bytes: int
+    ledgers: tuple[ArchivedLedger, ...]
+    """Growing and without gaps, one at least. The first names the record."""
+    record_count: int
+    compacted: bool
+    digest: bytes
+    archived_ms: int
+    token: bytes
+
+    def __attrs_post_init__(self) -> None:
+        _require(bool(self.ledgers), "an archived file holds a ledger at least")
+        for ledger in self.ledgers:
+            _require(ledger.first_offset < ledger.end_offset, "an archived ledger holds records")
+            _require(ledger.last_entry >= 0, "an archived ledger has entries")
+        for one, other in itertools.pairwise(self.ledgers):
+            _require(one.end_offset == other.first_offset, "the ledgers of a file adjoin each other")
+        ids = {ledger.ledger_id for ledger in self.ledgers}
+        _require(len(ids) == len(self.ledgers), "no ledger is in a file twice")
+        span = self.end_offset - self.first_offset
+        _require(0 <= self.record_count <= span, "a file holds at most one record for each offset")
+        _require(self.compacted or self.record_count == span, "only a compacted file has gaps")
+        _require(len(self.digest) == DIGEST_BYTES, f"the digest has {DIGEST_BYTES} bytes")
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that names the record, here and in the log's list."""
+        return self.ledgers[0].ledger_id
+
+    @property
+    def first_offset(self) -> int:
+        return self.ledgers[0].first_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one that the file stands for."""
+        return self.ledgers[-1].end_offset
+
+    def holds(self, offset: int) -> bool:
+        """Whether the offset is one that the file stands for."""
+        return self.first_offset <= offset < self.end_offset
+
+    def ledger(self, ledger_id: int) -> ArchivedLedger | None:
+        """The ledger of that id, None where it is not in the file."""
+        return next((ledger for ledger in self.ledgers if ledger.ledger_id == ledger_id), None)
+
+    def encode(self) -> bytes:
+        """Canonical CBOR."""
+        return encode_record(
+            {
+                "v": _FORMAT,
+                "log": self.log,
+                "incarnation": self.incarnation,
+                "file": self.file,
+                "file_bytes": self.file_bytes,
+                "ledgers": [number for ledger in self.ledgers for number in attrs.astuple(ledger)],
+                "record_count": self.record_count,
+                "compacted": self.compacted,
+                "digest": self.digest,
+                "archived_ms": self.archived_ms,
+                "token": self.token,
+            }
+        )
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes, incarnation: int, ledger_id: int | None = None) -> Self:
+        """The inverse of ``encode``; MetadataCorrupt names the record and the field. Where ``ledger_id`` is
+        known, it is the one that names the record."""
+        whose = "a ledger" if ledger_id is None else f"ledger {ledger_id}"
+        what = f"archive of {whose} of log incarnation {incarnation}"
+        fields = decode_record_untrusted(data, what, MetadataCorrupt)
+        version = fields.integer("v")
+        if version != _FORMAT:
+            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        if fields.integer("incarnation") != incarnation:
+            fields.fail("it belongs to another incarnation")
+        numbers = fields.sequence("ledgers", int)
+        if not numbers or len(numbers) % 4 or ledger_id not in (None, numbers[0]):
+            fields.fail("the field 'ledgers' is not four numbers for each ledger, this one first")
+        if min(numbers) < 0 or max(numbers) > _OFFSET_MAX:
+            fields.fail("a number of the field 'ledgers' is out of range")
+        try:
+            return cls(
+                log=check_log_name(fields.get("log", str)),
+                incarnation=incarnation,
+                file=fields.get("file", str),
+                file_bytes=fields.integer("file_bytes"),
+                ledgers=tuple(
+                    ArchivedLedger(
+                        ledger_id=check_ledger_id(numbers[at]),
+                        first_offset=numbers[at + 1],
+                        end_offset=numbers[at + 2],
+                        last_entry=min(numbers[at + 3], ENTRY_ID_MAX),
+                    )
+                    for at in range(0, len(numbers), 4)
+                ),
+                record_count=fields.integer("record_count"),
+                compacted=fields.get("compacted", bool),
+                digest=fields.get("digest", bytes),
+                archived_ms=fields.integer("archived_ms"),
+                token=fields.get("token", bytes),
+            )
+        except (ValueError, AssertionError) as cause:
+            raise MetadataCorrupt(f"{what}: {cause}") from cause

@@ -1,0 +1,32 @@
+"""What a record must hold, said where the record is made, and refused wherever it comes from.
+
+Records of metadata are made by our own code, where a broken rule is a bug, and decoded from bytes, where it
+is damage; both go through the same constructors. So the rules are asserted there, in a form that no switch
+of the interpreter turns off, and the decoder turns the failure into its own error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from ledgerlog.errors import InvalidArgument
+
+
+def require(holds: bool, rule: str) -> None:
+    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
+    if not holds:
+        raise AssertionError(rule)
+
+
+def positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """A validator of attrs: a number above 0, or InvalidArgument that names the class and the field."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
+
+
+def positive_or_none(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """The same for a bound that may be left away."""
+    if value is not None:
+        positive(instance, attribute, value)

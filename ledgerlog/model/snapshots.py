@@ -1,0 +1,78 @@
+"""Which ledgers hold snapshots of a state machine: one record for each incarnation of a log.
+
+A snapshot in the cluster is a ledger of its own. It is *listed* while it is written and after, so that
+whoever looks for snapshots finds what is whole, and whoever cleans up finds what is not. The ledger names
+its log in its own metadata (``SNAPSHOT_LOG_LABEL``, ``SNAPSHOT_INCARNATION_LABEL``), which is all that there
+is of it before it is listed and after it was taken off the list.
+
+**Rules.** A ledger is listed before anything is written to it, as unfinished; it is listed as finished only
+after it is CLOSED, and only where it still is in the list. So one that is CLOSED and not in the list is
+never listed again, and one that was taken off while it was written can never be finished.
+
+**Bytes.** Canonical CBOR: ``v`` 1, and three columns ``ledgers``, ``offsets`` (the first record of the log
+that is not in the snapshot), ``sizes`` (bytes of its stream; -1: not finished)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ledger import MetadataCorrupt
+
+__all__ = [
+    "SNAPSHOT_INCARNATION_LABEL",
+    "SNAPSHOT_LOG_LABEL",
+    "ListedSnapshot",
+    "decode_snapshot_list_untrusted",
+    "encode_snapshot_list",
+    "snapshot_labels",
+]
+
+SNAPSHOT_LOG_LABEL = "snapshot-log"
+SNAPSHOT_INCARNATION_LABEL = "snapshot-incarnation"
+
+_FORMAT = 1
+_UNFINISHED = -1
+
+
+@attrs.frozen
+class ListedSnapshot:
+    ledger_id: int
+    next_offset: int
+    """The first record of the log that is not in it."""
+    size: int = _UNFINISHED
+    """Bytes of its stream."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.size != _UNFINISHED
+
+
+def snapshot_labels(name: str, incarnation: int) -> dict[str, bytes]:
+    """What the ledger of a snapshot says in its own metadata."""
+    return {SNAPSHOT_LOG_LABEL: name.encode(), SNAPSHOT_INCARNATION_LABEL: str(incarnation).encode()}
+
+
+def encode_snapshot_list(listed: Iterable[ListedSnapshot]) -> bytes:
+    listed = list(listed)
+    return encode_record(
+        {
+            "v": _FORMAT,
+            "ledgers": [s.ledger_id for s in listed],
+            "offsets": [s.next_offset for s in listed],
+            "sizes": [s.size for s in listed],
+        }
+    )
+
+
+def decode_snapshot_list_untrusted(data: bytes, incarnation: int) -> list[ListedSnapshot]:
+    """The inverse; MetadataCorrupt names the log's incarnation and the field."""
+    fields = decode_record_untrusted(data, f"snapshots of log incarnation {incarnation}", MetadataCorrupt)
+    if fields.integer("v") != _FORMAT:
+        fields.fail(f"this version reads format {_FORMAT}")
+    columns = [fields.sequence(name, int) for name in ("ledgers", "offsets", "sizes")]
+    if len({len(column) for column in columns}) != 1:
+        fields.fail("its columns differ in length")
+    return [ListedSnapshot(*row) for row in zip(*columns, strict=True)]
