@@ -1,0 +1,572 @@
+"""An archived part of a log as a Parquet file (format 1; docs/ARCHIVE.md has the page).
+
+    offset     int64                     dense, but in a compacted file
+    timestamp  timestamp[ms, UTC]        the leader's wall clock; it never decreases
+    value      binary                    the record
+    ledger_id  int64                     where it lay: its position is (ledger_id, entry_id, slot)
+    entry_id   int64
+    slot       int32
+    epoch      int64                     of the leader that appended it
+
+No column has nulls, rows grow by ``offset``. Row groups have about ``limits.ARCHIVE_GROUP_ROWS`` rows or
+``limits.ARCHIVE_GROUP_BYTES`` bytes of records, which is what a reader holds at a time. Pages are zstd and
+carry checksums, which are verified whenever one is read. Any program that reads Parquet reads the file as a
+table.
+
+The footer's key-value metadata say what the file is (all text):
+
+    ledgerlog.format       1                     ledgerlog.count      rows
+    ledgerlog.log          the log's name        ledgerlog.compacted  true or false
+    ledgerlog.incarnation                        ledgerlog.digest     64 hexadecimal digits
+    ledgerlog.ledgers      JSON [[id, first offset, end offset, last entry], ...]
+
+**The digest** is over the records and not over the bytes of the file, so it says the same of every file that
+holds the same records, whoever wrote it: SHA-256 of eight SHA-256 digests, one after the other, of offset,
+timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the lengths of the values, each as
+little-endian 64-bit numbers, and of the values joined.
+
+Everything here blocks; ``archive.reader`` and the jobs run it in threads. A file that does not decode, whose
+pages do not match their checksums, or that is not what its record says, is ``ArchiveCorrupt``; one that
+cannot be read as bytes is ``ArchiveUnavailable``.
+
+**Damaged, or not read.** pyarrow tells a page whose checksum is wrong, and an object store that broke off, by
+the same OSError without a number. So what does not decode is decoded a second time, from the file opened
+anew. Where that fails as well, the bytes that it was decoded from are read, and no others: a step has a
+deadline, and a file may be large. Only when they can all be read the file is said to be damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ledgerlog.archive.places import Destination, file_name, files_as_errors, open_input
+from ledgerlog.errors import ArchiveCorrupt
+from ledgerlog.limits import ARCHIVE_GROUP_BYTES, ARCHIVE_GROUP_ROWS, MIB
+from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
+from ledgerlog.model.record import RecordBatch
+
+__all__ = ["SCHEMA", "ArchiveFile", "ArchiveWriter", "Facts", "FileCheck", "size_of"]
+
+T = TypeVar("T")
+
+FORMAT = "1"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("slot", pa.int32(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+    ]
+)
+
+_NUMBERS = ("offset", "timestamp", "ledger_id", "entry_id", "slot", "epoch")
+_ENCODED = ("timestamp", "ledger_id", "entry_id", "epoch")
+"""Columns of few different values."""
+
+_READ_BYTES = MIB
+_FOOTER_BYTES = MIB
+_REREAD_BYTES_MAX = 8 * ARCHIVE_GROUP_BYTES
+
+
+@attrs.frozen(kw_only=True)
+class Facts:
+    """What a file says of itself in its footer."""
+
+    log: str
+    incarnation: int
+    ledgers: tuple[ArchivedLedger, ...]
+    record_count: int
+    compacted: bool
+    digest: bytes
+
+
+# --- the digest -----------------------------------------------------------------------------------
+
+
+class _Digest:
+    def __init__(self) -> None:
+        self._columns = {name: hashlib.sha256() for name in (*_NUMBERS, "length", "value")}
+
+    def add(self, table: Any) -> None:
+        for name in _NUMBERS:
+            self._columns[name].update(_int64_bytes(_column(table, name)))
+        values = _column(table, "value")
+        self._columns["length"].update(_int64_bytes(pc.binary_length(values)))
+        self._columns["value"].update(_value_bytes(values))
+
+    def digest(self) -> bytes:
+        return hashlib.sha256(b"".join(each.digest() for each in self._columns.values())).digest()
+
+
+def _column(table: Any, name: str) -> Any:
+    column = table.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _int64_bytes(numbers: Any) -> memoryview:
+    if numbers.type != pa.int64():
+        numbers = numbers.cast(pa.int64())
+    start = 8 * numbers.offset
+    return memoryview(numbers.buffers()[1] or b"")[start : start + 8 * len(numbers)]
+
+
+def _value_bytes(values: Any) -> memoryview:
+    _, offsets, data = values.buffers()
+    if not len(values) or data is None:
+        return memoryview(b"")
+    bounds = memoryview(offsets).cast("i")
+    return memoryview(data)[bounds[values.offset] : bounds[values.offset + len(values)]]
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class ArchiveWriter:
+    """One file, from records that grow by their offsets. For one thread at a time. ``nonce`` is a word that
+    no other file has in its name."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        *,
+        directory: str,
+        log: str,
+        incarnation: int,
+        ledgers: Sequence[ArchivedLedger],
+        compacted: bool,
+        nonce: str,
+    ) -> None:
+        self._destination = destination
+        self._log = log
+        self._incarnation = incarnation
+        self._ledgers = tuple(ledgers)
+        self._compacted = compacted
+        self._nonce = nonce
+        self._directory = directory
+        self._temporary = f"{self._directory}/.{ledgers[0].first_offset:020d}.{nonce}.tmp"
+        self._digest = _Digest()
+        self._count = 0
+        self._gathered: list[RecordBatch] = []
+        self._rows = self._bytes = 0
+        self._sink = destination.create(self._temporary)
+        with self._translated():
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                SCHEMA,
+                compression="zstd",
+                use_dictionary=list(_ENCODED),
+                write_statistics=[name for name in SCHEMA.names if name != "value"],
+                write_page_checksum=True,
+            )
+
+    def _translated(self) -> Any:
+        return files_as_errors(self._destination.url_of(self._temporary))
+
+    def add(self, batches: Sequence[RecordBatch]) -> None:
+        """The next records. ArchiveUnavailable."""
+        for batch in batches:
+            self._gathered.append(batch)
+            self._rows += len(batch)
+            self._bytes += batch.byte_length
+            if self._rows >= ARCHIVE_GROUP_ROWS or self._bytes >= ARCHIVE_GROUP_BYTES:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        batches, self._gathered = self._gathered, []
+        self._rows = self._bytes = 0
+        table = _table_of(batches)
+        self._digest.add(table)
+        self._count += table.num_rows
+        with self._translated():
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def close(self) -> Facts:
+        """End the file, which does not have its name yet; what it says of itself. ArchiveUnavailable."""
+        if self._gathered:
+            self._write_group()
+        facts = Facts(
+            log=self._log,
+            incarnation=self._incarnation,
+            ledgers=self._ledgers,
+            record_count=self._count,
+            compacted=self._compacted,
+            digest=self._digest.digest(),
+        )
+        with self._translated():
+            self._writer.add_key_value_metadata(_footer(facts))
+            self._writer.close()
+            self._sink.close()
+        return facts
+
+    def publish(self, facts: Facts) -> str:
+        """Give the file, which is closed, its name; its URL. ArchiveUnavailable."""
+        first, end = self._ledgers[0].first_offset, self._ledgers[-1].end_offset
+        name = f"{self._directory}/{file_name(first, end, facts.digest, self._nonce)}"
+        self._destination.publish(self._temporary, name)
+        return self._destination.url_of(name)
+
+    def discard(self) -> None:
+        """Delete the file as far as it was written. ArchiveUnavailable."""
+        with self._translated():
+            self._writer.close()
+            self._sink.close()
+        self._destination.delete(self._temporary)
+
+
+def _table_of(batches: Sequence[RecordBatch]) -> Any:
+    columns: dict[str, array[int]] = {name: array("q") for name in _NUMBERS}
+    values: list[bytes] = []
+    for batch in batches:
+        count = len(batch)
+        columns["offset"].extend(range(batch.first_offset, batch.end_offset))
+        columns["slot"].extend(range(batch.first_slot, batch.first_slot + count))
+        for name, value in (
+            ("timestamp", batch.timestamp_ms),
+            ("ledger_id", batch.ledger_id),
+            ("entry_id", batch.entry_id),
+            ("epoch", batch.epoch),
+        ):
+            columns[name].extend(array("q", (value,)) * count)
+        values.extend(batch.payloads)
+    arrays = {
+        name: pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(column)])
+        for name, column in columns.items()
+    }
+    arrays["value"] = pa.array(values, type=pa.binary())
+    return pa.Table.from_arrays(
+        [arrays[field.name].cast(field.type) for field in SCHEMA],
+        schema=SCHEMA,
+    )
+
+
+def _footer(facts: Facts) -> dict[str, str]:
+    return {
+        "ledgerlog.format": FORMAT,
+        "ledgerlog.log": facts.log,
+        "ledgerlog.incarnation": str(facts.incarnation),
+        "ledgerlog.ledgers": json.dumps([list(attrs.astuple(ledger)) for ledger in facts.ledgers]),
+        "ledgerlog.count": str(facts.record_count),
+        "ledgerlog.compacted": "true" if facts.compacted else "false",
+        "ledgerlog.digest": facts.digest.hex(),
+    }
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+_UNDECODABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, EOFError)
+"""What decoding raises for a file that is damaged, and some of it for one that could not be read."""
+
+
+@contextmanager
+def _computing(url: str) -> Iterator[None]:
+    """Work on what was read and decoded: what goes wrong inside is said by the file."""
+    try:
+        yield
+    except _UNDECODABLE as cause:
+        raise ArchiveCorrupt(url, f"it is damaged: {cause}") from cause
+
+
+def _raise_unless_decoding(url: str, cause: BaseException) -> None:
+    """ArchiveUnavailable where the operating system has said why the file cannot be read."""
+    if isinstance(cause, OSError) and cause.errno is not None:
+        with files_as_errors(url):
+            raise cause
+
+
+def _read_bytes(url: str, start: int | None, length: int) -> None:
+    """ArchiveUnavailable unless these bytes of a file can be read, or the last ones where there is no start.
+    They are where a damaged file says, and are cut to what it has and to what a group may need."""
+    with open_input(url) as stream, files_as_errors(url):
+        size = stream.size()
+        left = max(0, min(length, size, _REREAD_BYTES_MAX))
+        stream.seek(size - left if start is None else max(0, min(start, size - left)))
+        while left > 0 and (read := len(stream.read(min(left, _READ_BYTES)))):
+            left -= read
+
+
+class ArchiveFile:
+    """One file, open for reading, by its row groups. For one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            self._open()
+        except _UNDECODABLE as cause:
+            _raise_unless_decoding(url, cause)
+            self._decode_again(self._open, None, _FOOTER_BYTES)
+
+    def _open(self) -> None:
+        """Open the file, and read what it says of itself."""
+        stream = open_input(self.url)
+        try:
+            self._file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
+            self.facts = self._facts()
+            schema = self._file.schema_arrow.remove_metadata()
+            if not schema.equals(SCHEMA):
+                raise ArchiveCorrupt(self.url, f"its columns are {schema.names}")
+            self._first = [self._bound(group, "offset", "min") for group in range(self.groups)]
+            self._last = [self._bound(group, "offset", "max") for group in range(self.groups)]
+        except BaseException:
+            stream.close()
+            raise
+        self._stream = stream
+
+    def _decode_again(self, work: Callable[[], T], start: int | None, length: int) -> T:
+        """The second attempt; the bytes are those that it needs. ArchiveUnavailable, ArchiveCorrupt."""
+        try:
+            return work()
+        except _UNDECODABLE as cause:
+            _raise_unless_decoding(self.url, cause)
+            _read_bytes(self.url, start, length)
+            raise ArchiveCorrupt(self.url, f"it is damaged: {cause}") from cause
+
+    def close(self) -> None:
+        self._stream.close()
+
+    @property
+    def groups(self) -> int:
+        """How many row groups there are."""
+        return int(self._file.metadata.num_row_groups)
+
+    def _facts(self) -> Facts:
+        said = self._file.metadata.metadata or {}
+
+        def word(name: str) -> str:
+            value = said.get(f"ledgerlog.{name}".encode())
+            if value is None:
+                raise ArchiveCorrupt(self.url, f"it is not an archive of a log: it does not say its {name}")
+            return str(value.decode())
+
+        if word("format") != FORMAT:
+            raise ArchiveCorrupt(self.url, f"format {word('format')}; this version reads format {FORMAT}")
+        return Facts(
+            log=word("log"),
+            incarnation=int(word("incarnation")),
+            ledgers=tuple(
+                ArchivedLedger(ledger_id=a, first_offset=b, end_offset=c, last_entry=d)
+                for a, b, c, d in json.loads(word("ledgers"))
+            ),
+            record_count=int(word("count")),
+            compacted=word("compacted") == "true",
+            digest=bytes.fromhex(word("digest")),
+        )
+
+    def _bound(self, group: int, column: str, which: str) -> Any:
+        statistics = self._file.metadata.row_group(group).column(SCHEMA.names.index(column)).statistics
+        if statistics is None or not statistics.has_min_max:
+            raise ArchiveCorrupt(self.url, f"its row group {group} does not say its bounds")
+        return getattr(statistics, which)
+
+    def check_record(self, record: ArchiveRecord) -> None:
+        """ArchiveCorrupt unless it is the file that was recorded."""
+        facts = self.facts
+        said = (facts.incarnation, facts.ledgers, facts.record_count, facts.compacted, facts.digest)
+        wanted = (
+            record.incarnation,
+            record.ledgers,
+            record.record_count,
+            record.compacted,
+            record.digest,
+        )
+        if said != wanted:
+            raise ArchiveCorrupt(
+                self.url,
+                f"it is not the file that was archived: it holds {facts.record_count} records of ledgers "
+                f"from {facts.ledgers[0].ledger_id if facts.ledgers else None} on, digest "
+                f"{facts.digest.hex()[:16]}, where {record.record_count} and {record.digest.hex()[:16]} were "
+                "recorded",
+            )
+
+    def group_of_offset(self, offset: int) -> int:
+        """The first group with a record at or after an offset; ``groups`` where there is none."""
+        return self._first_where(lambda group: self._last[group] >= offset)
+
+    def offset_of_moment(self, when_ms: int) -> int | None:
+        """The offset of the first record that is not older; None where all are."""
+        with _computing(self.url):
+            group = self._first_where(
+                lambda group: int(self._bound(group, "timestamp", "max_raw")) >= when_ms
+            )
+            if group == self.groups:
+                return None
+            table = self._read(group, ["offset", "timestamp"])
+            times = table.column("timestamp").cast(pa.int64())
+            found = pc.index(pc.greater_equal(times, when_ms), pa.scalar(True)).as_py()
+            if found < 0:
+                raise ArchiveCorrupt(self.url, f"its row group {group} is older than it says")
+            return int(table.column("offset")[found].as_py())
+
+    def offset_of_entry(self, ledger: ArchivedLedger, entry_id: int, slot: int) -> int:
+        """The offset of a record by its place in a ledger; where there is none, of the next in the file, or
+        the end of the ledger."""
+        with _computing(self.url):
+            for group in range(self.group_of_offset(ledger.first_offset), self.groups):
+                if self._first[group] >= ledger.end_offset:
+                    break
+                table = self._read(group, ["offset", "ledger_id", "entry_id", "slot"])
+                rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+                for offset, ledger_id, entry, at in rows:
+                    if ledger_id == ledger.ledger_id and (entry, at) >= (entry_id, slot):
+                        return int(offset)
+        return ledger.end_offset
+
+    def _first_where(self, holds: Callable[[int], bool]) -> int:
+        low, high = 0, self.groups
+        while low < high:
+            middle = (low + high) // 2
+            if holds(middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _read(self, group: int, columns: list[str] | None = None) -> Any:
+        """Some columns of a row group, or all. ArchiveUnavailable, ArchiveCorrupt."""
+        try:
+            return self._file.read_row_group(group, columns=columns, use_threads=False)
+        except _UNDECODABLE as cause:
+            _raise_unless_decoding(self.url, cause)
+        before = self.facts
+        with suppress(OSError):  # It may have failed for good; what is opened anew counts.
+            self._stream.close()
+
+        def anew() -> Any:
+            self._open()
+            if self.facts != before:
+                raise ArchiveCorrupt(self.url, "another file has come in its place while it was read")
+            return self._file.read_row_group(group, columns=columns, use_threads=False)
+
+        return self._decode_again(anew, *self._bytes_of(group))
+
+    def _bytes_of(self, group: int) -> tuple[int, int]:
+        """Where a row group lies, and how long it is, as far as the file is to be believed."""
+        with _computing(self.url):
+            row_group = self._file.metadata.row_group(group)
+            columns = [row_group.column(at) for at in range(row_group.num_columns)]
+            starts = [each.dictionary_page_offset or each.data_page_offset for each in columns]
+            return min(starts), sum(each.total_compressed_size for each in columns)
+
+    def read_table(self, group: int) -> Any:
+        """A row group as an Arrow table. ArchiveUnavailable, ArchiveCorrupt."""
+        return self._read(group)
+
+    def read_group(self, group: int) -> list[RecordBatch]:
+        """A row group as batches, each of consecutive records of one entry. ArchiveUnavailable,
+        ArchiveCorrupt."""
+        table = self._read(group)
+        with _computing(self.url):
+            batches = _batches_of(table)
+        if not batches or (batches[0].first_offset, batches[-1].end_offset - 1) != (
+            self._first[group],
+            self._last[group],
+        ):
+            raise ArchiveCorrupt(self.url, f"its row group {group} does not hold the offsets that it says")
+        return batches
+
+
+def _batches_of(table: Any) -> list[RecordBatch]:
+    rows = table.num_rows
+    if not rows:
+        return []
+    columns = {name: _column(table, name) for name in table.column_names}
+    breaks = None
+    for name, step in (("offset", 1), ("slot", 1), ("entry_id", 0), ("ledger_id", 0)):
+        column = columns[name]
+        changed = pc.not_equal(pc.subtract(column[1:], column[:-1]), step)
+        breaks = changed if breaks is None else pc.or_(breaks, changed)
+    starts = [0, *(at + 1 for at in pc.indices_nonzero(breaks).to_pylist())]
+    at = pa.array(starts)
+    values = columns["value"].to_pylist()
+    firsts = {name: columns[name].take(at).cast(pa.int64()).to_pylist() for name in _NUMBERS}
+    batches = []
+    for index, start in enumerate(starts):
+        stop = starts[index + 1] if index + 1 < len(starts) else rows
+        batches.append(
+            RecordBatch(
+                ledger_id=firsts["ledger_id"][index],
+                entry_id=firsts["entry_id"][index],
+                first_offset=firsts["offset"][index],
+                first_slot=firsts["slot"][index],
+                epoch=firsts["epoch"][index],
+                timestamp_ms=firsts["timestamp"][index],
+                payloads=values[start:stop],
+            )
+        )
+    return batches
+
+
+class FileCheck:
+    """Reads a whole file, a row group at a time, and holds it against what it says of itself: rows, their
+    order, their digest. For one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        self._file = ArchiveFile(url)
+        self._url = url
+        self._digest = _Digest()
+        self._count = self._group = 0
+        with _computing(url):  # The footer may say anything.
+            self._offset = self._file.facts.ledgers[0].first_offset - 1
+        self._ms = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+    def step(self) -> bool:
+        """Check one more group; False once all were. ArchiveCorrupt, ArchiveUnavailable."""
+        if self._group == self._file.groups:
+            return False
+        table = self._file.read_table(self._group)
+        self._group += 1
+        self._digest.add(table)
+        self._count += table.num_rows
+        compacted = self._file.facts.compacted
+        with _computing(self._url):
+            offsets = _column(table, "offset")
+            steps = pc.subtract(offsets[1:], offsets[:-1])
+            grows = pc.all(pc.greater(steps, 0) if compacted else pc.equal(steps, 1), min_count=0).as_py()
+            times = _column(table, "timestamp").cast(pa.int64())
+            is_ordered = pc.all(pc.greater_equal(times[1:], times[:-1]), min_count=0).as_py()
+            first, first_ms = offsets[0].as_py(), times[0].as_py()
+            last, last_ms = offsets[-1].as_py(), times[-1].as_py()
+        begins = first > self._offset if compacted else first == self._offset + 1
+        if not (begins and grows and is_ordered and first_ms >= self._ms):
+            raise ArchiveCorrupt(self._url, f"its records are not in order around offset {first}")
+        self._offset, self._ms = last, last_ms
+        return True
+
+    def end(self) -> Facts:
+        """What the file says, which is true. ArchiveCorrupt."""
+        facts = self._file.facts
+        if self._count != facts.record_count or self._digest.digest() != facts.digest:
+            raise ArchiveCorrupt(
+                self._url, f"its {self._count} records are not those that its digest was made of"
+            )
+        end = facts.ledgers[-1].end_offset
+        if self._offset >= end or (not facts.compacted and self._offset + 1 != end):
+            raise ArchiveCorrupt(self._url, f"it ends with offset {self._offset} and says {end - 1}")
+        return facts
+
+    def check_record(self, record: ArchiveRecord) -> None:
+        """ArchiveCorrupt unless it is the file that was recorded."""
+        self._file.check_record(record)
+
+
+def size_of(url: str) -> int:
+    """The size of a file in bytes. ArchiveUnavailable."""
+    with open_input(url) as stream, files_as_errors(url):
+        return int(stream.size())

@@ -1,0 +1,588 @@
+"""Archiving one log: the steps that ``core.archiving`` plans, each carried out so that a crash at any moment
+leaves something that a later run finishes.
+
+    copy      1  every bookie of the ledger's write sets says that it has its entries; else the ledger is left
+                 to auto-recovery
+              2  the entries are read, and written to a temporary file
+              3  the file gets its name
+              4  the file is read again, whole, and is what was written
+              5  its record is created, in a transaction that checks the log's record: the ledger is listed
+    give up   1  the file is read again, whole, and is what was recorded
+              2  the ledger's metadata are deleted, in a transaction that checks the file's record
+    withdraw     where 1 finds that the file is gone or damaged: the record is deleted, in a transaction that
+                 checks the ledger's metadata, and the ledger is copied again
+    retire    1  the log's record, read after the archive's, does not name the ledger
+              2  the file is deleted, then its record
+    clean        files in the log's directory that no record names, and that are a day old
+
+What a file says is believed where the marker of its destination is there (``archive.marker``): copy asks for
+it behind 4, give up behind 1, and retire where it finds no file to delete.
+
+A crash before copy's step 5 leaves a file that nothing names, for ``clean``; one anywhere else leaves a state
+that the plan knows. Two jobs at once do some work twice: of two records for one ledger the first stands, and
+the second job deletes its own file, which nothing has named.
+
+Steps are told to ``environment.mark`` as they are done, under names that begin with "archive:".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from ledgerlog.archive.reader import check_archive, in_thread
+from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.autorecovery.checking import CheckPace, check_ledger
+from ledgerlog.autorecovery.copying import Copying, Pacer
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.core.archiving import ArchivePlan, plan_archive
+from ledgerlog.errors import (
+    ArchiveCorrupt,
+    ArchiveSupportMissing,
+    ArchiveUnavailable,
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerLogError,
+    LedgerNotFound,
+    MetadataOutcomeUnknown,
+)
+from ledgerlog.limits import (
+    ARCHIVE_STRAY_AGE_S,
+    READ_REPLY_BYTES_TARGET,
+)
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.meta.store import Check, Create, Delete, NodeExists, NodeMissing, VersionConflict
+from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
+from ledgerlog.model.layout import archive_path, ledger_path, log_record_path
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.record import RecordBatch
+from ledgerlog.model.repair import RepairSettings
+from ledgerlog.model.segments import Segment
+from ledgerlog.wire.records import decode_entry
+
+if TYPE_CHECKING:
+    from ledgerlog.archive.parquet import ArchiveWriter, Facts
+
+__all__ = ["Archiver", "LogState", "OnStep", "Step", "done", "guarded"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """What became of one ledger, or one file."""
+
+    what: str
+    """``copied``, ``given up``, ``withdrawn``, ``retired``, ``merged``, ``compacted``, ``cleaned``; or
+    ``unchanged``, ``skipped`` and ``failed``, which changed nothing."""
+    ledger_id: int | None
+    records: int = 0
+    bytes: int = 0
+    """Of the file."""
+    file: str = ""
+    why: str = ""
+    """For what changed nothing."""
+
+
+@attrs.frozen(kw_only=True)
+class LogState:
+    """What the metadata store says of a log and its archive."""
+
+    metadata: LogMetadata | None
+    """None: the log is gone."""
+    version: int
+    records: tuple[tuple[ArchiveRecord, int], ...]
+    """With their versions, by offset."""
+    with_copies: frozenset[int]
+    """The ledgers, of the list and of files, that have metadata."""
+
+    def version_of(self, record: ArchiveRecord) -> int:
+        return next(version for found, version in self.records if found == record)
+
+
+OnStep = Callable[[Step], None]
+
+
+class Archiver:
+    """The archive of one log at one destination. From ``open_archiver``; for one task at a time."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        name: str,
+        incarnation: int,
+        destination: str,
+        *,
+        cluster: str,
+        keep_copies_s: float,
+    ) -> None:
+        try:
+            from ledgerlog.archive import marker, parquet, places
+        except ImportError as cause:
+            raise ArchiveSupportMissing(destination) from cause
+        self._parquet = parquet
+        self._places = places
+        self._marker = marker
+        self._cluster = cluster
+        self.client = client
+        self.name = name
+        self.incarnation = incarnation
+        self.destination = places.Destination(destination)
+        self.directory = places.log_directory(name, incarnation, cluster)
+        """Where its files lie below the destination."""
+        self.archives = ArchiveRegistry(client.store)
+        self.logs = LogRegistry(client.store, client.environment)
+        self.ledgers = LedgerRegistry(client.store, client.environment)
+        self._keep_copies_ms = round(1000 * keep_copies_s)
+        settings = RepairSettings()
+        self._copying = Copying(client, Pacer(settings.bytes_per_s))
+        self._pace = CheckPace(settings.checks_per_s)
+
+    # --- the marker ---------------------------------------------------------------------------
+
+    @property
+    def marker_name(self) -> str:
+        """The name of the marker below the destination."""
+        return self._marker.marker_name(self._cluster)
+
+    async def has_marker(self) -> bool:
+        """Whether the marker is at the job's destination. ArchiveUnavailable."""
+        return await self._is_marked(self.destination.url_of(self.marker_name))
+
+    async def make_marker(self) -> None:
+        """Leave it there. ArchiveUnavailable."""
+        nonce = self.client.environment.new_token()[:8].hex()
+        destination = self.destination
+        await in_thread(
+            lambda: self._marker.make_marker(destination, self._cluster, nonce), file=destination.url
+        )
+        logger.info("%s is an archive of cluster %s from now on", destination.url, self._cluster)
+
+    async def _is_marked(self, url: str) -> bool:
+        return await in_thread(lambda: self._marker.has_marker(url, self._cluster), file=url)
+
+    async def expect_marker(self, file: str) -> None:
+        """ArchiveUnavailable unless the marker is at the destination that a file lies in, or ought to."""
+        marker = self._marker.marker_of_file(file, self._cluster)
+        if not await self._is_marked(marker):
+            raise ArchiveUnavailable(
+                file,
+                f"its destination has no marker ({marker}), so it is not known whether it is the right one "
+                "and there: mount it, or archive to it once with --accept-destination "
+                "(accept_destination=True)",
+            )
+
+    def mark(self, step: str) -> None:
+        self.client.environment.mark(f"archive: {step}")
+
+    # --- looking ------------------------------------------------------------------------------
+
+    async def look(self) -> LogState:
+        """The log and its archive as they are now. MetadataUnavailable."""
+        await self.client.store.sync()
+        records = await self.archives.of_log(self.incarnation)
+        metadata, version = await self.logs.read(self.incarnation)
+        wanted = {segment.ledger_id for segment in ([] if metadata is None else metadata.segments)}
+        wanted.update(ledger.ledger_id for record, _ in records for ledger in record.ledgers)
+        with_copies = [each for each in sorted(wanted) if await self.ledgers.find(each) is not None]
+        return LogState(
+            metadata=metadata, version=version, records=tuple(records), with_copies=frozenset(with_copies)
+        )
+
+    async def look_at(self, ledger_id: int) -> LogState:
+        """The same with no more of the archive than one ledger's part, and as if no other ledger had
+        metadata. LogState.metadata is the whole list."""
+        await self.client.store.sync()
+        found = await self.archives.find(self.incarnation, ledger_id)
+        metadata, version = await self.logs.read(self.incarnation)
+        is_there = await self.ledgers.find(ledger_id) is not None
+        return LogState(
+            metadata=metadata,
+            version=version,
+            records=() if found is None else (found,),
+            with_copies=frozenset((ledger_id,) if is_there else ()),
+        )
+
+    def plan(self, state: LogState) -> ArchivePlan:
+        """What may be done."""
+        return plan_archive(
+            state.metadata,
+            [record for record, _ in state.records],
+            state.with_copies,
+            now_ms=self.client.environment.now_ms(),
+            keep_copies_ms=self._keep_copies_ms,
+        )
+
+    # --- copying ------------------------------------------------------------------------------
+
+    async def copy(self, segment: Segment) -> Step:
+        """Archive one counted ledger of the log. What cannot be archived now is skipped, and says why.
+        ArchiveUnavailable, ArchiveCorrupt, EntryCorrupt, MetadataUnavailable; LogNotFound."""
+        ledger_id = segment.ledger_id
+        assert segment.record_count, "a ledger with records, and counted"
+        assert segment.first_offset is not None
+        assert segment.end_offset is not None
+        existing = await self.archives.find(self.incarnation, ledger_id)
+        if existing is not None:
+            return done("skipped", existing[0], why="it is archived already")
+        faults = await check_ledger(self.client, self._copying, ledger_id, check_all=True, pace=self._pace)
+        if not faults.is_clean or faults.silent:
+            bookies = ", ".join((*faults.incomplete, *faults.damaged, *faults.silent))
+            return Step(
+                what="skipped",
+                ledger_id=ledger_id,
+                why=f"it is not fully replicated, or not known to be: see to {bookies} (ledgerlog repair)",
+            )
+        try:
+            metadata = await self.client.ledgers.metadata(ledger_id)
+        except LedgerNotFound:
+            return Step(what="skipped", ledger_id=ledger_id, why="it was deleted meanwhile")
+        if not metadata.is_closed or metadata.last_entry is None:
+            raise EntryCorrupt(ledger_id, 0, f"log {self.name!r} counts it as closed, and it is not")
+        ledger = ArchivedLedger(
+            ledger_id=ledger_id,
+            first_offset=segment.first_offset,
+            end_offset=segment.end_offset,
+            last_entry=metadata.last_entry,
+        )
+        try:
+            async with self.writing([ledger], compacted=False) as file:
+                async for batches in self._entries(segment, metadata.last_entry):
+                    await file.add(batches)
+                record = await file.finish()
+        except (LedgerNotFound, EntryNotFound, EntryUnavailable) as failure:
+            return Step(what="skipped", ledger_id=ledger_id, why=str(failure))
+        return await self._record(record)
+
+    async def _entries(self, segment: Segment, last: int) -> AsyncIterator[list[RecordBatch]]:
+        reader = await self.client.ledgers.open(segment.ledger_id)
+        entry_id, offset = 0, segment.first_offset
+        while entry_id <= last:
+            payloads = await reader.read_batch(entry_id, last, bytes_max=READ_REPLY_BYTES_TARGET)
+            batches = []
+            for payload in payloads:
+                header, batch = decode_entry(
+                    payload, ledger_id=segment.ledger_id, entry_id=entry_id, spliced=segment.spliced
+                )
+                if header.first_offset != offset:
+                    raise EntryCorrupt(
+                        segment.ledger_id,
+                        entry_id,
+                        f"its first offset is {header.first_offset} where log {self.name!r} goes on at "
+                        f"{offset}",
+                    )
+                offset = header.end_offset
+                entry_id += 1
+                if not header.is_checkpoint:
+                    batches.append(batch)
+            yield batches
+        if offset != segment.end_offset:
+            raise EntryCorrupt(
+                segment.ledger_id,
+                last,
+                f"it ends with offset {offset} where log {self.name!r} says {segment.end_offset}",
+            )
+
+    @asynccontextmanager
+    async def writing(self, ledgers: Sequence[ArchivedLedger], *, compacted: bool) -> AsyncIterator[_Writing]:
+        """A new file for these ledgers, for the body of the ``async with``, which adds records and ends with
+        ``finish``. ArchiveUnavailable."""
+        nonce = self.client.environment.new_token()[:8].hex()
+        url = self.destination.url
+
+        def create() -> ArchiveWriter:
+            made: ArchiveWriter = self._parquet.ArchiveWriter(
+                self.destination,
+                directory=self.directory,
+                log=self.name,
+                incarnation=self.incarnation,
+                ledgers=ledgers,
+                compacted=compacted,
+                nonce=nonce,
+            )
+            return made
+
+        writer = await in_thread(create, file=url)
+        self.mark("file begun")
+        writing = _Writing(self, writer, url)
+        try:
+            yield writing
+        except LedgerLogError:
+            # Where a thread did not come back from it, or when this is killed, the file is left to ``clean``.
+            if not writing.is_published and not writing.is_busy:
+                await in_thread(writer.discard, file=url)
+            raise
+
+    async def _record(self, record: ArchiveRecord) -> Step:
+        """Copy's step 5."""
+        path = archive_path(self.incarnation, record.ledger_id)
+        is_unsure = False  # Once an answer was lost the record may come yet, and its file must stay.
+        while True:
+            metadata, version = await self.logs.read(self.incarnation)
+            existing = await self.archives.find(self.incarnation, record.ledger_id)
+            if existing is not None:
+                found = existing[0]
+                if found.token == record.token:
+                    break
+                if (found.ledgers, found.digest) != (record.ledgers, record.digest):
+                    raise ArchiveCorrupt(
+                        found.file,
+                        f"another job archived ledger {record.ledger_id} of log {self.name!r} with other "
+                        f"records than bookies gave for {record.file}",
+                    )
+                if not is_unsure:
+                    await self.delete_file(record.file)
+                return done("skipped", found, why="another job has archived it")
+            if metadata is None or metadata.index_of(record.ledger_id) is None:
+                if not is_unsure:
+                    await self.delete_file(record.file)
+                return done("skipped", record, why="its records were truncated away meanwhile")
+            try:
+                await self.client.store.transaction(
+                    [Check(log_record_path(self.incarnation), version), Create(path, record.encode())]
+                )
+            except MetadataOutcomeUnknown:
+                is_unsure = True
+                continue
+            except (VersionConflict, NodeMissing, NodeExists):
+                continue
+            break
+        self.mark("recorded")
+        logger.info("ledger=%d log=%s archived to %s", record.ledger_id, self.name, record.file)
+        return done("copied", record)
+
+    # --- giving up ----------------------------------------------------------------------------
+
+    async def give_up(self, record: ArchiveRecord, ledger_id: int) -> Step:
+        """Delete the ledger, whose records are in the file: bookies collect their copies. ``withdrawn`` where
+        the file is not what was recorded any more, or is gone. ArchiveUnavailable, MetadataUnavailable."""
+        found = await self.archives.find(self.incarnation, record.ledger_id)
+        if found is None or found[0] != record:
+            return done("skipped", record, why="its archive has changed meanwhile")
+        version = found[1]
+        ledger = record.ledger(ledger_id)
+        assert ledger is not None
+        gone: str | None = None
+        try:
+            await check_archive(record)
+        except (ArchiveCorrupt, ArchiveUnavailable) as failure:
+            if isinstance(failure, ArchiveUnavailable) and not isinstance(
+                failure.__cause__, FileNotFoundError
+            ):
+                raise
+            gone = str(failure)
+        # Behind the look at the file: what was there before it may have gone away under it.
+        await self.expect_marker(record.file)
+        if gone is not None:
+            return await self._withdraw(record, version, ledger_id, gone)
+        self.mark("checked again")
+        while True:
+            stored = await self.ledgers.find(ledger_id)
+            if stored is None:
+                break  # Perhaps by our own transaction, whose answer was lost.
+            if stored[0].last_entry != ledger.last_entry:
+                raise EntryCorrupt(
+                    ledger_id,
+                    ledger.last_entry,
+                    f"it was archived up to there and ends with {stored[0].last_entry}",
+                )
+            try:
+                await self.client.store.transaction(
+                    [
+                        Check(archive_path(self.incarnation, record.ledger_id), version),
+                        Delete(ledger_path(ledger_id), stored[1]),
+                    ]
+                )
+            except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
+                found = await self.archives.find(self.incarnation, record.ledger_id)
+                if found is None or found[0] != record:
+                    return done("skipped", record, why="its archive has changed meanwhile")
+                await self.client.store.sync()
+                continue
+            break
+        self.mark("copies given up")
+        logger.info("ledger=%d log=%s is in %s alone", ledger_id, self.name, record.file)
+        return attrs.evolve(done("given up", record), ledger_id=ledger_id)
+
+    async def _withdraw(self, record: ArchiveRecord, version: int, ledger_id: int, why: str) -> Step:
+        stored = await self.ledgers.find(ledger_id)
+        if stored is None or len(record.ledgers) > 1:
+            # Nobody else has the records: the file is all there is, and it must be restored.
+            raise ArchiveCorrupt(record.file, f"{why}; no bookie has its records any more")
+        try:
+            await self.client.store.transaction(
+                [
+                    Check(ledger_path(ledger_id), stored[1]),
+                    Delete(archive_path(self.incarnation, record.ledger_id), version),
+                ]
+            )
+        except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
+            return done("skipped", record, why="its archive has changed meanwhile")
+        self.mark("withdrawn")
+        logger.warning("ledger=%d log=%s is to be archived again: %s", ledger_id, self.name, why)
+        return done("withdrawn", record, why=why)
+
+    # --- what nobody needs --------------------------------------------------------------------
+
+    async def retire(self, record: ArchiveRecord) -> Step:
+        """Delete the file of a ledger that its log names no more, and its record. ArchiveUnavailable."""
+        found = await self.archives.find(self.incarnation, record.ledger_id)
+        if found is None or found[0] != record:
+            return done("skipped", record, why="its archive has changed meanwhile")
+        metadata, _ = await self.logs.read(self.incarnation)
+        if metadata is not None and metadata.index_of(record.ledger_id) is not None:
+            return done("skipped", record, why="its log names it")
+        if not await self.delete_file(record.file):
+            # A job that ended here may have deleted it. Or it is where nobody looks just now, and nobody
+            # would ever come back for it.
+            await self.expect_marker(record.file)
+        self.mark("file deleted")
+        # Another job may have done it; and where the answer is lost the next run sees what is left.
+        with contextlib.suppress(NodeMissing, VersionConflict, MetadataOutcomeUnknown):
+            await self.client.store.delete(archive_path(self.incarnation, record.ledger_id), version=found[1])
+        self.mark("record deleted")
+        return done("retired", record)
+
+    async def expect_file(self, record: ArchiveRecord) -> None:
+        """ArchiveUnavailable where the file of a record that is about to be written is gone."""
+        await in_thread(lambda: self._parquet.size_of(record.file), file=record.file)
+
+    async def delete_file(self, url: str) -> bool:
+        """Whether there was one. ArchiveUnavailable."""
+        return await in_thread(lambda: self._places.delete_file(url), file=url)
+
+    async def clean(self, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -> list[Step]:
+        """Delete files in the log's directory that no record names and that are so old. ArchiveUnavailable.
+
+        One that may hold the records of a named file that is not there is kept, and told as ``skipped``: a
+        cleaner whose clock is ahead may have taken a merged file just before it was recorded, and then the
+        old ones are all there is. Not where any age will do, which is for logs that were deleted."""
+        files = await in_thread(lambda: self.destination.list(self.directory), file=self.destination.url)
+        now = datetime.fromtimestamp(self.client.environment.now_ms() / 1000, UTC)
+        old = [file for file in files if not min_age_s or now - file.modified >= timedelta(seconds=min_age_s)]
+        if not old:
+            return []
+        await self.client.store.sync()
+        # By the last part of the name, which no two files have: the same place may be given in other words
+        # than when the record was made, through a link or with other options.
+        records = await self.archives.of_log(self.incarnation)
+        named = {self._places.base_name(record.file) for record, _ in records}
+        there = {self._places.base_name(file.name) for file in files}
+        missing = [
+            record
+            for record, _ in (records if min_age_s else ())
+            if self._places.base_name(record.file) not in there and not await self._is_there(record)
+        ]
+        steps = []
+        for file in old:
+            url = self.destination.url_of(file.name)
+            if self._places.base_name(url) not in named:
+                first, end = self._places.offsets_of_name(self._places.base_name(url)) or (0, 0)
+                lost = next(
+                    (each for each in missing if first < each.end_offset and each.first_offset < end), None
+                )
+                if lost is not None:
+                    why = f"it may hold records of {lost.file}, which is not there"
+                    logger.error("log=%s: %s is kept: %s", self.name, url, why)
+                    steps.append(Step(what="skipped", ledger_id=None, file=url, why=why))
+                    continue
+                await self.delete_file(url)
+                steps.append(Step(what="cleaned", ledger_id=None, bytes=file.size, file=url))
+        return steps
+
+    async def _is_there(self, record: ArchiveRecord) -> bool:
+        """Whether a file is known to be there; it may lie at another destination."""
+        try:
+            await self.expect_file(record)
+        except (ArchiveUnavailable, InvalidArgument):
+            return False
+        return True
+
+
+class _Writing:
+    """A file that is being written. From ``Archiver.writing``."""
+
+    def __init__(self, archiver: Archiver, writer: ArchiveWriter, url: str) -> None:
+        self._archiver = archiver
+        self._writer = writer
+        self._url = url
+        self.is_published = False
+        self.is_busy = False
+        """Whether a thread is in the file, or was left there."""
+
+    async def add(self, batches: Sequence[RecordBatch]) -> None:
+        """The next records."""
+        if batches:
+            await self._run(lambda: self._writer.add(batches))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        def step() -> T:
+            try:
+                return work()
+            finally:
+                self.is_busy = False
+
+        self.is_busy = True
+        return await in_thread(step, file=self._url)
+
+    async def finish(self) -> ArchiveRecord:
+        """Give the file its name, read it again, and say what is to be recorded. ArchiveCorrupt where it is
+        not what was written."""
+        archiver, writer = self._archiver, self._writer
+        facts: Facts = await self._run(writer.close)
+        archiver.mark("file written")
+        url = await self._run(lambda: writer.publish(facts))
+        self.is_published = True
+        archiver.mark("file named")
+        environment = archiver.client.environment
+        record = ArchiveRecord(
+            log=facts.log,
+            incarnation=facts.incarnation,
+            file=url,
+            file_bytes=await in_thread(lambda: archiver._parquet.size_of(url), file=url),
+            ledgers=facts.ledgers,
+            record_count=facts.record_count,
+            compacted=facts.compacted,
+            digest=facts.digest,
+            archived_ms=environment.now_ms(),
+            token=environment.new_token(),
+        )
+        await check_archive(record)
+        # A destination that was unmounted under the job has got the file below its mount point.
+        await archiver.expect_marker(url)
+        archiver.mark("verified")
+        return record
+
+
+def done(what: str, record: ArchiveRecord, *, why: str = "") -> Step:
+    """A step about a file."""
+    return Step(
+        what=what,
+        ledger_id=record.ledger_id,
+        records=record.record_count,
+        bytes=record.file_bytes,
+        file=record.file,
+        why=why,
+    )
+
+
+async def guarded(work: Awaitable[Step], ledger_id: int) -> Step:
+    """What the step says, or that it failed. MetadataUnavailable and the like pass: nothing else would do
+    either."""
+    try:
+        return await work
+    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt, InvalidArgument) as failure:
+        # InvalidArgument: a record may name a place that pyarrow does not know here.
+        logger.error("ledger=%d: %s", ledger_id, failure)
+        return Step(what="failed", ledger_id=ledger_id, why=str(failure))

@@ -1,0 +1,31 @@
+"""What commands that name a ledger say of one that lies in an archive alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.cluster import Cluster
+from ledgerlog.errors import LedgerLogError, LedgerNotFound
+
+__all__ = ["LedgerArchived", "telling_archives"]
+
+
+class LedgerArchived(LedgerLogError):
+    """No bookie has the ledger any more; its log reads it from a file."""
+
+
+@asynccontextmanager
+async def telling_archives(cluster: Cluster, ledger_id: int) -> AsyncIterator[None]:
+    """In the body, a ledger that is not found and is archived is told so: LedgerArchived."""
+    try:
+        yield
+    except LedgerNotFound as missing:
+        record = await ArchiveRegistry(cluster.store).of_ledger(ledger_id)
+        if record is None:
+            raise
+        raise LedgerArchived(
+            f"ledger {ledger_id} is archived: bookies have it no more, and log {record.log!r} reads its "
+            f"records from {record.file}"
+        ) from missing

@@ -1,0 +1,253 @@
+"""``ledgerlog spark archive`` and ``ledgerlog spark compact``: logs to Parquet, on Spark or without it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from ledgerlog.archiving.job import archive_log, retire_gone
+from ledgerlog.archiving.rewrite import compact_log, merge_log
+from ledgerlog.cli.log_keeping import parse_age, parse_bytes
+from ledgerlog.cli.options import check_there, connect, json_option, log_name_argument, parsed, uri_option
+from ledgerlog.cli.output import human_bytes, print_json, print_line, progress_bar
+from ledgerlog.cli.running import run
+from ledgerlog.cli.spark_session import local_session
+from ledgerlog.core.compaction import parse_key_rule
+from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
+from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
+
+if TYPE_CHECKING:
+    from ledgerlog.archiving.archiver import Step
+
+__all__ = ["spark_archive", "spark_compact"]
+
+_NO_SPARK = "none"
+
+_master_option = click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="Where Spark runs; 'none': in this process, without Spark.",
+)
+_to_option = click.option(
+    "--to",
+    "destination",
+    required=True,
+    metavar="WHERE",
+    help="The archive: a directory, or a URL that pyarrow knows (s3://bucket/prefix).",
+)
+
+
+def _check_master(uri: str, master: str) -> None:
+    """UsageError where tasks, which are processes of their own, could not reach the cluster."""
+    if master != _NO_SPARK and isinstance(parse_uri(uri), MemoryUri | FileUri):
+        raise click.UsageError(f"{uri} is a cluster inside of one process: give --master none")
+
+
+def _age(text: str) -> float | None:
+    return 0.0 if text == "0" else parse_age(text)
+
+
+@click.command("archive")
+@log_name_argument
+@_to_option
+@click.option(
+    "--keep-copies",
+    default=f"{ARCHIVE_KEEP_COPIES_S / 3600:g}h",
+    show_default=True,
+    callback=parsed(_age),
+    help="Bookies keep copies of a ledger for so long after it was archived (7d, 0), or 'none': for ever.",
+)
+@click.option(
+    "--accept-destination",
+    is_flag=True,
+    help="WHERE is the right place, mounted and all, though it lacks the marker of this cluster's archive.",
+)
+@click.option("--merge", is_flag=True, help="Make fewer and larger files afterwards.")
+@click.option(
+    "--merge-bytes",
+    default=f"{ARCHIVE_MERGE_BYTES // 2**20}m",
+    show_default=True,
+    callback=parsed(parse_bytes),
+    help="How large these get.",
+)
+@_master_option
+@uri_option
+@json_option
+def spark_archive(
+    name: str,
+    destination: str,
+    keep_copies: float | None,
+    accept_destination: bool,
+    merge: bool,
+    merge_bytes: int | None,
+    master: str,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Copy the closed ledgers of the log NAME to Parquet, and let bookies give up what was archived long
+    enough ago. Run it from time to time; it goes on where it ended. Files of deleted logs go as well.
+
+    The exit status is 1 where something failed."""
+    check_there(uri)
+    _check_master(uri, master)
+    # Whoever keeps the copies for ever waits for an age that nothing reaches.
+    keep_copies_s = float(10**12) if keep_copies is None else keep_copies
+    if master == _NO_SPARK:
+        steps = _here(
+            uri,
+            name,
+            lambda cluster, tell: retire_gone(
+                cluster.client, destination, accept_destination=accept_destination, on_step=tell
+            ),
+            lambda cluster, tell: archive_log(
+                cluster.client,
+                name,
+                destination,
+                keep_copies_s=keep_copies_s,
+                accept_destination=accept_destination,
+                on_step=tell,
+            ),
+        )
+    else:
+        with local_session("ledgerlog archive", master) as spark:
+            from ledgerlog.spark.archive import archive_on_spark
+
+            with progress_bar(f"archiving {name}", None) as bar:
+                steps = archive_on_spark(
+                    spark,
+                    uri,
+                    name,
+                    destination,
+                    keep_copies_s=keep_copies_s,
+                    accept_destination=accept_destination,
+                    on_progress=partial(_move, bar),
+                )
+    if merge:
+        steps += _here(
+            uri,
+            name,
+            lambda cluster, tell: merge_log(
+                cluster.client,
+                name,
+                destination,
+                bytes_max=merge_bytes or ARCHIVE_MERGE_BYTES,
+                on_step=tell,
+            ),
+        )
+    _report(name, steps, as_json)
+
+
+@click.command("compact")
+@log_name_argument
+@_to_option
+@click.option(
+    "--key",
+    required=True,
+    metavar="RULE",
+    help="What the key of a record is: prefix:N, until:TEXT or json:PATH. A record without a key stays.",
+)
+@click.option(
+    "--tombstones",
+    metavar="KIND",
+    help="Records that have their key forgotten: 'empty', with nothing behind it, or json:PATH, true there.",
+)
+@click.option(
+    "--tombstones-after",
+    default="7d",
+    show_default=True,
+    callback=parsed(_age),
+    help="They go themselves at this age, or 'none': never.",
+)
+@_master_option
+@uri_option
+@json_option
+def spark_compact(
+    name: str,
+    destination: str,
+    key: str,
+    tombstones: str | None,
+    tombstones_after: float | None,
+    master: str,
+    uri: str,
+    as_json: bool,
+) -> None:
+    """Keep, of each key, the latest record in the archived part of the log NAME. There is no way back.
+
+    Only what bookies have given up is touched. Records keep their offsets; readers find gaps there. The exit
+    status is 1 where something failed; run it again then."""
+    rule = parse_key_rule(key, tombstones)
+    after_s = None if tombstones is None else tombstones_after
+    check_there(uri)
+    _check_master(uri, master)
+    if master == _NO_SPARK:
+        steps = _here(
+            uri,
+            name,
+            lambda cluster, tell: compact_log(
+                cluster.client, name, destination, rule=rule, tombstones_after_s=after_s, on_step=tell
+            ),
+        )
+    else:
+        with local_session("ledgerlog compact", master) as spark:
+            from ledgerlog.spark.archive import compact_on_spark
+
+            with progress_bar(f"compacting {name}", None) as bar:
+                steps = compact_on_spark(
+                    spark,
+                    uri,
+                    name,
+                    destination,
+                    key=key,
+                    tombstones=tombstones,
+                    tombstones_after_s=after_s,
+                    on_progress=partial(_move, bar),
+                )
+    _report(name, steps, as_json)
+
+
+def _move(bar: Any, done: int, total: int) -> None:
+    bar.resize(total)
+    bar.move_to(done)
+
+
+def _here(uri: str, name: str, *jobs: Callable[[Any, Callable[[Step], None]], Any]) -> list[Step]:
+    """Jobs in this process, with a bar that counts their steps."""
+
+    async def body() -> list[Step]:
+        steps: list[Step] = []
+        with progress_bar(name, None) as bar:
+
+            def tell(step: Step) -> None:
+                steps.append(step)
+                bar.move_to(len(steps))
+
+            async with connect(uri) as cluster:
+                for job in jobs:
+                    await job(cluster, tell)
+        return steps
+
+    return run(body)
+
+
+def _report(name: str, steps: Sequence[Step], as_json: bool) -> None:
+    counts = Counter(step.what for step in steps)
+    if as_json:
+        for step in steps:
+            print_json(attrs.asdict(step))
+        print_json({"log": name, "steps": dict(sorted(counts.items()))})
+    else:
+        for step in steps:
+            whose = "" if step.ledger_id is None else f" ledger {step.ledger_id}"
+            size = f", {step.records:,} records, {human_bytes(step.bytes)}" if step.records else ""
+            where = f", {step.file}" if step.file else ""
+            print_line(f"{step.what}{whose}{size}{where}{f': {step.why}' if step.why else ''}")
+        summary = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+        print_line(f"{name}: {summary or 'nothing to do'}")
+    if counts["failed"]:
+        raise click.ClickException(f"{counts['failed']} of {len(steps)} steps failed; run it again")

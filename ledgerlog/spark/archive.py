@@ -1,0 +1,324 @@
+"""Archiving and compacting a log on Spark: the steps of ``ledgerlog.archiving``, many at a time.
+
+Spark adds nothing to what a step does, and nothing to why it is right: a task carries whole steps out, each
+of which ends in its own transaction or leaves a file that nothing names. So a task that fails, is killed or
+runs twice costs work and no more.
+
+    archive   the driver's host plans; each task copies some ledgers, or checks and gives up some
+    compact   each task takes the digests of keys out of some files; Spark finds the latest offset of each; a
+              task for each new file writes it, with a bit for each offset in memory; the driver's host
+              commits the files, from the oldest on
+
+Tasks reach the metadata store, the bookies and the destination by themselves. A destination on a local disk
+must be one that all hosts see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from ledgerlog.archive.parquet import ArchiveFile
+from ledgerlog.archiving.archiver import Archiver, Step, guarded
+from ledgerlog.archiving.job import open_archiver, retire_gone
+from ledgerlog.archiving.rewrite import (
+    Group,
+    finish_group,
+    groups_to_compact,
+    rewrite_group,
+)
+from ledgerlog.blocking.portal import Portal
+from ledgerlog.client.client import LedgerClient
+from ledgerlog.core.compaction import key_digest, parse_key_rule
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LogNotFound
+from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
+from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.spark.source import connected
+from ledgerlog.spark.watching import Progress, watched
+
+__all__ = ["archive_on_spark", "compact_on_spark"]
+
+T = TypeVar("T")
+
+_TASKS_PER_CORE = 4
+"""Of ledgers of different size some tasks are done early."""
+
+_STEPS = "what STRING, ledger_id LONG, records LONG, bytes LONG, file STRING, why STRING"
+_KEYS = "part LONG, offset LONG, digest BINARY, is_dead BOOLEAN"
+_MADE = "part LONG, record BINARY, why STRING"
+
+_STEPS_ARROW = pa.schema(
+    [
+        ("what", pa.string()),
+        ("ledger_id", pa.int64()),
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),
+        ("file", pa.string()),
+        ("why", pa.string()),
+    ]
+)
+_KEYS_ARROW = pa.schema(
+    [("part", pa.int64()), ("offset", pa.int64()), ("digest", pa.binary()), ("is_dead", pa.bool_())]
+)
+_MADE_ARROW = pa.schema([("part", pa.int64()), ("record", pa.binary()), ("why", pa.string())])
+
+
+@attrs.frozen(kw_only=True)
+class _Where:
+    """The archive that tasks work on. Sent to them."""
+
+    uri: str
+    name: str
+    incarnation: int | None
+    destination: str
+    keep_copies_s: float
+
+
+def _run(uri: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
+    """``work`` with a client of its own, in the portal's loop."""
+
+    async def body() -> T:
+        async with connected(uri) as client:
+            return await work(client)
+
+    portal = Portal()
+    try:
+        return portal.run(body)
+    finally:
+        portal.close()
+
+
+async def _open(where: _Where, client: LedgerClient, *, accept_destination: bool = False) -> Archiver:
+    return await open_archiver(
+        client,
+        where.name,
+        where.destination,
+        keep_copies_s=where.keep_copies_s,
+        incarnation=where.incarnation,
+        accept_destination=accept_destination,
+    )
+
+
+# --- archiving ------------------------------------------------------------------------------------
+
+
+def archive_on_spark(
+    spark: SparkSession,
+    uri: str,
+    name: str,
+    destination: str,
+    *,
+    keep_copies_s: float = ARCHIVE_KEEP_COPIES_S,
+    accept_destination: bool = False,
+    on_progress: Progress | None = None,
+) -> list[Step]:
+    """``archiving.job.archive_log``, with ledgers shared out among tasks. What was done, by ledger. Errors as
+    there; what fails in a task fails the job and can be run again."""
+    where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
+
+    async def begin(client: LedgerClient) -> tuple[int, list[Step], list[tuple[str, int]]]:
+        steps = await retire_gone(client, destination, accept_destination=accept_destination)
+        archiver = await _open(where, client, accept_destination=accept_destination)
+        plan = archiver.plan(await archiver.look())
+        steps += [await guarded(archiver.retire(record), record.ledger_id) for record in plan.retire]
+        return archiver.incarnation, steps, _items(plan)
+
+    incarnation, steps, items = _run(uri, begin)
+    where = attrs.evolve(where, incarnation=incarnation)
+    attempted: set[tuple[str, int]] = set()
+    while items:
+        attempted.update(items)
+        steps += _on_tasks(spark, where, items, on_progress)
+
+        async def look_again(client: LedgerClient) -> list[tuple[str, int]]:
+            archiver = await _open(where, client)
+            return [item for item in _items(archiver.plan(await archiver.look())) if item not in attempted]
+
+        # What was withdrawn is to be copied again; without a delay what was copied is to be given up.
+        items = _run(uri, look_again)
+
+    async def end(client: LedgerClient) -> list[Step]:
+        return await (await _open(where, client)).clean()
+
+    return steps + _run(uri, end)
+
+
+def _items(plan: Any) -> list[tuple[str, int]]:
+    return [
+        *(("give up", ledger_id) for _, ledger_id in plan.give_up),
+        *(("copy", segment.ledger_id) for segment in plan.copy),
+    ]
+
+
+def _on_tasks(
+    spark: SparkSession, where: _Where, items: list[tuple[str, int]], on_progress: Progress | None
+) -> list[Step]:
+    def work(batches: Iterable[Any]) -> Iterator[Any]:
+        yield from _steps_of_task(where, batches)
+
+    parts = min(len(items), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    rows = spark.createDataFrame(items, "kind STRING, ledger_id LONG").repartition(parts)
+    done = rows.mapInArrow(work, _STEPS)
+    found = watched(spark, f"archive of {where.name}", done.collect, on_progress)
+    return sorted((Step(**row.asDict()) for row in found), key=lambda step: (step.ledger_id, step.what))
+
+
+def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        items = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+        async def carry_out(client: LedgerClient, items: list[Any] = items) -> list[Step]:
+            archiver = await _open(where, client)
+            return [await _step(archiver, kind, ledger_id) for kind, ledger_id in items]
+
+        steps = _run(where.uri, carry_out)
+        yield pa.RecordBatch.from_pylist([attrs.asdict(step) for step in steps], schema=_STEPS_ARROW)
+
+
+async def _step(archiver: Archiver, kind: str, ledger_id: int) -> Step:
+    """A step that was planned, if it still is one."""
+    state = await archiver.look_at(ledger_id)
+    plan = archiver.plan(state)
+    if kind == "copy":
+        for segment in plan.copy:
+            if segment.ledger_id == ledger_id:
+                return await guarded(archiver.copy(segment), ledger_id)
+    else:
+        for record, its in plan.give_up:
+            if its == ledger_id:
+                return await guarded(archiver.give_up(record, ledger_id), ledger_id)
+    return Step(what="skipped", ledger_id=ledger_id, why="it was done, or is not to be done any more")
+
+
+# --- compaction -------------------------------------------------------------------------------------
+
+
+def compact_on_spark(
+    spark: SparkSession,
+    uri: str,
+    name: str,
+    destination: str,
+    *,
+    key: str,
+    tombstones: str | None = None,
+    tombstones_after_s: float | None = None,
+    bytes_max: int = ARCHIVE_MERGE_BYTES,
+    on_progress: Progress | None = None,
+) -> list[Step]:
+    """``archiving.rewrite.compact_log`` with the keys grouped by Spark; ``key`` and ``tombstones`` as in
+    ``core.compaction``. What was done, in the order of the log. InvalidArgument; errors as there."""
+    parse_key_rule(key, tombstones)  # What is wrong with it is said before anything is read.
+    where = _Where(
+        uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=ARCHIVE_KEEP_COPIES_S
+    )
+
+    async def begin(client: LedgerClient) -> tuple[int, list[Group], int]:
+        archiver = await _open(where, client)
+        now_ms = client.environment.now_ms()
+        return archiver.incarnation, await groups_to_compact(archiver, bytes_max=bytes_max), now_ms
+
+    incarnation, groups, now_ms = _run(uri, begin)
+    if not groups:
+        return []
+    where = attrs.evolve(where, incarnation=incarnation)
+    before_ms = 0 if tombstones_after_s is None else max(0, now_ms - round(1000 * tombstones_after_s))
+
+    def take_keys(batches: Iterable[Any]) -> Iterator[Any]:
+        yield from _keys_of_task(key, tombstones, before_ms, incarnation, batches)
+
+    def rewrite(table: Any) -> Any:
+        return _rewrite_in_task(where, groups, table)
+
+    files = [(part, record.encode()) for part, group in enumerate(groups) for record in group]
+    parts = min(len(files), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    rows = spark.createDataFrame(files, "part LONG, record BINARY").repartition(parts)
+    keys = rows.mapInArrow(take_keys, _KEYS)
+    made = _kept(spark, keys, len(groups)).groupBy("part").applyInArrow(rewrite, _MADE)
+    found = watched(spark, f"compaction of {name}", made.collect, on_progress)
+    by_part = {row["part"]: row for row in found}
+
+    async def end(client: LedgerClient) -> list[Step]:
+        archiver = await _open(where, client)
+        steps = []
+        for part, group in enumerate(groups):
+            row = by_part[part]
+            if row["record"] is None:
+                steps.append(Step(what="failed", ledger_id=group[0].ledger_id, why=row["why"]))
+            else:
+                record = ArchiveRecord.decode_untrusted(bytes(row["record"]), incarnation)
+                steps.append(await finish_group(archiver, group, record))
+            if steps[-1].what in ("failed", "skipped"):
+                break  # A tombstone goes only after all that it speaks of.
+        return steps
+
+    return _run(uri, end)
+
+
+def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
+    """The offsets that stay, by the new file that they belong to; and -1 for each, since a file of which
+    nothing is left is written as well."""
+    newest = (
+        keys.where(keys.digest.isNotNull())
+        .groupBy("digest")
+        .agg(functions.max(functions.struct("offset", "part", "is_dead")).alias("newest"))
+        .where("not newest.is_dead")
+        .select("newest.part", "newest.offset")
+    )
+    without = keys.where(keys.digest.isNull()).select("part", "offset")
+    every = spark.range(parts).selectExpr("id AS part", "-1L AS offset")
+    return newest.unionByName(without).unionByName(every)
+
+
+def _keys_of_task(
+    key: str, tombstones: str | None, before_ms: int, incarnation: int, batches: Iterable[Any]
+) -> Iterator[Any]:
+    rule = parse_key_rule(key, tombstones)
+    for batch in batches:
+        for part, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            record = ArchiveRecord.decode_untrusted(data, incarnation)
+            file = ArchiveFile(record.file)
+            try:
+                file.check_record(record)
+                for group in range(file.groups):
+                    rows: dict[str, list[Any]] = {name: [] for name in _KEYS_ARROW.names}
+                    for entry in file.read_group(group):
+                        is_old = entry.timestamp_ms < before_ms
+                        for offset, value in enumerate(entry.payloads, entry.first_offset):
+                            found = rule.key(value)
+                            rows["part"].append(part)
+                            rows["offset"].append(offset)
+                            rows["digest"].append(None if found is None else key_digest(found))
+                            rows["is_dead"].append(is_old and found is not None and rule.is_tombstone(value))
+                    yield pa.RecordBatch.from_pydict(rows, schema=_KEYS_ARROW)
+            finally:
+                file.close()
+
+
+def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
+    part = table.column("part")[0].as_py()
+    group = groups[part]
+    first, end = group[0].first_offset, group[-1].end_offset
+    bits = bytearray((end - first + 7) // 8)
+    for offset in table.column("offset").to_pylist():
+        if offset >= 0:
+            at = offset - first
+            bits[at >> 3] |= 1 << (at & 7)
+
+    def keeps(offset: int, record: bytes, timestamp_ms: int) -> bool:
+        at = offset - first
+        return bool(bits[at >> 3] >> (at & 7) & 1)
+
+    async def write(client: LedgerClient) -> bytes:
+        return (await rewrite_group(await _open(where, client), group, keeps=keeps)).encode()
+
+    made: bytes | None = None
+    why = ""
+    try:
+        made = _run(where.uri, write)
+    except (ArchiveCorrupt, ArchiveUnavailable, LogNotFound) as failure:
+        why = str(failure)
+    return pa.Table.from_pylist([{"part": part, "record": made, "why": why}], schema=_MADE_ARROW)

@@ -1,0 +1,118 @@
+"""Logs to archive, in a cluster in memory, and what is held against them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.archiving.archiver import Archiver, Step
+from ledgerlog.archiving.job import archive_log, open_archiver
+from ledgerlog.core.splice import Commit
+from ledgerlog.log.log import Log, create_log
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.splice import splice, stage
+from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import Record
+from tests.clusters import Client
+
+DAY_S = 24 * 3600.0
+
+
+class Crash(Exception):
+    """The job ends here, as a killed process does."""
+
+
+async def new_log(client: Client, name: str = "log") -> Log:
+    return await create_log(client.opened, name, replication=Replication(3, 3, 2))
+
+
+async def fill(log: Log, *ledgers: int) -> None:
+    """Ledgers with so many records, several to an entry, by one leader; the last is closed as well."""
+    async with log.writer() as writer:
+        for number, count in enumerate(ledgers):
+            if number:
+                await writer.roll()
+            while count:
+                some = min(count, 3)
+                start = writer.next_offset
+                values = [b"%d" % at if at % 7 else b"" for at in range(start, start + some)]
+                await writer.append_many(values, atomic=True)
+                count -= some
+
+
+async def add_spliced(client: Client, log: Log, values: Sequence[bytes]) -> None:
+    registry = LogRegistry(client.opened.store, client.opened.environment)
+    async with stage(client.opened, registry, log.name, log.incarnation) as staging:
+        await staging.append_many(values)
+        staged = await staging.close()
+    assert staged is not None
+    commit = Commit(producer=None, source="", run=f"{staged.ledger_id}", batch=0, staged=(staged,))
+    await splice(client.opened, registry, log.name, log.incarnation, commit)
+
+
+async def records_of(log: Log, start: Any = "earliest", **options: Any) -> list[Record]:
+    with trio.fail_after(30):
+        async with log.read(start, **options) as records:
+            return [record async for record in records]
+
+
+async def archive(client: Client, where: Path, *, keep_copies_s: float = 0.0, log: str = "log") -> list[str]:
+    """What was done, in words."""
+    return [step.what for step in await steps_of(client, where, keep_copies_s=keep_copies_s, log=log)]
+
+
+async def steps_of(
+    client: Client, where: Path, *, keep_copies_s: float = 0.0, log: str = "log"
+) -> list[Step]:
+    with trio.fail_after(60):
+        return await archive_log(client.opened, log, str(where), keep_copies_s=keep_copies_s)
+
+
+async def archiver_of(client: Client, where: Path, *, keep_copies_s: float = 0.0) -> Archiver:
+    return await open_archiver(client.opened, "log", str(where), keep_copies_s=keep_copies_s)
+
+
+async def archived(client: Client, log: Log) -> list[ArchiveRecord]:
+    found = await ArchiveRegistry(client.opened.store).of_log(log.incarnation)
+    return [record for record, _ in found]
+
+
+def files(where: Path) -> list[Path]:
+    """All but the marker."""
+    found = (path for path in where.rglob("*") if path.is_file())
+    return sorted(path for path in found if not path.name.startswith("_ledgerlog-archive-"))
+
+
+def crash_at(client: Client, step: int) -> list[str]:
+    """Let the job that ``client`` runs end at the step of that number; the list of steps that it comes to."""
+    seen: list[str] = []
+
+    def mark(name: str) -> None:
+        if name.startswith("archive: "):
+            seen.append(name.removeprefix("archive: "))
+            if len(seen) - 1 == step:
+                raise Crash(name)
+
+    client.opened.environment.mark = mark
+    return seen
+
+
+def path_of(record: ArchiveRecord) -> Path:
+    return Path(record.file.removeprefix("file://"))
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def remove(path: Path) -> None:
+    path.unlink()

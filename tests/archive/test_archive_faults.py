@@ -1,0 +1,170 @@
+"""A file that is damaged, and one that could not be read just then, are told apart."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ledgerlog.archive import parquet
+from ledgerlog.archive.parquet import ArchiveFile, ArchiveWriter
+from ledgerlog.archive.places import Destination, open_input
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
+from ledgerlog.model.archive import ArchivedLedger
+from ledgerlog.model.record import RecordBatch
+
+ROWS = 6
+GROUPS = 4
+
+
+class Faulty:
+    """A file of an object store, which breaks off without saying an error's number when it is told to."""
+
+    def __init__(self, stream: Any, is_due: Callable[[], bool], reads: list[int]) -> None:
+        self._stream = stream
+        self._is_due = is_due
+        self._reads = reads
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        if self._is_due():
+            raise OSError("When reading information for key: AWS Error NETWORK_CONNECTION")
+        data: bytes = self._stream.read(size)
+        self._reads.append(len(data))
+        return data
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        return int(self._stream.seek(position, whence))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def close(self) -> None:
+        self.closed = True
+        self._stream.close()
+
+
+class Store:
+    """Every file is opened through it. ``faults``: how many reads fail from now on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.faults = 0
+        self.opened = 0
+        self.reads: list[int] = []
+        monkeypatch.setattr(parquet, "open_input", self._open)
+
+    def _open(self, url: str) -> Any:
+        self.opened += 1
+        return pa.PythonFile(Faulty(open_input(url), self._is_due, self.reads), mode="r")
+
+    def _is_due(self) -> bool:
+        if self.faults:
+            self.faults -= 1
+            return True
+        return False
+
+
+def written(where: Path, value: bytes = b"record") -> Path:
+    writer = ArchiveWriter(
+        Destination(str(where)),
+        directory="log",
+        log="log",
+        incarnation=0,
+        ledgers=[
+            ArchivedLedger(ledger_id=0, first_offset=0, end_offset=ROWS * GROUPS, last_entry=GROUPS - 1)
+        ],
+        compacted=False,
+        nonce="nonce",
+    )
+    for group in range(GROUPS):
+        batch = RecordBatch(
+            ledger_id=0,
+            entry_id=group,
+            first_offset=group * ROWS,
+            first_slot=0,
+            epoch=1,
+            timestamp_ms=1000 + group,
+            payloads=[b"%d %s" % (at, value[at * len(value) // ROWS :]) for at in range(ROWS)],
+        )
+        writer.add([batch])
+        writer._write_group()
+    return Path(writer.publish(writer.close()).removeprefix("file://"))
+
+
+def payloads_of(file: ArchiveFile, group: int) -> list[bytes]:
+    return [payload for batch in file.read_group(group) for payload in batch.payloads]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    return Store(monkeypatch)
+
+
+def test_a_fault_of_the_store_while_a_file_is_opened_is_not_damage(tmp_path: Path, store: Store) -> None:
+    path = written(tmp_path)
+    store.faults = 1
+    file = ArchiveFile(path.as_uri())
+    assert (store.opened, file.groups) == (2, GROUPS)
+    file.close()
+
+
+def test_a_fault_of_the_store_while_a_group_is_read_is_not_damage(tmp_path: Path, store: Store) -> None:
+    file = ArchiveFile(written(tmp_path).as_uri())
+    before = [payloads_of(file, group) for group in range(GROUPS)]
+    for group in range(GROUPS):
+        opened = store.opened
+        store.faults = 1
+        assert payloads_of(file, group) == before[group]
+        assert store.opened == opened + 1, "from the file opened anew"
+        store.faults = 1
+        assert file.offset_of_moment(1000 + group) == group * ROWS
+    file.close()
+
+
+@pytest.mark.parametrize("faults", [3, 100])
+def test_a_fault_that_stays_is_unavailable_and_never_damage(
+    tmp_path: Path, store: Store, faults: int
+) -> None:
+    url = written(tmp_path).as_uri()
+    file = ArchiveFile(url)
+    store.faults = faults
+    with pytest.raises(ArchiveUnavailable, match="NETWORK"):
+        file.read_group(1)
+    store.faults = faults
+    with pytest.raises(ArchiveUnavailable, match="NETWORK"):
+        ArchiveFile(url)
+    store.faults = 0
+    file.close()
+
+
+def test_a_damaged_group_is_told_without_reading_the_others(tmp_path: Path, store: Store) -> None:
+    path = written(tmp_path, value=random.Random(0).randbytes(100_000))
+    size = path.stat().st_size
+    assert size > GROUPS * 50_000
+    file = ArchiveFile(path.as_uri())
+    with path.open("r+b") as stream:
+        stream.seek(size // GROUPS // 2)
+        damaged = stream.read(1)[0] ^ 1
+        stream.seek(size // GROUPS // 2)
+        stream.write(bytes([damaged]))
+    store.reads.clear()
+    with pytest.raises(ArchiveCorrupt, match="damaged"):
+        file.read_group(0)
+    assert sum(store.reads) < size, "three times a fourth of it, and the footer"
+    for group in range(1, GROUPS):
+        assert file.read_group(group)
+    file.close()
+
+
+def test_a_footer_that_is_damaged_is_told(tmp_path: Path, store: Store) -> None:
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ArchiveCorrupt, match="damaged"):
+        ArchiveFile(path.as_uri())
+    path.write_bytes(b"")
+    with pytest.raises(ArchiveCorrupt, match="damaged"):
+        ArchiveFile(path.as_uri())

@@ -1,0 +1,530 @@
+"""Archiving a log: what is read afterwards is what was read before, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import ledgerlog.archive
+from ledgerlog.archive.parquet import FileCheck
+from ledgerlog.archive.reader import check_archive
+from ledgerlog.archiving.job import retire_gone
+from ledgerlog.errors import (
+    ArchiveCorrupt,
+    ArchiveSupportMissing,
+    ArchiveUnavailable,
+    EntryUnavailable,
+    InvalidArgument,
+    LogNotFound,
+    Truncated,
+)
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
+from ledgerlog.log import places
+from ledgerlog.log.log import Log, delete_log, open_log
+from ledgerlog.log.places import Place
+from ledgerlog.log.sweep import sweep
+from ledgerlog.model.ids import Position
+from tests.archive.archived_logs import (
+    DAY_S,
+    Crash,
+    add_spliced,
+    archive,
+    archived,
+    archiver_of,
+    crash_at,
+    files,
+    fill,
+    new_log,
+    path_of,
+    read,
+    records_of,
+    remove,
+    steps_of,
+    write,
+)
+from tests.clusters import Client, Cluster, open_cluster
+
+
+async def ledgers_there(client: Client, log: Log) -> list[int]:
+    """Those of the log's ledgers that have metadata."""
+    there = set(await client.ledgers.list())
+    return [segment.ledger_id for segment in (await log.info()).segments if segment.ledger_id in there]
+
+
+async def collect(cluster: Cluster) -> None:
+    """Have the bookies give up all that was deleted."""
+    for bookie in cluster.bookies.values():
+        await bookie.node.engine.flush()
+        await bookie.node.engine.collector.collect()
+
+
+async def test_a_log_reads_the_same_through_its_archive_from_every_start(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 7, 1, 11)
+        await add_spliced(client, log, [b"x", b"", b"yy"])
+        await fill(log, 4, 6)
+        before = await records_of(log)
+        segments = (await log.info()).segments
+        done = await archive(client, tmp_path)
+        assert done == ["copied"] * 6 + ["given up"] * 5, "the newest ledger with records stays"
+        assert await ledgers_there(client, log) == [segments[-1].ledger_id]
+        assert await records_of(log) == before
+        for record in before:
+            rest = before[record.offset :]
+            assert await records_of(log, record.offset) == rest
+            assert await records_of(log, record.position) == rest
+            assert await records_of(log, record.offset, until=record.offset + 3) == rest[:3]
+            moment = [other for other in before if other.timestamp >= record.timestamp]
+            assert await records_of(log, record.timestamp) == moment
+            late = [other for other in before if other.timestamp > record.timestamp]
+            assert await records_of(log, record.timestamp + timedelta(microseconds=1)) == late
+        behind = Position(segments[0].ledger_id, before[6].position.entry_id + 1)
+        assert await records_of(log, behind) == before[7:], "behind the last entry of an archived ledger"
+        with pytest.raises(InvalidArgument):
+            await records_of(log, Position(segments[0].ledger_id, 1000))
+        assert await records_of(log, "latest") == []
+
+
+async def test_a_follower_crosses_from_the_archive_to_the_live_tail(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        await archive(client, tmp_path)
+        async with log.writer() as writer, log.read(2, follow=True, until=14) as records:
+            found = []
+            async for record in records:
+                found.append(record.offset)
+                if record.offset == 9:
+                    for at in range(4):
+                        await writer.append(b"%d" % at)
+            assert found == list(range(2, 14))
+
+
+async def test_a_reader_on_its_way_goes_on_when_copies_are_given_up_under_it(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 5, 5)
+        before = await records_of(log)
+        job = await archiver_of(other, tmp_path)
+        async with log.read(until=15) as records:
+            first = await anext(records)
+            await archive(other, tmp_path)
+            for bookie in cluster.bookies.values():
+                await bookie.node.engine.flush()
+                assert await bookie.node.engine.collector.collect() == 2
+            assert [first, *[record async for record in records]] == before
+        assert job.plan(await job.look()).copy == ()
+
+
+async def test_copies_are_given_up_after_the_delay_and_bookies_collect_them(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        before = await records_of(log)
+        assert await archive(client, tmp_path, keep_copies_s=DAY_S) == ["copied", "copied"]
+        assert await archive(client, tmp_path, keep_copies_s=DAY_S) == []
+        assert len(await ledgers_there(client, log)) == 2
+        environment = client.opened.environment
+        now = environment.now_ms()
+        environment.now_ms = lambda: now + round(DAY_S * 1000) - 5000
+        assert await archive(client, tmp_path, keep_copies_s=DAY_S) == []
+        environment.now_ms = lambda: now + round(DAY_S * 1000) + 5000
+        assert await archive(client, tmp_path, keep_copies_s=DAY_S) == ["given up"]
+        given_up = (await log.info()).segments[0].ledger_id
+        for bookie in cluster.bookies.values():
+            await bookie.node.engine.flush()
+            assert await bookie.node.engine.collector.collect() == 1
+        assert given_up not in await ledgers_there(client, log)
+        assert await records_of(log) == before
+        assert await sweep(client.opened, min_age_s=0) == []
+
+
+async def test_a_sealed_log_is_given_up_whole(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        before = await records_of(log)
+        assert await archive(client, tmp_path) == ["copied", "copied", "given up"]
+        await log.seal()
+        assert await archive(client, tmp_path) == ["given up"]
+        assert await ledgers_there(client, log) == []
+        assert await records_of(log) == before
+        assert await records_of(log, 3, follow=True) == before[3:]
+        assert (await log.info()).next_offset == 9
+        assert await records_of(log, "latest") == []
+
+
+async def test_an_archive_serves_while_no_bookie_does(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        before = await records_of(log)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        for bookie in cluster.bookies.values():
+            await bookie.kill()
+        assert await records_of(log) == before
+
+
+async def test_a_place_that_was_found_in_a_file_is_read_from_bookies_that_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        before = await records_of(log)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+
+        async def no_answer(*args: Any) -> Place:
+            raise EntryUnavailable(0, 0, "no bookie answers")
+
+        monkeypatch.setattr(places, "find_offset_in_ledger", no_answer)
+        for start in (1, 4, 7):
+            assert await records_of(log, start) == before[start:]
+
+
+async def test_a_ledger_that_is_not_fully_replicated_is_left_to_repair(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        (bookie, *_) = cluster.bookies.values()
+        await bookie.kill()
+        steps = await steps_of(client, tmp_path)
+        assert [step.what for step in steps] == ["skipped", "skipped"]
+        assert bookie.bookie_id in steps[0].why
+        assert files(tmp_path) == []
+
+
+async def test_an_empty_log_and_one_with_empty_ledgers_have_nothing_to_archive(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        assert await archive(client, tmp_path) == []
+        for _ in range(3):
+            async with log.writer():
+                pass
+        assert await archive(client, tmp_path) == []
+        await fill(log, 2)
+        async with log.writer():
+            pass
+        await fill(log, 3)
+        before = await records_of(log)
+        assert await archive(client, tmp_path) == ["copied", "copied", "given up"]
+        assert await records_of(log) == before
+        with pytest.raises(LogNotFound):
+            await archive(client, tmp_path, log="another")
+
+
+async def test_a_log_that_remembers_producers_is_taken_over_after_it_was_archived(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        async with log.writer(producer="p") as writer:
+            for sequence in range(4):
+                await writer.append(b"%d" % sequence, sequence=sequence)
+                await writer.roll()
+        before = await records_of(log)
+        assert await archive(client, tmp_path) == ["copied"] * 4 + ["given up"] * 3
+        async with log.writer(producer="p") as writer:
+            assert (await writer.append(b"3", sequence=3)).duplicate
+            assert (await writer.append(b"4", sequence=4)).offset == 4
+        assert (await records_of(log))[:4] == before
+
+
+# --- a crash at every step --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", range(14))
+async def test_a_run_after_a_crash_at_any_step_finishes_and_nothing_is_ever_missing(
+    tmp_path: Path, step: int
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        before = await records_of(log)
+        seen = crash_at(client, step)
+        try:
+            await archive(client, tmp_path)
+        except Crash:
+            assert len(seen) == step + 1
+        else:
+            pytest.fail(f"the job has only the steps {seen}")
+        assert await records_of(log) == before
+        await collect(cluster)
+        assert await records_of(log) == before
+        await archive(other, tmp_path)
+        assert await archive(other, tmp_path) == [], "all is done"
+        assert len(await archived(other, log)) == 3
+        assert await ledgers_there(other, log) == [(await log.info()).segments[-1].ledger_id]
+        await collect(cluster)
+        assert await records_of(log) == before
+        named = {record.file for record in await archived(other, log)}
+        strays = [path for path in files(tmp_path) if path.as_uri() not in named]
+        assert len(strays) == (
+            1 if seen[-1] in ("file begun", "file written", "file named", "verified") else 0
+        )
+        for path in strays:
+            os.utime(path, (0, 0))
+        environment = other.opened.environment
+        environment.now_ms = lambda: round(10 * ARCHIVE_STRAY_AGE_S * 1000)
+        assert await archive(other, tmp_path) == ["cleaned"] * len(strays)
+        assert {path.as_uri() for path in files(tmp_path)} == named
+
+
+@pytest.mark.parametrize("fault", ["lost_answers", "lost_writes"])
+@pytest.mark.parametrize("step", ["verified", "checked again"])
+async def test_a_lost_answer_of_the_store_is_settled(tmp_path: Path, fault: str, step: str) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        before = await records_of(log)
+        struck = []
+
+        def mark(name: str) -> None:
+            if name == f"archive: {step}":
+                struck.append(name)
+                setattr(client.store, fault, 1)
+
+        client.opened.environment.mark = mark
+        assert await archive(client, tmp_path) == ["copied", "copied", "given up"]
+        assert struck
+        assert await records_of(log) == before
+        assert len(files(tmp_path)) == 2
+
+
+# --- rivals -----------------------------------------------------------------------------------------
+
+
+async def test_two_jobs_at_once_leave_one_archive(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        before = await records_of(log)
+        done: list[list[str]] = []
+
+        async def run(who: Client) -> None:
+            done.append(await archive(who, tmp_path))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, client)
+            nursery.start_soon(run, other)
+        await archive(client, tmp_path)
+        assert await records_of(log) == before
+        assert {path.as_uri() for path in files(tmp_path)} == {
+            record.file for record in await archived(client, log)
+        }
+
+
+@pytest.mark.parametrize("step", ["file begun", "verified"])
+async def test_records_that_are_truncated_while_they_are_copied_get_no_archive(
+    tmp_path: Path, step: str
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        job = await archiver_of(client, tmp_path)
+        (segment, _) = job.plan(await job.look()).copy
+
+        async def truncate() -> None:
+            await (await new_view(other)).truncate(5)
+
+        await interrupted(client, step, truncate)
+        assert (await job.copy(segment)).what == "skipped"
+        assert await archived(client, log) == []
+        assert files(tmp_path) == []
+
+
+async def new_view(client: Client) -> Log:
+    return await open_log(client.opened, "log")
+
+
+async def interrupted(client: Client, step: str, what: object) -> None:
+    """Have something done by somebody else before the next write or read that follows a step."""
+    is_due = [False]
+
+    def mark(name: str) -> None:
+        is_due[0] = is_due[0] or name == f"archive: {step}"
+
+    async def before_get(path: str) -> None:
+        if is_due[0]:
+            client.store.before_get = None
+            await what()
+
+    client.opened.environment.mark = mark
+    client.store.before_get = before_get
+
+
+async def test_a_log_that_is_deleted_and_made_again_is_another_log(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4, 2)
+        await archive(client, tmp_path)
+        assert len(files(tmp_path)) == 3
+        await delete_log(other.opened, "log")
+        again = await new_log(other)
+        await fill(again, 3, 2)
+        assert len(await records_of(again)) == 5
+        await archive(client, tmp_path)
+        assert len(await records_of(again)) == 5
+        assert len(files(tmp_path)) == 5
+        write(files(tmp_path)[0].parent / ".stray.tmp", b"of a job that was killed")
+        steps = await retire_gone(client.opened, str(tmp_path))
+        assert [step.what for step in steps] == ["cleaned"] + ["retired"] * 3
+        assert len(files(tmp_path)) == 2
+        assert len(await records_of(again)) == 5
+        assert await retire_gone(client.opened, str(tmp_path)) == []
+
+
+async def test_a_log_that_is_deleted_while_a_ledger_is_copied_gets_no_archive(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        job = await archiver_of(client, tmp_path)
+        (segment, _) = job.plan(await job.look()).copy
+
+        async def delete() -> None:
+            await delete_log(other.opened, "log")
+            await fill(await new_log(other), 5, 4)
+
+        await interrupted(client, "verified", delete)
+        assert (await job.copy(segment)).what == "skipped"
+        assert await archived(client, log) == []
+
+
+async def test_a_takeover_under_the_job_changes_nothing(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        job = await archiver_of(client, tmp_path)
+        (segment, _) = job.plan(await job.look()).copy
+
+        async def take_over() -> None:
+            await fill(await new_view(other), 2)
+
+        await interrupted(client, "verified", take_over)
+        assert (await job.copy(segment)).what == "copied"
+        assert [record.offset for record in await records_of(log)] == list(range(11))
+
+
+async def test_the_files_of_truncated_records_go_and_no_others(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        before = await records_of(log)
+        await archive(client, tmp_path)
+        await log.truncate(7)
+        assert await records_of(log) == before[7:]
+        with pytest.raises(Truncated):
+            await records_of(log, 6)
+        with pytest.raises(Truncated):
+            await records_of(log, before[6].position)
+        with pytest.raises(Truncated):
+            await records_of(log, before[0].position)
+        assert await archive(client, tmp_path) == ["retired"]
+        assert await records_of(log) == before[7:]
+        assert len(files(tmp_path)) == 2
+
+
+# --- files that are gone, or damaged ------------------------------------------------------------------
+
+
+async def test_a_missing_file_is_an_error_that_names_it_and_no_record_is_left_out(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        before = await records_of(log)
+        await archive(client, tmp_path)
+        path = path_of((await archived(client, log))[1])
+        kept = read(path)
+        remove(path)
+        async with log.read() as records:
+            found = [await anext(records) for _ in range(5)]
+            with pytest.raises(ArchiveUnavailable, match=path.name):
+                await anext(records)
+        assert found == before[:5]
+        for start in (6, before[6].position, before[6].timestamp):
+            with pytest.raises(ArchiveUnavailable, match=path.name):
+                await records_of(log, start)
+        write(path, kept)
+        assert await records_of(log) == before
+
+
+async def test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 500, 4, 3)
+        before = await records_of(log)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        first = (await archived(client, log))[0]
+        path = path_of(first)
+        damaged = bytearray(read(path))
+        damaged[len(damaged) // 3] ^= 1
+        write(path, damaged)
+        assert await archive(client, tmp_path) == ["withdrawn", "given up", "copied", "given up"]
+        assert (await archived(client, log))[0].file != first.file
+        assert await records_of(log) == before
+        path = path_of((await archived(client, log))[0])
+        damaged = bytearray(read(path))
+        damaged[len(damaged) // 3] ^= 1
+        write(path, damaged)
+        with pytest.raises(ArchiveCorrupt, match=path.name):
+            await records_of(log)
+        assert await records_of(log, 500) == before[500:]
+
+
+async def test_another_file_under_the_name_is_told(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5, 3)
+        await archive(client, tmp_path)
+        one, two, _ = (path_of(each) for each in await archived(client, log))
+        write(one, read(two))
+        with pytest.raises(ArchiveCorrupt, match="not the file that was archived"):
+            await records_of(log)
+
+
+async def test_without_pyarrow_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        before = await records_of(log)
+        await archive(client, tmp_path)
+        monkeypatch.setitem(sys.modules, "ledgerlog.archive.parquet", None)
+        monkeypatch.delattr(ledgerlog.archive, "parquet")
+        with pytest.raises(ArchiveSupportMissing, match=r"ledgerlog\[archive\]"):
+            await records_of(log)
+        assert await records_of(log, 5) == before[5:], "what bookies have needs none"
+        with pytest.raises(ArchiveSupportMissing):
+            await archive(client, tmp_path)
+
+
+async def test_any_flipped_byte_of_a_file_is_noticed_or_harmless(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 60, 1)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        record = (await archived(client, log))[0]
+        path = path_of(record)
+        good = read(path)
+        noticed = 0
+        for at in range(0, len(good), 37):
+            damaged = bytearray(good)
+            damaged[at] ^= 0x10
+            write(path, damaged)
+            try:
+                await check_archive(record)
+            except ArchiveCorrupt:
+                noticed += 1
+        write(path, good)
+        assert noticed > len(good) // 37 // 2
+        check = FileCheck(record.file)
+        while check.step():
+            pass
+        assert check.end().digest == record.digest
+        check.close()

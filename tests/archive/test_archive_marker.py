@@ -1,0 +1,233 @@
+"""A destination that is not mounted is not one whose files are gone."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+
+from ledgerlog.archiving.job import archive_log, open_archiver, retire_gone
+from ledgerlog.archiving.rewrite import merge_log
+from ledgerlog.errors import ArchiveUnavailable
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
+from ledgerlog.log.log import Log, delete_log
+from ledgerlog.model.layout import archive_path
+from tests.archive.archived_logs import (
+    DAY_S,
+    archive,
+    archived,
+    archiver_of,
+    files,
+    fill,
+    new_log,
+    path_of,
+    records_of,
+    remove,
+    write,
+)
+from tests.clusters import Client, open_cluster
+
+
+def unmount(where: Path) -> Path:
+    """Leave an empty directory in its place; where the files are meanwhile."""
+    away = where.with_name(f"{where.name}-away")
+    where.rename(away)
+    where.mkdir()
+    return away
+
+
+def mount(where: Path, away: Path) -> None:
+    assert list(where.iterdir()) == [], "something was written below the mount point"
+    where.rmdir()
+    away.rename(where)
+
+
+def marker_in(where: Path) -> Path:
+    (found,) = where.glob("_ledgerlog-archive-*")
+    return found
+
+
+async def two_archived(client: Client, where: Path) -> Log:
+    log = await new_log(client)
+    await fill(log, 5, 4, 3)
+    assert await archive(client, where, keep_copies_s=DAY_S) == ["copied"] * 3
+    return log
+
+
+@pytest.mark.parametrize("way", ["there", "link"])
+async def test_a_destination_that_is_not_mounted_is_refused_and_nothing_is_withdrawn(
+    tmp_path: Path, way: str
+) -> None:
+    where = tmp_path / "there"
+    (tmp_path / "link").symlink_to(where)
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, where)
+        before = await archived(client, log)
+        away = unmount(where)
+        for _ in range(2):
+            with pytest.raises(ArchiveUnavailable, match=f"{tmp_path}/{way}.*[Mm]ount it"):
+                await archive(client, tmp_path / way)
+            with pytest.raises(ArchiveUnavailable, match="--accept-destination"):
+                await merge_log(client.opened, "log", str(tmp_path / way))
+        assert await archived(client, log) == before
+        mount(where, away)
+        assert await archive(client, where) == ["given up"] * 2
+
+
+async def test_another_log_does_not_begin_below_a_mount_point(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await two_archived(client, tmp_path / "there")
+        other = await new_log(client, "other")
+        await fill(other, 2, 2)
+        away = unmount(tmp_path / "there")
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await archive(client, tmp_path / "there", log="other")
+        mount(tmp_path / "there", away)
+        assert await archive(client, tmp_path / "there", log="other") == ["copied", "copied", "given up"]
+
+
+async def test_a_neighbour_who_began_while_nothing_was_mounted_does_not_vouch_for_the_place(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "there"
+    async with open_cluster() as cluster, cluster.client() as client:
+        await two_archived(client, where)
+        unmount(where)
+        write(where / "_ledgerlog-archive-0123456789abcdef", b"{}")
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await archive(client, where)
+
+
+async def test_a_destination_that_goes_away_under_a_job_gets_no_record_and_withdraws_none(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "there"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3)
+        job = await archiver_of(client, where)
+        first, second, _ = job.plan(await job.look()).copy
+        assert (await job.copy(first)).what == "copied"
+        (record,) = await archived(client, log)
+        unmount(where)
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await job.give_up(record, record.ledger_id)
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await job.copy(second)
+        assert await archived(client, log) == [record]
+
+
+async def test_a_file_that_is_gone_from_a_place_that_is_there_is_withdrawn(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, tmp_path)
+        remove(path_of((await archived(client, log))[0]))
+        assert await archive(client, tmp_path) == ["withdrawn", "given up", "copied", "given up"]
+
+
+async def test_the_marker_of_the_place_where_the_file_lies_counts_and_not_that_of_the_job(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, tmp_path / "old")
+        before = await archived(client, log)
+        away = unmount(tmp_path / "old")
+        assert set(await archive(client, tmp_path / "new")) == {"failed"}
+        assert await archived(client, log) == before
+        mount(tmp_path / "old", away)
+        assert await archive(client, tmp_path / "new") == ["given up"] * 2
+
+
+async def test_a_place_without_its_marker_can_be_accepted_and_reading_never_asks(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, tmp_path)
+        before = await records_of(log)
+        kept = marker_in(tmp_path).read_bytes()
+        assert json.loads(kept)["format"] == 1
+        assert await archive(client, tmp_path) == ["given up"] * 2
+        remove(marker_in(tmp_path))
+        assert await records_of(log) == before
+        with pytest.raises(ArchiveUnavailable, match="accept"):
+            await archive(client, tmp_path)
+        assert await archive_log(client.opened, "log", str(tmp_path), accept_destination=True) == []
+        assert marker_in(tmp_path).read_bytes() == kept
+        assert await archive(client, tmp_path) == []
+        write(marker_in(tmp_path), b"something else")
+        with pytest.raises(ArchiveUnavailable, match="it is not the marker"):
+            await archive(client, tmp_path)
+
+
+async def test_records_of_truncated_and_deleted_logs_wait_for_the_place_of_their_files(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "there"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, where)
+        job = await archiver_of(client, where)
+        await log.truncate(5)
+        (record,) = job.plan(await job.look()).retire
+        away = unmount(where)
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await job.retire(record)
+        await delete_log(client.opened, "log")
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await retire_gone(client.opened, str(where))
+        assert len(await archived(client, log)) == 3
+        mount(where, away)
+        assert [step.what for step in await retire_gone(client.opened, str(where))] == ["retired"] * 3
+        assert files(where) == []
+
+
+async def test_a_job_that_sees_the_first_records_of_another_looks_for_its_marker_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        sync = client.store.sync
+        begun: list[list[str]] = []
+
+        async def after_another_began() -> None:
+            if not begun:
+                begun.append([])
+                begun.append(await archive(other, tmp_path, keep_copies_s=DAY_S))
+            await sync()
+
+        monkeypatch.setattr(client.store, "sync", after_another_began)
+        await open_archiver(client.opened, "log", str(tmp_path))
+        assert begun == [[], ["copied", "copied"]]
+
+
+async def test_a_stray_is_kept_while_the_file_that_replaced_it_is_not_there(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4, 3, 2)
+        await archive(client, tmp_path)
+        (step,) = await merge_log(client.opened, "log", str(tmp_path))
+        assert step.what == "merged"
+        merged = path_of((await archived(client, log))[0])
+        kept = merged.read_bytes()
+        remove(merged)
+        environment = client.opened.environment
+        environment.now_ms = lambda: round(10 * 1000 * (ARCHIVE_STRAY_AGE_S + time.time()))
+        steps = await archive_log(client.opened, "log", str(tmp_path))
+        assert [step.what for step in steps] == ["skipped"] * 3
+        assert all(merged.name in step.why for step in steps)
+        write(merged, kept)
+        assert await archive(client, tmp_path) == ["cleaned"] * 3
+
+
+async def test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, tmp_path)
+        record = (await archived(client, log))[0]
+        strange = attrs.evolve(record, file="strange://there/log/file.parquet")
+        path = archive_path(log.incarnation, record.ledger_id)
+        found = await client.opened.store.get(path)
+        assert found is not None
+        await client.opened.store.set(path, strange.encode(), version=found.version)
+        assert await archive(client, tmp_path) == ["failed", "given up", "failed"]
+        await log.truncate(5)
+        assert await archive(client, tmp_path) == ["failed"]

@@ -1,0 +1,109 @@
+"""Where archived files lie: durable down from the root, for logs of any name, and nothing but a clear error
+from what is no archive."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from threading import Event
+
+import pyarrow.parquet as pq
+import pytest
+import trio
+
+from ledgerlog.archive import places
+from ledgerlog.archive.parquet import SCHEMA
+from ledgerlog.archive.places import Destination
+from ledgerlog.archive.reader import check_archive, in_thread, open_archive
+from ledgerlog.archiving.job import archive_log
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
+from tests.archive.archived_logs import DAY_S, archive, archived, fill, new_log, path_of, records_of
+from tests.clusters import open_cluster
+
+
+def test_a_published_file_is_durable_with_every_directory_on_the_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(places, "_sync", synced.append)
+    destination = Destination(str(tmp_path / "new" / "archive"))
+    with destination.create("log/.one.tmp") as stream:
+        stream.write(b"records")
+    destination.publish("log/.one.tmp", "log/one.parquet")
+    base = tmp_path / "new" / "archive"
+    assert synced[0] == str(base / "log" / ".one.tmp")
+    assert set(synced[1:]) >= {str(base / "log"), str(base), str(base.parent), str(tmp_path)}
+
+
+async def test_a_log_with_the_longest_name_is_archived(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        name = "a/" + 253 * "b"
+        log = await new_log(client, name)
+        await fill(log, 4, 3)
+        before = await records_of(log)
+        assert await archive(client, tmp_path, log=name) == ["copied", "copied", "given up"]
+        assert await records_of(log) == before
+
+
+@pytest.mark.parametrize("way", ["{0}/link", "{0}/there/../there", "file:{0}/there", "file://{0}/there/"])
+async def test_files_are_not_strays_where_their_place_is_given_in_other_words(
+    tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4, 3)
+        before = await records_of(log)
+        assert await archive(client, tmp_path / "there") == ["copied", "copied", "given up"]
+        environment = client.opened.environment
+        environment.now_ms = lambda: round(10 * 1000 * (ARCHIVE_STRAY_AGE_S + time.time()))
+        steps = await archive_log(client.opened, "log", way.format(tmp_path))
+        assert [step.what for step in steps] == []
+        assert await records_of(log) == before
+
+
+async def test_a_file_system_that_hangs_leaves_threads_to_everything_else() -> None:
+    released = Event()
+    refused: list[ArchiveUnavailable] = []
+
+    async def hang() -> None:
+        try:
+            await in_thread(released.wait, file="file:///hanging", timeout_s=0.1)
+        except ArchiveUnavailable as failure:
+            refused.append(failure)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(hang)
+        assert len(refused) == 50
+        with trio.fail_after(10):
+            assert await trio.to_thread.run_sync(lambda: "done") == "done"
+    finally:
+        released.set()
+
+
+@pytest.mark.parametrize("ledgers", ["[]", '[["a", "b", "c", "d"]]', "{}", "7", "[[1]]"])
+async def test_a_footer_that_says_nonsense_is_a_damaged_file(tmp_path: Path, ledgers: str) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        (record,) = await archived(client, log)
+        said = {
+            "format": "1",
+            "log": "log",
+            "incarnation": str(record.incarnation),
+            "ledgers": ledgers,
+            "count": "4",
+            "compacted": "false",
+            "digest": record.digest.hex(),
+        }
+        with pq.ParquetWriter(path_of(record), SCHEMA) as writer:
+            writer.add_key_value_metadata({f"ledgerlog.{key}": value for key, value in said.items()})
+        with pytest.raises(ArchiveCorrupt):
+            await check_archive(record)
+        with pytest.raises(ArchiveCorrupt):
+            async with open_archive(record):
+                pass

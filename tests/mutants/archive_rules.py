@@ -1,0 +1,247 @@
+"""Mutants of archives: no record without a place, no second truth, nothing left out at a boundary."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_CORE = "ledgerlog/core/archiving.py"
+_COMPACTION = "ledgerlog/core/compaction.py"
+_JOB = "ledgerlog/archiving/archiver.py"
+_REWRITE = "ledgerlog/archiving/rewrite.py"
+_PARQUET = "ledgerlog/archive/parquet.py"
+_READER = "ledgerlog/log/reader.py"
+_LOG = "ledgerlog/model/log.py"
+
+_PLAN = "tests/archive/test_archive_plan.py"
+_TEST = "tests/archive/test_archive_job.py"
+_REWRITING = "tests/archive/test_archive_rewriting.py"
+_PLACES = "tests/archive/test_archive_places.py"
+_FAULTS = "tests/archive/test_archive_faults.py"
+_MARKER = "tests/archive/test_archive_marker.py"
+
+MUTANTS = (
+    mutant(
+        "newest_ledger_is_given_up",
+        "A.6",
+        _CORE,
+        "keep_copies_ms and newest not in standing",
+        "keep_copies_ms",
+        _PLAN,
+    ),
+    mutant(
+        "copies_are_given_up_before_their_delay",
+        "A.6",
+        _CORE,
+        "now_ms - record.archived_ms >= keep_copies_ms and",
+        "now_ms >= record.archived_ms and",
+        f"{_PLAN}::test_copies_wait_for_their_delay_and_the_newest_ledger_for_ever",
+    ),
+    mutant(
+        "what_bookies_have_is_merged",
+        "A.6",
+        _CORE,
+        "            and not any(ledger.ledger_id in with_copies for ledger in record.ledgers)\n",
+        "",
+        f"{_PLAN}::test_merging_takes_neighbours_up_to_a_size_and_leaves_large_files_alone",
+    ),
+    mutant(
+        "neighbours_are_merged_over_what_lies_between",
+        "A.6",
+        _CORE,
+        "        if record is None or 2 * record.file_bytes > bytes_max:\n            end()\n",
+        "        if record is None or 2 * record.file_bytes > bytes_max:\n",
+        f"{_PLAN}::test_merging_takes_neighbours_up_to_a_size_and_leaves_large_files_alone",
+    ),
+    mutant(
+        "ledger_that_left_the_list_gets_an_archive",
+        "A.6",
+        _JOB,
+        "            if metadata is None or metadata.index_of(record.ledger_id) is None:\n",
+        "            if metadata is None:\n",
+        f"{_TEST}::test_records_that_are_truncated_while_they_are_copied_get_no_archive",
+    ),
+    mutant(
+        "lost_answer_of_an_archive_is_another_job",
+        "A.6",
+        _JOB,
+        "                if found.token == record.token:\n                    break\n",
+        "",
+        f"{_TEST}::test_a_lost_answer_of_the_store_is_settled",
+    ),
+    mutant(
+        "copies_are_given_up_for_a_file_that_was_not_read_again",
+        "A.6",
+        _JOB,
+        "            await check_archive(record)\n        except (ArchiveCorrupt",
+        "            pass\n        except (ArchiveCorrupt",
+        f"{_TEST}::test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it",
+    ),
+    mutant(
+        "ledger_that_is_not_fully_replicated_is_archived",
+        "A.6",
+        _JOB,
+        "        if not faults.is_clean or faults.silent:\n",
+        "        if not faults.is_clean:\n",
+        f"{_TEST}::test_a_ledger_that_is_not_fully_replicated_is_left_to_repair",
+    ),
+    mutant(
+        "file_of_another_ledger_is_read",
+        "A.6",
+        _PARQUET,
+        "        if said != wanted:\n",
+        "        if False:\n",
+        f"{_TEST}::test_another_file_under_the_name_is_told",
+    ),
+    mutant(
+        "damaged_pages_are_read",
+        "A.6",
+        _PARQUET,
+        "page_checksum_verification=True",
+        "page_checksum_verification=False",
+        f"{_TEST}::test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it",
+    ),
+    mutant(
+        "reader_passes_over_what_was_merged",
+        "A.6",
+        _READER,
+        "            if end is not None and end > self._offset:\n",
+        "            if False and end is not None:\n",
+        f"{_REWRITING}::test_a_follower_at_the_end_of_a_ledger_that_is_merged_leaves_nothing_out",
+    ),
+    mutant(
+        "reader_looks_only_for_the_file_that_was",
+        "A.6",
+        _READER,
+        "                if moved is None or moved.file == record.file:\n                    raise\n",
+        "                raise\n",
+        f"{_REWRITING}::test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged",
+    ),
+    mutant(
+        "gap_is_kept_from_a_dense_reader",
+        "A.6",
+        _READER,
+        "                    if self._dense and batch.first_offset > self._offset:\n",
+        "                    if False:\n",
+        f"{_REWRITING}::test_a_dense_reader_is_told_of_the_gap_as_of_a_truncation",
+    ),
+    mutant(
+        "merged_segment_counts_its_first_ledger_alone",
+        "A.6",
+        _LOG,
+        "            sum(part.record_count or 0 for part in parts),\n",
+        "            parts[0].record_count,\n",
+        _PLAN,
+    ),
+    mutant(
+        "record_without_a_key_is_dropped",
+        "A.6",
+        _COMPACTION,
+        "        if key is None:\n            return True\n",
+        "        if key is None:\n            return False\n",
+        f"{_PLAN}::test_of_each_key_the_latest_stays_and_what_has_no_key_stays",
+    ),
+    mutant(
+        "tombstones_go_at_once",
+        "A.6",
+        _COMPACTION,
+        "return timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)",
+        "return not self._rule.is_tombstone(record)",
+        f"{_PLAN}::test_tombstones_go_when_they_are_old_and_the_latest_of_their_key",
+    ),
+    mutant(
+        "newer_files_are_compacted_first",
+        "A.6",
+        _REWRITE,
+        "    for group in groups:\n        if not tell(",
+        "    for group in reversed(groups):\n        if not tell(",
+        f"{_REWRITING}::test_a_compaction_that_crashes_anywhere_leaves_the_latest_of_each_key",
+    ),
+    mutant(
+        "file_of_a_merge_that_comes_late_is_deleted",
+        "A.6",
+        _REWRITE,
+        "            is_unsure = True\n            continue\n",
+        "            continue\n",
+        f"{_REWRITING}::test_a_merge_that_comes_late_keeps_its_file_though_half_of_it_is_seen",
+    ),
+    mutant(
+        "files_are_replaced_by_one_that_is_gone",
+        "A.6",
+        _REWRITE,
+        "        await archiver.expect_file(made)\n",
+        "",
+        f"{_REWRITING}::test_files_are_not_replaced_by_one_that_was_cleaned_away",
+    ),
+    mutant(
+        "files_of_a_place_in_other_words_are_strays",
+        "A.6",
+        _JOB,
+        "if self._places.base_name(url) not in named:",
+        "if url not in {record.file for record, _ in records}:",
+        f"{_PLACES}::test_files_are_not_strays_where_their_place_is_given_in_other_words",
+    ),
+    mutant(
+        "new_directories_of_an_archive_are_not_durable",
+        "A.6",
+        "ledgerlog/archive/places.py",
+        "    for above in directory.parents:\n",
+        "    for above in ():\n",
+        f"{_PLACES}::test_a_published_file_is_durable_with_every_directory_on_the_way_to_it",
+    ),
+    mutant(
+        "destination_that_is_not_mounted_is_taken_for_a_new_one",
+        "A.6",
+        "ledgerlog/archiving/claiming.py",
+        "        if named is not None and not await archiver.has_marker():\n",
+        "        if False and named is not None:\n",
+        f"{_MARKER}::test_a_destination_that_is_not_mounted_is_refused_and_nothing_is_withdrawn",
+    ),
+    mutant(
+        "record_is_withdrawn_where_the_place_of_its_file_is_away",
+        "A.6",
+        _JOB,
+        "        await self.expect_marker(record.file)\n        if gone is not None:\n",
+        "        if gone is not None:\n",
+        f"{_MARKER}::test_the_marker_of_the_place_where_the_file_lies_counts_and_not_that_of_the_job",
+    ),
+    mutant(
+        "file_below_a_mount_point_is_recorded",
+        "A.6",
+        _JOB,
+        "        await archiver.expect_marker(url)\n",
+        "",
+        f"{_MARKER}::test_a_destination_that_goes_away_under_a_job_gets_no_record_and_withdraws_none",
+    ),
+    mutant(
+        "what_fails_once_is_not_decoded_again",
+        "A.6",
+        _PARQUET,
+        "            return work()\n",
+        '            raise OSError("not again")\n',
+        f"{_FAULTS}::test_a_fault_of_the_store_while_a_group_is_read_is_not_damage",
+    ),
+    mutant(
+        "file_that_cannot_be_read_is_damaged",
+        "A.6",
+        _PARQUET,
+        "            _read_bytes(self.url, start, length)\n",
+        "",
+        f"{_FAULTS}::test_a_fault_that_stays_is_unavailable_and_never_damage",
+    ),
+    mutant(
+        "files_that_a_missing_one_was_made_of_are_cleaned",
+        "A.6",
+        _JOB,
+        "                if lost is not None:\n",
+        "                if False and lost is not None:\n",
+        f"{_MARKER}::test_a_stray_is_kept_while_the_file_that_replaced_it_is_not_there",
+    ),
+    mutant(
+        "record_of_a_strange_place_ends_every_run",
+        "A.6",
+        _JOB,
+        "    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt, InvalidArgument) as failure:\n",
+        "    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt) as failure:\n",
+        f"{_MARKER}::test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step",
+    ),
+)
