@@ -13,13 +13,13 @@ which is all the pruning there is. Spark compares the batches' schema with the d
 (names, order, whether null is allowed, the time zone UTC), so the Arrow schema is made from the declared one
 here and from nothing else.
 
-Entries arrive as lists of payloads. They are gathered to some thousands of rows or a few mebibytes and turned
-into columns by the batch; no Python object is made for a row but its payload.
+Entries arrive as they were written, the bytes of their records joined. They are gathered to some thousands of
+rows or a few mebibytes and turned into columns by the batch; no Python object is made for a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,9 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.model.record import RecordBatch
+from ledgerlog.model.record import PackedBatch
 
-__all__ = ["BYTES_PER_BATCH", "DECLARED", "ROWS_PER_BATCH", "arrow_schema", "batches_of"]
+__all__ = ["BYTES_PER_BATCH", "DECLARED", "ROWS_PER_BATCH", "ColumnTypes", "arrow_schema", "batches_of"]
 
 ROWS_PER_BATCH = 16 * 1024
 BYTES_PER_BATCH = 4 * 1024 * 1024
@@ -40,9 +40,15 @@ DECLARED = (
 )
 """What a table of records has where its reader asks for nothing else."""
 
-Gathered = list[tuple[str, RecordBatch]]
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that Spark shows; a clock that was beyond it is shown as that."""
 
-_TYPES: dict[str, tuple[DataType, Any]] = {
+Gathered = list[tuple[str, PackedBatch]]
+
+ColumnTypes = Mapping[str, tuple[DataType, Any]]
+"""The columns of a source: for each what Spark and what Arrow call its type."""
+
+_TYPES: ColumnTypes = {
     "log": (StringType(), pa.string()),
     "offset": (LongType(), pa.int64()),
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
@@ -53,13 +59,14 @@ _TYPES: dict[str, tuple[DataType, Any]] = {
 }
 
 
-def arrow_schema(declared: StructType) -> Any:
-    """The Arrow schema of a declared one. InvalidArgument for a column that there is not, or not so."""
+def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
+    """The Arrow schema of a declared one, of records unless ``columns`` are others. InvalidArgument for a
+    column that there is not, or not so."""
     fields = []
     for field in declared.fields:
-        known = _TYPES.get(field.name)
+        known = columns.get(field.name)
         if known is None:
-            raise InvalidArgument(f"there is no column {field.name!r}; there are {', '.join(_TYPES)}")
+            raise InvalidArgument(f"there is no column {field.name!r}; there are {', '.join(columns)}")
         if field.dataType != known[0]:
             raise InvalidArgument(
                 f"the column {field.name} is {known[0].simpleString()}, not {field.dataType.simpleString()}"
@@ -72,12 +79,11 @@ def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
     """Arrow batches of the records, in their order; none of them is empty."""
     gathered: Gathered = []
     rows = size = 0
-    wants_value = "value" in schema.names
     for entries in fetched:
         for log, batch in entries:
             gathered.append((log, batch))
             rows += len(batch)
-            size += batch.byte_length if wants_value else 0
+            size += batch.byte_length  # It is held until then, whether it is asked for or not.
             if rows >= ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
                 yield _record_batch(gathered, rows, schema)
                 gathered, rows, size = [], 0, 0
@@ -94,7 +100,7 @@ def _record_batch(gathered: Gathered, rows: int, schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _repeated(value: Callable[[RecordBatch], int]) -> Callable[[Gathered, Any], Any]:
+def _repeated(value: Callable[[PackedBatch], int]) -> Callable[[Gathered, Any], Any]:
     def column(gathered: Gathered, counts: Any) -> Any:
         each = np.fromiter((value(batch) for _, batch in gathered), dtype=np.int64, count=len(gathered))
         return pa.array(np.repeat(each, counts))
@@ -111,16 +117,24 @@ def _offsets(gathered: Gathered, counts: Any) -> Any:
 
 
 def _timestamps(gathered: Gathered, counts: Any) -> Any:
-    milliseconds = _repeated(lambda batch: batch.timestamp_ms * 1000)(gathered, counts)
-    return milliseconds.cast(_TYPES["timestamp"][1])
+    microseconds = _repeated(lambda batch: min(batch.timestamp_ms, _LAST_MS) * 1000)(gathered, counts)
+    return microseconds.view(_TYPES["timestamp"][1])
 
 
 def _values(gathered: Gathered, counts: Any) -> Any:
-    return pa.array([payload for _, batch in gathered for payload in batch.payloads], type=pa.binary())
+    ends = np.zeros(int(counts.sum()) + 1, dtype=np.int32)
+    lengths = [np.frombuffer(batch.lengths, dtype=np.uint32) for _, batch in gathered]
+    np.cumsum(np.concatenate(lengths), out=ends[1:])
+    data = b"".join([batch.data for _, batch in gathered])
+    return pa.Array.from_buffers(
+        pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)], null_count=0
+    )
 
 
 def _logs(gathered: Gathered, counts: Any) -> Any:
     names = sorted({log for log, _ in gathered})
+    if len(names) == 1:
+        return pa.repeat(pa.scalar(names[0], pa.string()), int(counts.sum()))
     places = {log: place for place, log in enumerate(names)}
     each = np.fromiter((places[log] for log, _ in gathered), dtype=np.int32, count=len(gathered))
     return pa.DictionaryArray.from_arrays(np.repeat(each, counts), pa.array(names)).cast(pa.string())

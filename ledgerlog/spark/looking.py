@@ -14,12 +14,14 @@ is read and the rest is said in the log of the process."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import trio
 
+from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.core.scan import Piece, Stretch, cut, share
 from ledgerlog.errors import EntryUnavailable, InvalidArgument, LedgerLogError, LedgerNotFound, LogNotFound
@@ -80,7 +82,7 @@ async def select(client: LedgerClient, options: ReadOptions) -> list[str]:
 
 async def look(client: LedgerClient, name: str, *, incarnation: int | None = None) -> LogView:
     """The log as it is now. LogNotFound; DataLoss where it is not that incarnation any more;
-    EntryUnavailable, MetadataUnavailable."""
+    EntryUnavailable, MetadataUnavailable; LedgerNotFound where its list names a ledger that there is not."""
     registry = LogRegistry(client.store, client.environment)
     found = await registry.find(name)
     if incarnation is not None and found != incarnation:
@@ -89,9 +91,22 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
             f"log {name!r} {what} since it was read first: what was still to be read of it is gone. Start "
             "with a new checkpoint, or set failOnDataLoss=false to go on with what there is"
         )
-    metadata = None if found is None else (await registry.read(found))[0]
-    if metadata is None:
-        raise LogNotFound(name)
+    seen = -1
+    while True:
+        metadata, version = (None, -1) if found is None else await registry.read(found)
+        if metadata is None:
+            raise LogNotFound(name)
+        try:
+            return await _view(client, metadata)
+        except LedgerNotFound:
+            # An open ledger that turned out to be empty leaves the list with the next truncation. Where the
+            # list still names it, it is lost.
+            if version == seen:
+                raise
+            seen = version
+
+
+async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
     stretches = [
         Stretch(
             ledger_id=segment.ledger_id,
@@ -150,7 +165,7 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
     """A bound as an offset; what lies before the first readable record stays as it is. Where a moment is
     given it is the offset of the first record from then on. InvalidArgument where the log ends before it."""
     if moment_ms is not None:
-        place = await find_moment(client.ledgers, view.metadata, moment_ms)
+        place = await find_moment(client.ledgers, ArchiveRegistry(client.store), view.metadata, moment_ms)
         return min(max(place.offset, view.first), view.end)
     if bound == "earliest":
         return view.first
@@ -190,14 +205,16 @@ async def plan(
         if start < end:
             pieces += cut(view.name, view.incarnation, view.stretches, start, end)
     ledgers = await _ledgers(client, pieces)
-    if options.fail_on_data_loss and len(ledgers) < len({piece.stretch.ledger_id for piece in pieces}):
+    archives = await _archives(client, [piece for piece in pieces if piece.stretch.ledger_id not in ledgers])
+    there = ledgers.keys() | archives.keys()
+    if options.fail_on_data_loss and len(there) < len({piece.stretch.ledger_id for piece in pieces}):
         raise DataLoss("records were truncated away while they were about to be read; try again")
     await client.bookies.refresh()
     bookies = {
         info.bookie_id: info.encode() for info in (*client.bookies.writable(), *client.bookies.read_only())
     }
     parts = share(
-        [piece for piece in pieces if piece.stretch.ledger_id in ledgers],
+        [piece for piece in pieces if piece.stretch.ledger_id in there],
         max_bytes=options.max_bytes_per_partition,
         max_records=options.max_records_per_partition,
         min_parts=options.min_partitions,
@@ -206,12 +223,32 @@ async def plan(
         ScanPart(
             uri=options.uri,
             pieces=part,
-            ledgers={piece.stretch.ledger_id: ledgers[piece.stretch.ledger_id] for piece in part},
+            ledgers=_of_pieces(part, ledgers),
+            archives=_of_pieces(part, archives),
             bookies=bookies,
             fail_on_data_loss=options.fail_on_data_loss,
         )
         for part in parts
     ]
+
+
+def _of_pieces(part: Sequence[Piece], found: Mapping[int, bytes]) -> dict[int, bytes]:
+    ids = {piece.stretch.ledger_id for piece in part}
+    return {ledger_id: found[ledger_id] for ledger_id in sorted(ids) if ledger_id in found}
+
+
+async def _archives(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
+    """Where the pieces are archived: the files' records by the ledgers that the list names."""
+    archives = ArchiveRegistry(client.store)
+    found: dict[int, bytes] = {}
+    for piece in pieces:
+        if piece.stretch.ledger_id not in found:
+            record = await archives.holding(piece.incarnation, piece.stretch.ledger_id, piece.start)
+            if record is None:
+                logger.warning("ledger=%d was deleted before it was read", piece.stretch.ledger_id)
+            else:
+                found[piece.stretch.ledger_id] = record.encode()
+    return found
 
 
 async def _ledgers(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
@@ -222,10 +259,8 @@ async def _ledgers(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, b
     async def read_all() -> None:
         while wanted:
             ledger_id = wanted.pop()
-            try:
+            with contextlib.suppress(LedgerNotFound):
                 found[ledger_id] = (await client.ledgers.metadata(ledger_id)).encode()
-            except LedgerNotFound:
-                logger.warning("ledger=%d was deleted before it was read", ledger_id)
 
     if len(wanted) <= 1:
         await read_all()

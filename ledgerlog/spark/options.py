@@ -1,4 +1,5 @@
-"""The options of ``format("ledgerlog")``: text by name into one value, or an error that says what is wrong.
+"""The options of ``ledgerlog`` and ``ledgeraudit``: text by name into one value, or an error that says what
+is wrong.
 
 Where an option means what Kafka's connector means by it, it has Kafka's name. Spark lower-cases the names
 that it hands over, so they are compared without case. A name that is not known is an error and not a hint: a
@@ -19,23 +20,31 @@ from typing import Literal
 import attrs
 
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import MIB
+from ledgerlog.limits import AUDIT_SETTLE_S, AUDIT_SETTLE_S_MAX, MIB
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.model.cursor import check_cursor_name
-from ledgerlog.model.ids import check_log_name
+from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.record import milliseconds
 from ledgerlog.model.splice import check_splicer
 
 __all__ = [
     "PARTITION_BYTES",
+    "PARTITION_REPLICAS",
+    "AuditOptions",
     "Bound",
     "ReadOptions",
     "WriteOptions",
+    "parse_audit_options",
     "parse_read_options",
     "parse_write_options",
 ]
 
 PARTITION_BYTES = 64 * MIB
+
+PARTITION_REPLICAS = 1_000_000
+
+INDEX = "index"
+SCRUB = "scrub"
 
 EARLIEST: Literal["earliest"] = "earliest"
 LATEST: Literal["latest"] = "latest"
@@ -61,8 +70,23 @@ _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "cursorName")
 
 _WRITE = ("uri", "path", "log", "producerId")
 _WRITE_BATCH = ("batchSeq",)
-_WRITE_STREAM = ("failOnDataLoss", "checkpointLocation")
-"""The last is Spark's own, which hands it over with ours."""
+_WRITE_STREAM = ("failOnDataLoss", "checkpointLocation", "queryName")
+"""The last two are Spark's own, which it hands over with ours."""
+
+_NUMBER_MAX = 2**63 - 1
+
+_AUDIT = (
+    "uri",
+    "path",
+    "log",
+    "logs",
+    "ledgers",
+    "mode",
+    "summary",
+    "minPartitions",
+    "replicasPerPartition",
+    "settleSeconds",
+)
 
 _KAFKA_BOUNDS: dict[int, Literal["earliest", "latest"]] = {-2: EARLIEST, -1: LATEST}
 
@@ -171,8 +195,9 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         raise InvalidArgument("which log to write is said by exactly one of the path and the option log")
     producer = given.get("producerId")
     sequence = given.get("batchSeq")
-    if sequence is not None and not sequence.isdigit():
-        raise InvalidArgument(f"batchSeq is a number from 0 on, not {sequence!r}")
+    batch_seq = None if sequence is None else _number(sequence)
+    if sequence is not None and batch_seq is None:
+        raise InvalidArgument(f"batchSeq is a number from 0 on, of 64 bits, not {sequence!r}")
     if not is_stream and (producer is None) != (sequence is None):
         raise InvalidArgument(
             "producerId and batchSeq go together: they make a job that is run again count once"
@@ -181,9 +206,74 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         uri=_uri(given),
         log=check_log_name(given[said[0]]),
         producer_id=None if producer is None else check_splicer(producer),
-        batch_seq=None if sequence is None else int(sequence),
+        batch_seq=batch_seq,
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
     )
+
+
+@attrs.frozen(kw_only=True)
+class AuditOptions:
+    """Which copies to check, and how."""
+
+    uri: str
+    logs: tuple[str, ...]
+    """Names, sorted; the ledgers that they list. With no ``ledgers`` either, every ledger there is."""
+    ledgers: tuple[int, ...]
+    scrub: bool
+    """Whether bookies read what they have, or go by their index."""
+    summary: bool
+    """Whether there is a row for each ledger and bookie, which says how many copies were checked."""
+    min_partitions: int
+    replicas_per_partition: int
+    settle_s: float
+    """What was found is looked at again after so long."""
+
+
+def parse_audit_options(options: Mapping[str, str]) -> AuditOptions:
+    """The options of an audit. InvalidArgument names the option that is wrong."""
+    given = _known(options, _AUDIT, (), "")
+    said = [name for name in ("path", "log", "logs", "ledgers") if name in given]
+    if len(said) > 1:
+        raise InvalidArgument(
+            "which ledgers to check is said by at most one of load(NAME), log, logs and ledgers; "
+            f"{' and '.join(said)} are given"
+        )
+    logs, ledgers = set[str](), set[int]()
+    if said == ["ledgers"]:
+        for text in given["ledgers"].split(","):
+            number = _number(text.strip())
+            if number is None:
+                raise InvalidArgument(f"ledgers: {text!r} is no ledger's number")
+            ledgers.add(check_ledger_id(number))
+    elif said:
+        names = given[said[0]].split(",") if said == ["logs"] else [given[said[0]]]
+        logs = {check_log_name(name.strip()) for name in names}
+    mode = given.get("mode", INDEX)
+    if mode not in (INDEX, SCRUB):
+        raise InvalidArgument(f"mode is {INDEX!r} or {SCRUB!r}, not {mode!r}")
+    return AuditOptions(
+        uri=_uri(given),
+        logs=tuple(sorted(logs)),
+        ledgers=tuple(sorted(ledgers)),
+        scrub=mode == SCRUB,
+        summary=_flag(given, "summary", False),
+        min_partitions=_count(given, "minPartitions") or 1,
+        replicas_per_partition=_count(given, "replicasPerPartition") or PARTITION_REPLICAS,
+        settle_s=_seconds(given, "settleSeconds", AUDIT_SETTLE_S),
+    )
+
+
+def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
+    text = given.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= AUDIT_SETTLE_S_MAX:  # Not a number is in no range.
+        raise InvalidArgument(f"{name} is a number of seconds from 0 to {AUDIT_SETTLE_S_MAX:g}, not {text!r}")
+    return value
 
 
 def _known(
@@ -242,11 +332,12 @@ def _bounds(
         return default
     if text in (EARLIEST, LATEST):
         return EARLIEST if text == EARLIEST else LATEST
-    if text.isdigit():
-        return int(text)
+    offset = _number(text)
+    if offset is not None:
+        return offset
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise InvalidArgument(
@@ -260,7 +351,7 @@ def _bound(name: str, log: str, value: object) -> Bound:
         return EARLIEST
     if value == LATEST:
         return LATEST
-    if isinstance(value, int) and not isinstance(value, bool) and value >= -2:
+    if isinstance(value, int) and not isinstance(value, bool) and -2 <= value <= _NUMBER_MAX:
         kafkas = _KAFKA_BOUNDS.get(value)
         return value if kafkas is None else kafkas
     raise InvalidArgument(f"{name}: {value!r} is no offset of log {log!r}")
@@ -270,11 +361,12 @@ def _moment(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if text.isdigit():
-        return int(text)
+    number = _number(text)
+    if number is not None:
+        return number
     try:
         return max(0, milliseconds(datetime.fromisoformat(text)))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InvalidArgument(
             f"{name} is milliseconds since 1970 or a moment as 2026-03-01T12:00:00Z (UTC where no zone is "
             f"named), not {text!r}"
@@ -294,6 +386,15 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if not text.isdigit() or not int(text):
+    number = _number(text)
+    if not number:
         raise InvalidArgument(f"{name} is a positive number, not {text!r}")
-    return int(text)
+    return number
+
+
+def _number(text: str) -> int | None:
+    """The number that the text spells, by ASCII digits alone and in 64 bits; None where it spells none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_NUMBER_MAX))):
+        return None
+    number = int(text)
+    return number if number <= _NUMBER_MAX else None

@@ -11,26 +11,38 @@ Nothing is fenced and nothing beyond the piece is given out, so the end that the
 distances more or less, so two or three looks do. From there every entry must begin where the one before it
 ended: a gap or an overlap is ``EntryCorrupt``, never a row too few or too many.
 
-**Ahead.** One task reads and another thread takes; ``_AHEAD`` replies of bookies lie between them at most.
+**Archives.** What is archived and no bookie has any more is read from its file, by the task itself; so is
+what bookies have given up, or do not answer for, since the plan was made. Of a compacted file the rows that
+are left are given, and nothing says which are not.
+
+**Ahead.** One task reads and another thread takes; ``_AHEAD`` times about ``_FETCHED_BYTES`` of records lie
+between them at most. Entries may be packed, so one reply of a bookie can be many of these.
+
+**The end** is said. A reader that was cut off, by whatever it was, must never look like one that has come to
+its end: what has ended without saying so is ``ScanBroken``.
 """
 
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
 import attrs
 import trio
 
+from ledgerlog.archive.reader import open_archive
+from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.environment import Environment
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.ranges import read_range
+from ledgerlog.client.ranges import read_entries
 from ledgerlog.core.log_search import EntrySearch
-from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.core.scan import Piece
 from ledgerlog.errors import (
+    ArchiveCorrupt,
+    ArchiveUnavailable,
     BookieUnavailable,
     EntryCorrupt,
     EntryNotFound,
@@ -40,27 +52,35 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
 from ledgerlog.log.beside import beside
+from ledgerlog.log.places import NOT_ON_BOOKIES
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.record import RecordBatch
+from ledgerlog.model.record import PackedBatch, RecordBatch
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.transport import Network
-from ledgerlog.wire.records import EntryHeader, decode_entry, decode_header
+from ledgerlog.wire.records import EntryHeader, decode_header, decode_packed
 
-__all__ = ["Fetched", "ScanPart", "open_scan"]
+__all__ = ["Fetched", "ScanBroken", "ScanPart", "open_scan"]
 
 logger = logging.getLogger(__name__)
 
 _AHEAD = 4
 
+_FETCHED_BYTES = READ_REPLY_BYTES_TARGET
+
 _REPLY_BYTES_MIN = 64 * 1024
 
-Fetched = list[tuple[str, RecordBatch]]
+Fetched = list[tuple[str, PackedBatch]]
 """Entries in their order, each with the name of its log."""
 
 OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
+
+
+class ScanBroken(LedgerLogError):
+    """A scan has ended before its end. Why, the context that it was opened with raises when it is left."""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +91,8 @@ class ScanPart:
     pieces: tuple[Piece, ...]
     ledgers: Mapping[int, bytes]
     """Metadata of the ledgers of the pieces. They hold the ledgers' keys, so a part is as secret as they."""
+    archives: Mapping[int, bytes] = attrs.field(factory=dict)
+    """Records of the files that hold the others, by the ledger of the piece."""
     bookies: Mapping[BookieId, bytes]
     """The registrations of the bookies that there were."""
     fail_on_data_loss: bool
@@ -80,21 +102,23 @@ class ScanPart:
 async def open_scan(
     part: ScanPart, network: Network, open_store: OpenStore
 ) -> AsyncIterator[Callable[[], Awaitable[Fetched | None]]]:
-    """For the body of the ``async with``, an async function that gives what was read next, None at the end.
+    """For the body of the ``async with``, an async function that gives what was read next, None at the end,
+    once.
 
     It raises EntryUnavailable (retryable), EntryCorrupt, MetadataUnavailable; LedgerNotFound where records
-    were truncated away meanwhile, unless the part says to go on without them."""
+    were truncated away meanwhile, unless the part says to go on without them; ScanBroken where a bug has
+    ended the scan. ArchiveUnavailable (retryable), ArchiveCorrupt."""
     environment = Environment()
     view = _View(part, environment, open_store)
     async with open_pool(network, view.resolve, rng=environment.random) as pool:
-        send, receive = trio.open_memory_channel[Fetched | LedgerLogError](_AHEAD)
+        send, receive = trio.open_memory_channel[Fetched | LedgerLogError | None](_AHEAD)
         scan = _Scan(part, view, pool, send)
 
         async def take() -> Fetched | None:
             try:
                 got = await receive.receive()
             except trio.EndOfChannel:
-                return None
+                raise ScanBroken("the scan ended before its end") from None
             if isinstance(got, LedgerLogError):
                 raise got
             return got
@@ -120,6 +144,12 @@ class _View:
 
     def ledger(self, ledger_id: int) -> LedgerMetadata:
         return self._ledgers[ledger_id]
+
+    async def find_archive(self, piece: Piece, offset: int) -> ArchiveRecord | None:
+        """The file that holds an offset of a piece now."""
+        async with self._open_store() as store:
+            await store.sync()
+            return await ArchiveRegistry(store).holding(piece.incarnation, piece.stretch.ledger_id, offset)
 
     async def resolve(self, bookie_id: BookieId) -> BookieInfo:
         info = self._bookies.get(bookie_id)
@@ -147,25 +177,35 @@ class _Scan:
         part: ScanPart,
         view: _View,
         pool: ConnectionPool,
-        send: trio.MemorySendChannel[Fetched | LedgerLogError],
+        send: trio.MemorySendChannel[Fetched | LedgerLogError | None],
     ) -> None:
         self._part = part
         self._view = view
         self._pool = pool
         self._send = send
         self._failed: dict[BookieId, None] = {}
+        self._at = 0
+        """The offset of the first record of the piece that was not sent yet."""
 
     async def run(self) -> None:
         with self._send:
             try:
                 for piece in self._part.pieces:
                     await self._read_piece(piece)
+                await self._send.send(None)
             except LedgerLogError as failure:
                 await self._send.send(failure)
 
     async def _read_piece(self, piece: Piece) -> None:
+        self._at = piece.start
         try:
-            await self._read_records(piece)
+            planned = self._part.archives.get(piece.stretch.ledger_id)
+            if planned is None:
+                await self._read_ledger(piece)
+            else:
+                # The file may hold ledgers before the piece's own, with which that was merged.
+                record = ArchiveRecord.decode_untrusted(planned, piece.incarnation)
+                await self._read_archive(piece, record)
         except LedgerNotFound:
             if self._part.fail_on_data_loss:
                 raise
@@ -175,6 +215,48 @@ class _Scan:
                 piece.log,
                 piece.start,
                 piece.end - 1,
+            )
+
+    async def _read_ledger(self, piece: Piece) -> None:
+        try:
+            await self._read_records(piece)
+        except NOT_ON_BOOKIES:
+            record = await self._view.find_archive(piece, self._at)
+            if record is None:
+                raise
+        else:
+            return
+        await self._read_archive(piece, record)
+
+    async def _read_archive(self, piece: Piece, record: ArchiveRecord) -> None:
+        while self._at < piece.end:
+            try:
+                await self._read_file(piece, record)
+            except ArchiveUnavailable:
+                # It may have been merged with others since the plan was made.
+                moved = await self._view.find_archive(piece, self._at)
+                if moved is None or moved.file == record.file:
+                    raise
+                record = moved
+
+    async def _read_file(self, piece: Piece, record: ArchiveRecord) -> None:
+        """As much of the piece as is in the file."""
+        async with open_archive(record) as archive, aclosing(archive.batches(self._at)) as groups:
+            async for batches in groups:
+                fetched: Fetched = [
+                    (piece.log, packed)
+                    for packed in (_packed(batch.between(self._at, piece.end)) for batch in batches)
+                    if len(packed)
+                ]
+                if fetched:
+                    await self._send.send(fetched)
+                self._at = batches[-1].end_offset
+                if self._at >= piece.end:
+                    return
+        self._at = record.end_offset
+        if self._at < piece.end:
+            raise ArchiveCorrupt(
+                record.file, f"it ends at offset {self._at}, and log {piece.log!r} has {piece.end - 1} in it"
             )
 
     async def _read_records(self, piece: Piece) -> None:
@@ -196,8 +278,9 @@ class _Scan:
                 ledger_id, entry_id, last, min(READ_REPLY_BYTES_TARGET, max(_REPLY_BYTES_MIN, 2 * left))
             )
             fetched: Fetched = []
+            size = 0
             for payload in payloads:
-                header, batch = decode_entry(
+                header, batch = decode_packed(
                     payload, ledger_id=ledger_id, entry_id=entry_id, spliced=piece.stretch.spliced
                 )
                 _check_place(piece, entry_id, header, offset)
@@ -207,10 +290,15 @@ class _Scan:
                     batch = batch.between(piece.start, piece.end)
                     if len(batch):
                         fetched.append((piece.log, batch))
+                        size += batch.byte_length
+                if size >= _FETCHED_BYTES:
+                    await self._send.send(fetched)
+                    fetched, size = [], 0
                 if offset >= piece.end:
                     break
             if fetched:
                 await self._send.send(fetched)
+            self._at = max(self._at, offset or 0)
 
     async def _find(self, piece: Piece, last: int) -> int:
         """The entry that holds the first record of the piece."""
@@ -243,35 +331,27 @@ class _Scan:
 
     async def _read_once(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         metadata = self._view.ledger(ledger_id)
-        prefer = self._view.environment.random.randrange(metadata.replication.ensemble)
-        read = RangeRead(metadata, first, last, avoid=list(self._failed), prefer=prefer)
-        while not read.is_done:
-            asks = read.take_asks()
-            share = max(1, bytes_max // max(1, len(asks)))
-            async with trio.open_nursery() as nursery:
-                for ask in asks:
-                    nursery.start_soon(self._ask, read, ask, share)
-            payloads = read.payloads()
-            if payloads:
-                return payloads
-        assert read.failure is not None
-        raise read.failure
-
-    async def _ask(self, read: RangeRead, ask: RangeAsk, bytes_max: int) -> None:
-        answer = await read_range(
-            self._pool.connection(ask.bookie),
-            read.ledger_id,
-            first=ask.first,
-            last=ask.last,
-            stride=ask.stride,
+        return await read_entries(
+            metadata,
+            first,
+            last,
             bytes_max=bytes_max,
+            connection=self._pool.connection,
+            failed=self._failed,
+            prefer=self._view.environment.random.randrange(metadata.replication.ensemble),
         )
-        if answer is None:
-            self._failed[ask.bookie] = None
-            read.on_failed(ask)
-        else:
-            self._failed.pop(ask.bookie, None)
-            read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
+
+
+def _packed(batch: RecordBatch) -> PackedBatch:
+    return PackedBatch(
+        ledger_id=batch.ledger_id,
+        entry_id=batch.entry_id,
+        first_offset=batch.first_offset,
+        epoch=batch.epoch,
+        timestamp_ms=batch.timestamp_ms,
+        lengths=array("I", map(len, batch.payloads)),
+        data=memoryview(b"".join(batch.payloads)),
+    )
 
 
 def _check_place(piece: Piece, entry_id: int, header: EntryHeader, offset: int | None) -> None:

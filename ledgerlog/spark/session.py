@@ -35,9 +35,14 @@ from ledgerlog.errors import LedgerLogError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JavaMissing", "find_java_home", "session"]
+__all__ = ["LOCAL_MASTER", "JavaMissing", "find_java_home", "session"]
 
 JAVA_MIN = 17
+
+LOCAL_MASTER = "local[*,4]"
+"""As many tasks at once as there are processors, and four attempts for each as on a cluster: on a plain
+``local[*]`` the first bookie that does not answer in time ends the query."""
+
 _MODULE = "jdk.incubator.vector"
 
 _WRAPPER = """\
@@ -56,7 +61,7 @@ class JavaMissing(LedgerLogError):
 
 
 def session(
-    app_name: str = "ledgerlog", *, master: str = "local[*]", config: Mapping[str, str] | None = None
+    app_name: str = "ledgerlog", *, master: str = LOCAL_MASTER, config: Mapping[str, str] | None = None
 ) -> SparkSession:
     """The session of this process, started where there is none. ``config`` goes on top of what is set here.
     JavaMissing."""

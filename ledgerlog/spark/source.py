@@ -37,7 +37,7 @@ from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.spark.columns import arrow_schema, batches_of
 from ledgerlog.spark.looking import look, plan, range_of, select
 from ledgerlog.spark.options import ReadOptions, parse_read_options
-from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
+from ledgerlog.spark.scanning import Fetched, ScanBroken, ScanPart, open_scan
 from ledgerlog.spark.stream import LogStream, decode_offsets, encode_offsets
 
 __all__ = ["LogPartition", "LogReader", "LogStreamReader", "connected", "read_part"]
@@ -62,11 +62,15 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
     portal = Portal()
     try:
         scan = open_scan(part, TcpNetwork(), lambda: open_store(parse_uri(part.uri)))
-        take, _ = portal.enter(scan)
+        take, held = portal.enter(scan)
 
         def fetched() -> Iterator[Fetched]:
             while True:
-                entries = portal.run(take)
+                try:
+                    entries = portal.run(take)
+                except ScanBroken:
+                    held.leave()  # It says why.
+                    raise
                 if entries is None:
                     return
                 yield entries

@@ -12,8 +12,10 @@ log that is gone, and read one that was made anew from its start.
 **Replay.** After a failure Spark asks for a batch again, by the offsets that it wrote down, and gets the same
 records: offsets are dense, and what was confirmed stays.
 
-**Logs that come later**, with ``logPattern``, are read from their first record. In the offsets that a batch
-starts from they have no entry, which says just that.
+**Logs that come later**, with ``logPattern``, are read from the first record that they have when they are
+seen. The batch that sees one reads nothing of it and only writes down where it begins. Were its records read
+at once, a replay would begin wherever the log begins by then, and truncation in between would lose records
+without a word.
 
 **Available now** pins the ends of the logs when the query starts; logs that are made later wait for the next
 run.
@@ -135,12 +137,14 @@ class LogStream:
     ) -> dict[str, StreamOffset]:
         """The end of the next micro-batch, which is ``start`` where there is nothing new. DataLoss."""
         views = await self._views(start)
-        backlogs = {}
+        backlogs, ends = {}, {}
         for name, view in views.items():
             begun = start.get(name)
-            is_known = begun is not None and begun.incarnation == view.incarnation
-            backlogs[name] = self._backlog(view, begun.offset if begun and is_known else view.first)
-        ends = admit(backlogs, max_records=max_records, max_bytes=max_bytes)
+            if begun is None or begun.incarnation != view.incarnation:
+                ends[name] = view.first
+            else:
+                backlogs[name] = self._backlog(view, begun.offset)
+        ends |= admit(backlogs, max_records=max_records, max_bytes=max_bytes)
         return {name: StreamOffset(view.incarnation, ends[name]) for name, view in views.items()}
 
     def _backlog(self, view: LogView, start: int) -> Backlog:
@@ -167,10 +171,9 @@ class LogStream:
                     raise
                 logger.warning("log %r is left out: %s", name, loss)
                 continue
-            if begun is not None and begun.incarnation == until.incarnation:
-                at = readable(view, begun.offset, self._options.fail_on_data_loss)
-            else:
-                at = view.first
+            if begun is None or begun.incarnation != until.incarnation:
+                continue  # It was first seen by this batch, and is read from the next one on.
+            at = readable(view, begun.offset, self._options.fail_on_data_loss)
             ranges.append((view, at, until.offset))
         return await plan(self._client, ranges, self._options)
 
@@ -189,7 +192,8 @@ class LogStream:
             try:
                 views[name] = await look(self._client, name, incarnation=checked)
             except LogNotFound:
-                if options.fail_on_data_loss:
+                # One that the pattern has found a moment ago, and that was never read, is nobody's loss.
+                if options.fail_on_data_loss and (begun is not None or options.pattern is None):
                     raise
                 logger.warning("log %r is gone and left out", name)
         return views

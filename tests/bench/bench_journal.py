@@ -19,7 +19,8 @@ import trio
 
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import open_directory
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
+from bookie.storage.opening import open_engine
 from bookie.storage.real_disk import RealDisk, RealFile
 from ledgerlog.limits import MIB
 from ledgerlog.model.bookie import Cookie

@@ -27,8 +27,10 @@ import trio
 from ledgerlog.cli.bench_cluster import BenchCluster, open_bench_cluster
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.producers import Producers
-from ledgerlog.model.log import LogMetadata, RollPolicy, Segment
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.producer import Dedupe, NumberedRecords
+from ledgerlog.model.segments import Segment
 from ledgerlog.wire.producers import encode_table
 
 RECORD = bytes(100)
@@ -58,7 +60,7 @@ async def rolls(bench: BenchCluster) -> None:
     async def append(name: str, writer: object, until: float) -> None:
         while trio.current_time() < until:
             began = time.perf_counter_ns()
-            await writer.append(RECORD)  # type: ignore[attr-defined]
+            await writer.append(RECORD)
             taken[name].append(time.perf_counter_ns() - began)
 
     async with logs["steady"].writer() as steady, logs["rolling"].writer() as rolling:
@@ -157,8 +159,8 @@ async def _timed(call: Callable[[], Awaitable[object]]) -> int:
 def _keep_quiet(writer: LedgerWriter) -> None:
     """Let a ledger's writer tell no bookie how far it is confirmed, which it does with every frame."""
     frame = writer._encoder._frame
-    writer._encoder._frame = lambda entries, lac, lafr: frame(entries, -1, -1)  # type: ignore[method-assign]
-    writer._publish_lac = lambda: None  # type: ignore[method-assign]
+    writer._encoder._frame = lambda entries, lac, lafr: frame(entries, -1, -1)
+    writer._publish_lac = lambda: None
 
 
 async def takeover(bench: BenchCluster) -> None:
@@ -281,8 +283,8 @@ async def producers(bench: BenchCluster) -> None:
 
 
 async def _encoded(writer: object) -> None:
-    table = writer._sender.producers  # type: ignore[attr-defined]
-    encode_table(table.checkpoint(writer._sender.now_ms()))  # type: ignore[attr-defined]
+    table = writer._sender.producers
+    encode_table(table.checkpoint(writer._sender.now_ms()))
 
 
 async def open_(bench: BenchCluster) -> None:

@@ -28,7 +28,8 @@ import trio
 
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
-from bookie.storage.engine import Engine, open_engine
+from bookie.storage.engine import Engine
+from bookie.storage.opening import open_engine
 from ledgerlog.limits import MIB, READ_REPLY_BYTES_TARGET
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add

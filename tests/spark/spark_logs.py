@@ -4,7 +4,7 @@ read."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -39,8 +39,16 @@ async def planned(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
     return await plan(client, ranges, options)
 
 
-async def fetched(cluster: Cluster, client: Client, part: ScanPart, host: str = "task") -> list[Fetched]:
-    """What a task on a host of its own reads. It looks at the metadata through ``client``'s store."""
+async def fetched(
+    cluster: Cluster,
+    client: Client,
+    part: ScanPart,
+    host: str = "task",
+    *,
+    meanwhile: Callable[[], Awaitable[object]] | None = None,
+) -> list[Fetched]:
+    """What a task on a host of its own reads. It looks at the metadata through ``client``'s store.
+    ``meanwhile`` is done once the first entries are there."""
 
     @asynccontextmanager
     async def open_store() -> AsyncIterator[MetadataStore]:
@@ -51,6 +59,8 @@ async def fetched(cluster: Cluster, client: Client, part: ScanPart, host: str = 
     async with open_scan(sent, cluster.network.at(host), open_store) as take:
         while (entries := await take()) is not None:
             got.append(entries)
+            if meanwhile is not None and len(got) == 1:
+                await meanwhile()
     return got
 
 

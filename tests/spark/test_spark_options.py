@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import AUDIT_SETTLE_S
 from ledgerlog.spark.options import (
     PARTITION_BYTES,
+    PARTITION_REPLICAS,
+    AuditOptions,
     ReadOptions,
     WriteOptions,
+    parse_audit_options,
     parse_read_options,
     parse_write_options,
 )
@@ -80,6 +84,13 @@ def test_a_pattern_selects_whole_names() -> None:
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"failOnDataLoss": "perhaps"}, "true or false"),
         ({"minPartitions": "0"}, "positive"),
+        ({"minPartitions": "\u00b2"}, "positive"),
+        ({"minPartitions": "1" * 5000}, "positive"),
+        ({"startingOffsets": "\u00b2"}, "startingOffsets is"),
+        ({"startingOffsets": "9" * 19}, "startingOffsets is"),
+        ({"startingOffsets": "[" * 100_000}, "startingOffsets is"),
+        ({"startingOffsets": '{"orders": 9223372036854775808}'}, "is no offset"),
+        ({"endingTimestamp": "\u00b2"}, "milliseconds since 1970"),
         ({"maxBytesPerPartition": "64m"}, "positive"),
         ({"uri": "memory:"}, "inside of one process"),
         ({"uri": "file:x"}, "inside of one process"),
@@ -114,7 +125,7 @@ def writing(*, is_stream: bool = False, **options: str) -> WriteOptions:
 def test_a_write_says_where_and_as_whom() -> None:
     job = writing(producerid="nightly", batchseq="20260301")
     assert (job.log, job.producer_id, job.batch_seq) == ("orders", "nightly", 20260301)
-    query = writing(is_stream=True, checkpointLocation="/x", failOnDataLoss="false")
+    query = writing(is_stream=True, checkpointLocation="/x", queryname="copy", failOnDataLoss="false")
     assert (query.producer_id, query.fail_on_data_loss) == (None, False)
 
 
@@ -124,6 +135,8 @@ def test_a_write_says_where_and_as_whom() -> None:
         (False, {"producerId": "x"}, "go together"),
         (False, {"batchSeq": "1"}, "go together"),
         (False, {"producerId": "x", "batchSeq": "-1"}, "a number from 0 on"),
+        (False, {"producerId": "x", "batchSeq": "\u00b2"}, "a number from 0 on"),
+        (False, {"producerId": "x", "batchSeq": "9223372036854775808"}, "a number from 0 on"),
         (False, {"producerId": "a b", "batchSeq": "1"}, "not the name of a producer"),
         (False, {"checkpointLocation": "/x"}, "for a stream"),
         (True, {"batchSeq": "1"}, "for a batch"),
@@ -134,3 +147,46 @@ def test_a_write_says_where_and_as_whom() -> None:
 def test_what_is_wrong_with_a_write_is_said(is_stream: bool, options: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         writing(is_stream=is_stream, **options)
+
+
+# --- audits ---------------------------------------------------------------------------------------
+
+
+def audit(**options: str) -> AuditOptions:
+    return parse_audit_options({"uri": URI, **options})
+
+
+def test_an_audit_goes_over_everything_by_the_index_unless_told_otherwise() -> None:
+    given = audit()
+    assert (given.logs, given.ledgers, given.scrub, given.summary) == ((), (), False, False)
+    assert (given.min_partitions, given.replicas_per_partition) == (1, PARTITION_REPLICAS)
+    assert given.settle_s == AUDIT_SETTLE_S
+    assert audit(mode="scrub", summary="true").scrub
+    assert audit(path="orders").logs == audit(log="orders").logs == ("orders",)
+    assert audit(LOGS="b, a,b").logs == ("a", "b")
+    assert audit(ledgers="7, 3,7").ledgers == (3, 7)
+    assert audit(settleseconds="0.5", replicasperpartition="9").settle_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"modus": "scrub"}, "did you mean mode"),
+        ({"startingOffsets": "earliest"}, "there is no option"),
+        ({"mode": "all"}, "mode is"),
+        ({"log": "a", "ledgers": "3"}, "at most one of"),
+        ({"ledgers": "3,x"}, "no ledger's number"),
+        ({"ledgers": ""}, "no ledger's number"),
+        ({"ledgers": "-1"}, "no ledger's number"),
+        ({"logs": "a,,b"}, "log name"),
+        ({"summary": "yes"}, "true or false"),
+        ({"minPartitions": "0"}, "positive number"),
+        ({"settleSeconds": "nan"}, "from 0 to"),
+        ({"settleSeconds": "soon"}, "from 0 to"),
+        ({"settleSeconds": "1e9"}, "from 0 to"),
+        ({"uri": "memory:"}, "inside of one process"),
+    ],
+)
+def test_what_is_wrong_with_an_audit_is_said(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        audit(**options)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from array import array
 from datetime import timedelta
 
 import attrs
@@ -17,11 +20,15 @@ from ledgerlog.errors import (
     LedgerNotFound,
     LogNotFound,
 )
+from ledgerlog.limits import LOG_ENTRY_BYTES_TARGET, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.model.bookie import BookieInfo
+from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
-from ledgerlog.spark.columns import arrow_schema, batches_of
+from ledgerlog.model.record import PackedBatch
+from ledgerlog.spark.columns import BYTES_PER_BATCH, arrow_schema, batches_of
 from ledgerlog.spark.looking import DataLoss, look
+from ledgerlog.spark.source import read_part
 from tests.clusters import Client, open_cluster
 from tests.spark.spark_logs import client_rows, declared, fetched, planned, read_options, rows
 
@@ -148,6 +155,23 @@ async def test_a_bookie_that_is_down_is_read_around_and_without_quorum_it_is_an_
             await fetched(cluster, client, parts[0])
 
 
+async def test_a_bookie_that_dies_while_it_is_read_costs_no_record(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await filled(client, ledgers=12, each=16)
+        (part,) = await planned(client.opened, read_options())
+        assert len(part.pieces) == 12
+        got = await fetched(cluster, client, part, meanwhile=cluster.bookies["b2"].kill)
+        read = [value for entries in got for _, batch in entries for value in values_of(batch)]
+        assert read == [row[3] for row in await client_rows(log)]
+        with pytest.raises(EntryUnavailable):  # Some entries lie on these two alone.
+            await fetched(cluster, client, part, meanwhile=cluster.bookies["b1"].kill)
+
+
+def values_of(batch: PackedBatch) -> list[bytes]:
+    ends = list(itertools.accumulate(batch.lengths))
+    return [bytes(batch.data[end - size : end]) for end, size in zip(ends, batch.lengths, strict=True)]
+
+
 async def test_metadata_are_read_again_where_all_replicas_refuse(autojump_clock: object) -> None:
     async with open_cluster(bookies=2) as cluster, cluster.client() as client:
         log = await create_log(client.opened, "log", replication=Replication(1, 1, 1))
@@ -166,10 +190,20 @@ async def test_metadata_are_read_again_where_all_replicas_refuse(autojump_clock:
 async def test_a_log_that_was_made_anew_is_not_the_old_one(autojump_clock: object) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         first = await filled(client, ledgers=1)
+        strict = await planned(client.opened, read_options())
+        lenient = await planned(client.opened, read_options(failOnDataLoss="false"))
         await delete_log(client.opened, "log")
-        await filled(client, ledgers=2)
+        second = await filled(client, ledgers=2)
         with pytest.raises(DataLoss, match="deleted and made again"):
             await look(client.opened, "log", incarnation=first.incarnation)
+        assert len(anew := await client_rows(second)) == 80
+        assert await rows(cluster, client, await planned(client.opened, read_options())) == anew
+        # What was planned before reads nothing of the new log, whatever their offsets are.
+        for bookie in cluster.bookies.values():
+            await bookie.stop()
+        with pytest.raises(LedgerNotFound):
+            await fetched(cluster, client, strict[0])
+        assert await fetched(cluster, client, lenient[0]) == []
 
 
 async def test_only_the_columns_that_are_asked_for_are_made(autojump_clock: object) -> None:
@@ -191,6 +225,78 @@ async def test_only_the_columns_that_are_asked_for_are_made(autojump_clock: obje
         assert batch.column(1).to_pylist() == [row[1] for row in await client_rows(log)]
         (bare,) = batches_of(got, arrow_schema(types.StructType([])))
         assert (bare.num_rows, bare.num_columns) == (40, 0)
+
+
+async def test_what_is_held_at_once_is_bounded_however_well_records_are_packed(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        async with log.writer(compression="zstd") as writer:
+            await writer.append_many([bytes(100_000)] * 60)
+        (part,) = await planned(client.opened, read_options())
+        got = await fetched(cluster, client, part)
+        assert sum(len(batch) for entries in got for _, batch in entries) == 60
+        sizes = [sum(batch.byte_length for _, batch in entries) for entries in got]
+        assert max(sizes) <= READ_REPLY_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET
+        # It is held as well where nobody asks for the values.
+        offsets = arrow_schema(types.StructType([types.StructField("offset", types.LongType())]))
+        batches = list(batches_of(got, offsets))
+        assert max(batch.num_rows for batch in batches) * 100_000 <= BYTES_PER_BATCH + max(sizes)
+
+
+async def test_a_scan_that_breaks_off_is_not_one_that_has_ended(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await filled(client)
+        (part,) = await planned(client.opened, read_options())
+        broken = attrs.evolve(part, ledgers={})
+        # What a task does not expect is a bug, and ends it with just that.
+        with pytest.RaisesGroup(KeyError, flatten_subgroups=True, allow_unwrapped=True):
+            await fetched(cluster, client, broken)
+    with pytest.RaisesGroup(KeyError, flatten_subgroups=True):
+        await trio.to_thread.run_sync(lambda: list(read_part(broken, arrow_schema(declared()))))
+
+
+async def test_a_ledger_that_leaves_the_list_while_it_is_looked_at_is_no_error(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await filled(client, ledgers=1)
+        async with log.writer() as writer:
+            await writer.append(b"last")
+            (open_ledger,) = [
+                segment.ledger_id for segment in (await log.info()).segments if not segment.is_counted
+            ]
+
+            async def truncate(path: str) -> None:
+                if path == ledger_path(open_ledger):
+                    other.store.before_get = None
+                    await writer.roll()
+                    await writer.append(b"new")
+                    await log.truncate(41)
+                    with contextlib.suppress(LedgerNotFound):
+                        await client.ledgers.delete(open_ledger)
+
+            other.store.before_get = truncate
+            view = await look(other.opened, "log")
+            assert (view.first, view.end) == (41, 42)
+            await client.ledgers.delete(view.stretches[-1].ledger_id)
+            with pytest.raises(LedgerNotFound):
+                await look(other.opened, "log")
+
+
+def test_a_clock_that_is_far_off_is_shown_as_the_last_year_that_there_is() -> None:
+    batch = PackedBatch(
+        ledger_id=1,
+        entry_id=0,
+        first_offset=0,
+        epoch=1,
+        timestamp_ms=2**63 - 1,
+        lengths=array("I", [1]),
+        data=memoryview(b"x"),
+    )
+    (made,) = batches_of([[("log", batch)]], arrow_schema(declared()))
+    assert made.column(2).to_pylist()[0].year == 9999
 
 
 @pytest.mark.parametrize(

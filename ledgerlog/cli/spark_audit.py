@@ -1,0 +1,119 @@
+"""``ledgerlog spark audit``: every copy of every ledger, checked by a job on Spark."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ledgerlog.cli.options import check_there, json_option, uri_option
+from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
+from ledgerlog.cli.spark_session import local_session
+
+if TYPE_CHECKING:
+    from ledgerlog.spark.audit_job import Audit
+    from ledgerlog.spark.audit_marks import Marked
+
+__all__ = ["spark_audit"]
+
+_ROWS_SHOWN = 1000
+
+
+@click.command("audit")
+@click.option(
+    "--mode",
+    type=click.Choice(["index", "scrub"]),
+    default="index",
+    show_default=True,
+    help="Bookies go by their index, or read and check all that they have.",
+)
+@click.option("--logs", help="The ledgers of these logs alone, separated by commas.")
+@click.option("--ledgers", help="These ledgers alone, separated by commas.")
+@click.option("--mark", is_flag=True, help="Make tasks for auto-recovery of what is found.")
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@uri_option
+@json_option
+def spark_audit(
+    mode: str, logs: str | None, ledgers: str | None, mark: bool, master: str, uri: str, as_json: bool
+) -> None:
+    """Check every copy of every ledger, and print those that are missing, corrupt or diverging.
+
+    The exit status is 1 where there is one, or where some could not be checked."""
+
+    from ledgerlog.spark.options import parse_audit_options
+
+    given = {"mode": mode}
+    if logs is not None:
+        given["logs"] = logs
+    if ledgers is not None:
+        given["ledgers"] = ledgers
+    # What is wrong is said before Spark is started.
+    parse_audit_options({"uri": uri, **given})
+    check_there(uri)
+    with ExitStack() as stack:
+        spark = stack.enter_context(local_session("ledgerlog audit", master))
+        from ledgerlog.spark.audit_job import audit
+
+        started = time.monotonic()
+        with progress_bar("checking", None) as bar:
+
+            def on_progress(done: int, total: int) -> None:
+                bar.resize(total)
+                bar.move_to(done)
+
+            result = stack.enter_context(audit(spark, uri, on_progress=on_progress, **given))
+        took_s = time.monotonic() - started
+        marked = result.mark() if mark and not result.is_clean else None
+        if as_json:
+            _print_json(result, marked, mode, took_s)
+        else:
+            _print_for_people(result, marked, took_s)
+    if not result.is_clean:
+        copies = sum(found.copies for found in result.found)
+        raise click.ClickException(f"{copies:,} copies are not as they should be")
+
+
+def _print_json(result: Audit, marked: Marked | None, mode: str, took_s: float) -> None:
+    for row in result.rows():
+        print_json(row)
+    summary: dict[str, Any] = {
+        "mode": mode,
+        "ledgers": result.ledgers,
+        "checked": result.checked,
+        "found": {found.kind: {"runs": found.runs, "copies": found.copies} for found in result.found},
+        "seconds": round(took_s, 3),
+    }
+    if marked is not None:
+        summary["marked"] = marked.ledgers
+        summary["undecided"] = marked.undecided
+    print_json(summary)
+
+
+def _print_for_people(result: Audit, marked: Marked | None, took_s: float) -> None:
+    columns = ("ledger", "log", "bookie", "entries", "copies", "left", "what")
+    rows = [
+        (
+            row["ledger_id"],
+            row["log"] or "-",
+            row["bookie"] or "-",
+            "-" if row["first_entry"] is None else f"{row['first_entry']}..{row['last_entry']}",
+            row["copies"],
+            "-" if row["copies_left"] is None else f"{row['copies_left']} of {row['write_quorum']}",
+            row["kind"],
+        )
+        for row in (() if result.is_clean else result.rows(_ROWS_SHOWN))
+    ]
+    if rows:
+        print_table(columns, rows, numbers=("ledger", "copies"))
+    runs = sum(found.runs for found in result.found)
+    if runs > len(rows):
+        print_line(f"... and {runs - len(rows):,} more; --json prints all")
+    print_line(f"{result.checked:,} copies of {result.ledgers:,} ledgers checked in {took_s:.1f} s")
+    for found in result.found:
+        print_line(f"{found.kind}: {found.copies:,} copies in {found.runs:,} runs")
+    if marked is not None:
+        print_line(f"marked for repair: {marked.ledgers:,} ledgers ('ledgerlog repair status' shows them)")
+        if marked.undecided:
+            print_line(f"copies differ, and a person has to look: {marked.undecided:,} ledgers, not marked")

@@ -1,0 +1,28 @@
+"""The Spark session of a command: on this machine, or where ``--master`` says."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+__all__ = ["local_session"]
+
+
+@contextmanager
+def local_session(app_name: str, master: str) -> Iterator[Any]:
+    """A session that says nothing by itself, for the body of the ``with``. ClickException where Spark is not
+    installed; JavaMissing."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise click.ClickException("Spark is not installed: pip install 'ledgerlog[spark]'")
+    from ledgerlog.spark.session import session
+
+    quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    spark = session(app_name, master=master, config=quiet)
+    try:
+        yield spark
+    finally:
+        spark.stop()
