@@ -18,6 +18,9 @@ from ledgerlog.cluster import Cluster, connect
 from ledgerlog.election.election import Election, Leader, Term
 from ledgerlog.errors import (
     AppendUnknown,
+    ArchiveCorrupt,
+    ArchiveSupportMissing,
+    ArchiveUnavailable,
     BookieReadOnly,
     BookieUnavailable,
     CommandFailed,
@@ -74,7 +77,7 @@ from ledgerlog.model.command import Command
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ids import Position
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
-from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Ack, Record, RecordBatch
@@ -160,6 +163,9 @@ __all__ = [
     "TooManyProducers",
     "Truncated",
     "TruncationPinned",
+    "ArchiveUnavailable",
+    "ArchiveCorrupt",
+    "ArchiveSupportMissing",
     "Unauthorized",
     "WireError",
     "WriteQuorumUnavailable",

@@ -17,7 +17,7 @@ from ledgerlog.log.log import Log
 from ledgerlog.log.sweep import Orphan, sweep
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, SqliteUri, ZooKeeperUri, open_store, parse_uri
-from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork, own_host_towards
 

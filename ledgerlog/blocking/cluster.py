@@ -10,7 +10,7 @@ from ledgerlog import cluster
 from ledgerlog.blocking.ledgers import Ledgers
 from ledgerlog.blocking.logs import Log
 from ledgerlog.blocking.portal import Held, Portal
-from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 
 __all__ = ["Cluster", "connect"]

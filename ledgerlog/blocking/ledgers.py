@@ -25,9 +25,9 @@ class Ledgers:
 
     def create(
         self,
-        *,
         replication: Replication | None = None,
         metadata: Mapping[str, bytes] | None = None,
+        *,
         full_pinning: bool = False,
     ) -> LedgerWriter:
         """A new, empty ledger and its only writer, which is a context manager as well."""
@@ -39,7 +39,7 @@ class Ledgers:
         _, held = self._portal.enter(made)
         return LedgerWriter(self._portal, made, held)
 
-    def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
+    def open(self, ledger_id: int, recover: bool = False) -> LedgerReader:
         """A reader; with ``recover`` of a ledger that is brought to its end first."""
         return LedgerReader(
             self._portal, self._portal.run(lambda: self._ledgers.open(ledger_id, recover=recover))

@@ -27,9 +27,10 @@ from ledgerlog.log import reader as readers
 from ledgerlog.log import writer as writers
 from ledgerlog.log.beside import beside
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.log import RetentionPolicy, RollPolicy, Segment
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.record import Ack, Record, RecordBatch
+from ledgerlog.model.segments import Segment
 
 __all__ = ["Cursor", "Entered", "Log", "LogReader", "LogWriter", "Submission"]
 
@@ -111,10 +112,15 @@ class Log:
         return Entered(portal, lambda: manager, lambda writer, held: LogWriter(portal, writer, held))
 
     def read(
-        self, start: readers.Start = "earliest", *, until: int | None = None, follow: bool = False
+        self,
+        start: readers.Start = "earliest",
+        *,
+        until: int | None = None,
+        follow: bool = False,
+        dense: bool = False,
     ) -> Entered[_Fetched, LogReader]:
         """The log's records as an iterator in the body of a ``with``; as ``ledgerlog.Log.read``."""
-        manager = self._log.read(start, until=until, follow=follow)
+        manager = self._log.read(start, until=until, follow=follow, dense=dense)
         portal = self._portal
         return Entered(
             portal, lambda: _fetch(manager), lambda fetched, held: LogReader(portal, fetched, held)

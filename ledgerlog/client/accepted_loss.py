@@ -4,6 +4,10 @@ Recovery never guesses: while one bookie might hold an entry that all others los
 ledger stays as it is (protocol A.0, D27.9). That is right as long as somebody may come back. When nobody
 will, a person decides, and has to be told what the decision cost. So every copy of every entry is looked for
 first, then the ledger is recovered accepting the loss, and the two are compared.
+
+What a bookie has lost it says itself (it is in limbo). One that merely does not answer has lost nothing as
+far as anybody knows, and a decision that it made unnecessary would be one for a loss that there was none. So
+that is a second decision, ``accept_unreachable``: this bookie is gone for good, with all that it had.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ async def recover_accepting_loss(
     pool: ConnectionPool,
     environment: Environment,
     deadline_s: float,
+    accept_unreachable: bool = False,
 ) -> AcceptedLoss:
     """See ``Ledgers.recover_accepting_loss``. LedgerNotFound, RecoveryFailed, NotEnoughBookies,
     MetadataUnavailable. Cancelled, the ledger may be closed or stay in recovery."""
@@ -58,6 +63,7 @@ async def recover_accepting_loss(
         environment=environment,
         deadline_s=deadline_s,
         accept_loss=True,
+        accept_unreachable=accept_unreachable,
     )
     end = metadata.last_entry
     assert end is not None

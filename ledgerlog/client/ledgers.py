@@ -39,9 +39,9 @@ class Ledgers:
 
     async def create(
         self,
-        *,
         replication: Replication | None = None,
         metadata: Mapping[str, bytes] | None = None,
+        *,
         full_pinning: bool = False,
     ) -> LedgerWriter:
         """A new, empty ledger and its only writer. ``metadata`` is kept with it for its readers.
@@ -67,7 +67,7 @@ class Ledgers:
         self._environment.mark("ledger: created")
         return writer
 
-    async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
+    async def open(self, ledger_id: int, recover: bool = False) -> LedgerReader:
         """A reader. With ``recover`` the ledger is recovered first (its writer is fenced and its end fixed);
         without, nobody is disturbed and entries are readable up to the LAC.
 
@@ -93,10 +93,15 @@ class Ledgers:
             deadline_s=self._append_deadline_s,
         )
 
-    async def recover_accepting_loss(self, ledger_id: int) -> AcceptedLoss:
+    async def recover_accepting_loss(
+        self, ledger_id: int, *, accept_unreachable: bool = False
+    ) -> AcceptedLoss:
         """As ``recover``, but where nobody can say whether an entry exists the ledger is ended before it:
-        what is behind it is lost. For an operator who has given up waiting for the bookies that might know;
-        see ``AcceptedLoss`` for what it cost. RecoveryFailed where even fencing is incomplete."""
+        what is behind it is lost. For an operator who knows that bookies lost what they had; see
+        ``AcceptedLoss`` for what it cost.
+
+        RecoveryFailed where even fencing is incomplete, and, naming them, where bookies do not answer that
+        may hold the entry: wait for them, or, if they are gone for good, say so (``accept_unreachable``)."""
         return await recover_accepting_loss(
             check_ledger_id(ledger_id),
             registry=self._registry,
@@ -104,6 +109,7 @@ class Ledgers:
             pool=self._pool,
             environment=self._environment,
             deadline_s=self._append_deadline_s,
+            accept_unreachable=accept_unreachable,
         )
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:

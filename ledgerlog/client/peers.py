@@ -1,7 +1,4 @@
-"""What a bookie needs of a client when it comes back after a loss: the other bookies.
-
-A storage node knows no client; its entry point hands this in (``open_peers``). It is opened only while
-something is in limbo, so that a bookie in good health has no connections to others.
+"""The other bookies, as one sees them that is to be given what it lacks.
 
 Everything that is brought was checked against the digests that its writer made. Nothing here decides what is
 missing, or when it is whole: that is the bookie's.
@@ -9,20 +6,14 @@ missing, or when it is whole: that is the bookie's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import trio
 
-from ledgerlog.client.client import LedgerClient, open_client
-from ledgerlog.client.environment import Environment
+from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.ranges import read_range
 from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.errors import LedgerLogError, LedgerNotFound
-from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.net.transport import Network
 
 
 class LedgerPeers:
@@ -75,12 +66,3 @@ class LedgerPeers:
             read.on_failed(ask)
         else:
             read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
-
-
-@asynccontextmanager
-async def open_peers(
-    store: MetadataStore, network: Network, *, environment: Environment | None = None
-) -> AsyncIterator[LedgerPeers]:
-    """A ``LedgerPeers`` for the body of the ``async with``. MetadataUnavailable at the start."""
-    async with open_client(store, network, environment=environment) as client:
-        yield LedgerPeers(client)

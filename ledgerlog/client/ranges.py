@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import attrs
+import trio
 
+from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.core.recovery import Negative
 from ledgerlog.errors import BookieUnavailable, WireError
-from ledgerlog.limits import READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.limits import READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S, SCRUB_BYTES, SCRUB_TIMEOUT_S
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.net.connection import BookieConnection
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, Status, decode_pairs_untrusted
+from ledgerlog.wire.scrub import ScrubReport, decode_scrub_untrusted
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +54,17 @@ class RangeAnswer:
     negative: Negative
     damaged: int | None
     """An entry whose copy there fails its digest; ``found`` and ``through`` end before it."""
+
+
+@attrs.frozen
+class ScrubAnswer:
+    """What a bookie found when it read a range for itself."""
+
+    report: ScrubReport
+    through: int
+    """It is complete up to here."""
+    negative: Negative
+    """What it means that an entry is in none of its ranges."""
 
 
 async def read_range(
@@ -105,6 +122,54 @@ async def read_range(
     return RangeAnswer(found, through, negative or Negative.ABSENT, damaged)
 
 
+async def read_entries(
+    metadata: LedgerMetadata,
+    first: int,
+    last: int,
+    *,
+    bytes_max: int,
+    connection: Callable[[BookieId], BookieConnection],
+    failed: dict[BookieId, None],
+    prefer: int,
+) -> list[bytes]:
+    """The payloads of as many entries from ``first`` on as one exchange with the bookies of the ledger
+    brings, at least one, at most through ``last``.
+
+    ``failed`` are the bookies that did not answer last: they are asked last, and who answers now leaves it.
+    EntryNotFound, EntryUnavailable, EntryCorrupt: see ``core.reader``."""
+    read = RangeRead(metadata, first, last, avoid=list(failed), prefer=prefer)
+
+    async def ask_for(ask: RangeAsk, share: int) -> None:
+        answer = await read_range(
+            connection(ask.bookie),
+            metadata.ledger_id,
+            first=ask.first,
+            last=ask.last,
+            stride=ask.stride,
+            bytes_max=share,
+        )
+        if answer is None:
+            failed[ask.bookie] = None
+            read.on_failed(ask)
+        else:
+            failed.pop(ask.bookie, None)
+            read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
+
+    while not read.is_done:
+        asks = read.take_asks()
+        if len(asks) == 1:
+            await ask_for(asks[0], bytes_max)
+        else:
+            async with trio.open_nursery() as nursery:
+                for ask in asks:
+                    nursery.start_soon(ask_for, ask, max(1, bytes_max // len(asks)))
+        payloads = read.payloads()
+        if payloads:
+            return payloads
+    assert read.failure is not None
+    raise read.failure
+
+
 async def list_range(
     connection: BookieConnection, ledger_id: int, *, first: int, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Listing | None:
@@ -120,3 +185,35 @@ async def list_range(
     if negative is None:
         return None
     return Listing(pairs, reply.header.argument, negative)
+
+
+async def scrub_range(
+    connection: BookieConnection,
+    ledger_id: int,
+    *,
+    first: int,
+    last: int,
+    classes: int,
+    timeout_s: float = SCRUB_TIMEOUT_S,
+) -> ScrubAnswer | None:
+    """Have a bookie read entries first..last and check their digests, as far as one request goes; ``classes``
+    is by how many remainders of their ids the digests are added up (``wire.scrub``). None where it did not
+    answer, or cannot read its index: nothing is known then."""
+    try:
+        reply = await connection.request(
+            Kind.SCRUB,
+            timeout_s=timeout_s,
+            ledger_id=ledger_id,
+            first=first,
+            last=last,
+            count=classes,
+            argument=SCRUB_BYTES,
+        )
+        negative = _NEGATIVES.get(Status(reply.header.status))
+        if negative is None:
+            return None
+        report = decode_scrub_untrusted(reply.body)
+    except (BookieUnavailable, WireError) as cause:
+        logger.debug("ledger=%d bookie=%s scrub failed: %s", ledger_id, connection.bookie_id, cause)
+        return None
+    return ScrubAnswer(report, reply.header.argument, negative)

@@ -25,9 +25,8 @@ from functools import partial
 import trio
 
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.ranges import read_range
+from ledgerlog.client.ranges import read_entries
 from ledgerlog.client.together import first_of, together
-from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.errors import (
     BookieUnavailable,
     EntryCorrupt,
@@ -257,36 +256,15 @@ class LedgerReader:
         return await self._read_once(first, last, bytes_max)
 
     async def _read_once(self, first: int, last: int, bytes_max: int) -> list[bytes]:
-        read = RangeRead(self.metadata, first, last, avoid=list(self._failed), prefer=self._prefer)
-        while not read.is_done:
-            asks = read.take_asks()
-            if len(asks) == 1:
-                await self._ask(read, asks[0], bytes_max)
-            else:
-                async with trio.open_nursery() as nursery:
-                    for ask in asks:
-                        nursery.start_soon(self._ask, read, ask, max(1, bytes_max // len(asks)))
-            payloads = read.payloads()
-            if payloads:
-                return payloads
-        assert read.failure is not None
-        raise read.failure
-
-    async def _ask(self, read: RangeRead, ask: RangeAsk, bytes_max: int) -> None:
-        answer = await read_range(
-            self._pool.connection(ask.bookie),
-            self.ledger_id,
-            first=ask.first,
-            last=ask.last,
-            stride=ask.stride,
+        return await read_entries(
+            self.metadata,
+            first,
+            last,
             bytes_max=bytes_max,
+            connection=self._pool.connection,
+            failed=self._failed,
+            prefer=self._prefer,
         )
-        if answer is None:
-            self._failed[ask.bookie] = None
-            read.on_failed(ask)
-        else:
-            self._failed.pop(ask.bookie, None)
-            read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
 
     async def follow(self, first: int = 0) -> AsyncGenerator[tuple[int, bytes], None]:
         """Every entry from ``first`` on, with its id, as it becomes readable; ends when the ledger is closed

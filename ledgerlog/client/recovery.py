@@ -42,18 +42,26 @@ async def recover_ledger(
     environment: Environment,
     deadline_s: float = APPEND_DEADLINE_S,
     accept_loss: bool = False,
+    accept_unreachable: bool = False,
 ) -> LedgerMetadata:
     """Fence a ledger, find its end, close it; its CLOSED metadata. Of a closed ledger, just that.
 
-    ``accept_loss``: where nobody can say whether an entry exists, end the ledger before it instead of giving
-    up; the metadata says so (``core.recovery.LOST_FROM``).
+    ``accept_loss``: where nobody can say whether an entry exists because bookies lost what they had, end the
+    ledger before it instead of giving up; the metadata says so (``core.recovery.LOST_FROM``).
+    ``accept_unreachable``: also where some of them do not answer.
 
     Any number of clients may recover one ledger at once; all get the same end. Raises LedgerNotFound,
     RecoveryFailed (retryable: fencing or a read stayed incomplete), NotEnoughBookies (retryable: a
     write-back found no bookie within ``deadline_s``), MetadataUnavailable. Cancelling leaves the ledger
     IN_RECOVERY, for whoever recovers it next."""
     metadata, version = await registry.read(ledger_id)
-    core = LedgerRecovery(metadata, version, new_token=environment.new_token, accept_loss=accept_loss)
+    core = LedgerRecovery(
+        metadata,
+        version,
+        new_token=environment.new_token,
+        accept_loss=accept_loss,
+        accept_unreachable=accept_unreachable,
+    )
     shell = _Recovery(core, registry, directory, pool, environment, deadline_s)
     await shell.run()
     if core.failure is not None:

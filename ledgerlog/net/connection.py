@@ -188,7 +188,7 @@ class BookieConnection:
         wait_ms: int = 0,
         key: bytes = NO_KEY,
     ) -> Frame:
-        """Ask the bookie and wait for its reply: FENCE, READ, READ_LAC, LIST or INFO.
+        """Ask the bookie and wait for its reply: FENCE, READ, READ_LAC, LIST, INFO or SCRUB.
 
         Connects first where needed; ``timeout_s`` covers everything. The reply's status is the caller's to
         look at; its bytes are a copy that belongs to the caller.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
 )
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(params=["production", "fake"])
@@ -27,12 +28,6 @@ async def ledgers(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
     else:
         async with ledgerlog.connect("memory:") as cluster:
             yield cluster.ledgers
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
-        while not condition():  # noqa: ASYNC110  (it is a state of threads and bookies)
-            await trio.sleep(0.001)
 
 
 async def test_what_is_pushed_becomes_the_next_entries_and_is_confirmed_in_order(ledgers: Any) -> None:
@@ -58,8 +53,8 @@ async def test_progress_is_told_after_the_confirmation_and_may_push_more(ledgers
 
     writer.set_progress_callback(on_progress)
     writer.push([b"x"])
-    await wait_until(lambda: writer.last_add_confirmed == 5)
-    await wait_until(lambda: bool(seen) and seen[-1] == 5)
+    await until(lambda: writer.last_add_confirmed == 5)
+    await until(lambda: bool(seen) and seen[-1] == 5)
     assert seen == sorted(seen)
     assert writer.failure is None
 
@@ -103,7 +98,7 @@ async def test_recovery_fences_the_writer_and_keeps_what_was_confirmed(ledgers: 
         with pytest.raises(LedgerFenced):
             await writer.wait_confirmed(entry)
     assert isinstance(writer.failure, LedgerFenced)
-    await wait_until(lambda: bool(told) and told[-1])
+    await until(lambda: bool(told) and told[-1])
     with pytest.raises(LedgerFenced):
         writer.push([b"d"])
     with pytest.raises((LedgerFenced, LedgerClosed)):
@@ -131,7 +126,7 @@ async def test_a_follower_is_told_of_entries_and_of_the_end(ledgers: Any) -> Non
     writer = await ledgers.create()
     reader = await ledgers.open(writer.ledger_id)
     assert not reader.is_closed
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         for entry in range(3):
             async with trio.open_nursery() as nursery:
 

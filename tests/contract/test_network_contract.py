@@ -71,7 +71,7 @@ async def pair(network: Network, kind: Kind) -> Pair:
     client = await network.connect(listener.address)
     pair = Pair(client, await listener.accept(), listener)
     try:
-        yield pair  # type: ignore[misc]
+        yield pair
     finally:
         pair.close()
 
@@ -194,7 +194,7 @@ async def test_closing_wakes_the_tasks_inside(pair: Pair) -> None:
 
     async def expect_lost(call: Callable[[], object]) -> None:
         with pytest.raises(ConnectionLost):
-            await call()  # type: ignore[misc]
+            await call()
         outcomes.append("lost")
 
     async with trio.open_nursery() as nursery:

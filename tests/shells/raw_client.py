@@ -70,7 +70,7 @@ class RawClient:
     async def request(self, kind: Kind, **fields: object) -> int:
         """Send a request; its number."""
         self._requests += 1
-        await self.send(encode_head(kind, request=self._requests, **fields))  # type: ignore[arg-type]
+        await self.send(encode_head(kind, request=self._requests, **fields))
         return self._requests
 
     async def ask(self, kind: Kind, **fields: object) -> Frame:

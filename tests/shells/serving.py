@@ -46,7 +46,7 @@ class Machine:
 
     @classmethod
     def real(cls, path: Path, **fields: object) -> Machine:
-        return cls(disk=None, indexes=None, path=str(path), **fields)  # type: ignore[arg-type]
+        return cls(disk=None, indexes=None, path=str(path), **fields)
 
     @asynccontextmanager
     async def bookie(self, bookie_id: str = "b1") -> AsyncIterator[Bookie]:

@@ -28,6 +28,7 @@ class Load:
         self.acknowledged: dict[int, bytes] = {}
         self.failures: list[LedgerLogError] = []
         self.pause_s = 0.001
+        """Longer where the test waits for seconds: what is appended meanwhile proves nothing more."""
         self._may_go_on = True
 
     async def run(self, tasks: int = 4) -> None:
@@ -159,9 +160,10 @@ async def test_a_replacement_that_is_dead_as_well_is_replaced(clock: MockClock) 
     ):
         victim, *stay = ensemble(cluster, load.writer)
         spare, other = cluster.spares(load.writer.metadata.last_fragment.ensemble)
+        load.pause_s = 0.05
         await spare.kill()
         await other.kill()
-        await other.start()
+        await other.start()  # Which waits for its former session to end.
         await victim.kill()
         await load.more()
         wanted = {other.bookie_id, *(bookie.bookie_id for bookie in stay)}
@@ -261,10 +263,7 @@ async def test_striped_ledgers_survive_one_death_after_another(
                 await victim.kill()
                 await load.more(40)
                 await eventually(
-                    lambda victim=victim: (
-                        victim.bookie_id  # type: ignore[misc]
-                        not in load.writer.metadata.last_fragment.ensemble
-                    )
+                    lambda victim=victim: victim.bookie_id not in load.writer.metadata.last_fragment.ensemble
                 )
                 await victim.start()
                 await load.more(40)
@@ -376,7 +375,7 @@ async def test_a_bookie_that_is_overloaded_for_a_moment_loses_no_entry(
             turns = iter(range(1_000_000))
 
             def add(*args: object) -> int | Status:
-                return Status.TOO_MANY_REQUESTS if next(turns) % 7 == 0 else take(*args)  # type: ignore[arg-type]
+                return Status.TOO_MANY_REQUESTS if next(turns) % 7 == 0 else take(*args)
 
             monkeypatch.setattr(engine, "add", add)
             await load.more(100)
@@ -394,12 +393,11 @@ async def test_in_guaranteed_mode_every_entry_gets_its_full_write_quorum(clock: 
             for _ in range(2):
                 victim = ensemble(cluster, load.writer)[1]
                 await victim.kill()
+                load.pause_s = 0.001
                 await load.more(50)
+                load.pause_s = 0.05
                 await eventually(
-                    lambda victim=victim: (
-                        victim.bookie_id  # type: ignore[misc]
-                        not in load.writer.metadata.last_fragment.ensemble
-                    )
+                    lambda victim=victim: victim.bookie_id not in load.writer.metadata.last_fragment.ensemble
                 )
                 await victim.start()
         assert load.writer.last_add_fully_replicated == load.writer.last_add_confirmed

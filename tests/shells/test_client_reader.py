@@ -100,7 +100,7 @@ async def test_the_end_is_known_after_bookies_were_replaced_one_after_another(cl
         await writer.append(b"x")
         for slot in range(3):
             cluster.network.cut(client.host, before[slot])
-            await eventually(lambda slot=slot: writer.metadata.last_fragment.ensemble[slot] != before[slot])  # type: ignore[misc]
+            await eventually(lambda slot=slot: writer.metadata.last_fragment.ensemble[slot] != before[slot])
         assert not set(before) & set(writer.metadata.last_fragment.ensemble)
         entry_id = await writer.append(b"y")
         assert await reader.last_add_confirmed() == entry_id
@@ -489,9 +489,9 @@ async def copy(cluster: Cluster, client: Client, reader: LedgerReader, targets: 
         sink = _Sink()
         connection = client.opened.pool.connection(target.bookie_id)
         connection.attach(sink)
-        await eventually(lambda connection=connection: connection.is_connected)  # type: ignore[misc]
+        await eventually(lambda connection=connection: connection.is_connected)
         connection.send_add(frame, sink, 0, 9)
-        await eventually(lambda sink=sink: sink.is_done)  # type: ignore[misc]
+        await eventually(lambda sink=sink: sink.is_done)
         connection.detach(sink)
     path = ledger_path(reader.ledger_id)
     node = await client.store.get(path)

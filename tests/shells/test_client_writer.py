@@ -97,7 +97,7 @@ async def test_what_is_not_bytes_is_refused_before_it_can_stand_in_the_way(clock
         writer = await client.ledgers.create(replication=R332)
         for wrong in ("text", bytearray(b"may change"), memoryview(b"m"), None, [1]):
             with pytest.raises(InvalidArgument):
-                await writer.append_many([b"x", wrong])  # type: ignore[list-item]
+                await writer.append_many([b"x", wrong])
         assert await writer.append(Tagged(b"fine")) == 0
         await writer.close()
         assert await client.contents(writer.ledger_id) == [b"fine"]

@@ -1,6 +1,7 @@
 """A bookie that sends anything at all: the client cuts it off with a reason, and its memory is bounded.
 
-``LEDGERLOG_HOSTILE_FRAMES`` says how many frames are sent (20,000 by default); one seed makes one sequence.
+``LEDGERLOG_HOSTILE_FRAMES`` says how many frames are sent (4,000 by default, and in the soak five times as
+many); one seed makes one sequence.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import NO_KEY, REPLY, FrameBuffer, Kind, Status, encode_head, index_bytes
 from ledgerlog.wire.hello import encode_hello_reply
 
-FRAMES = int(os.environ.get("LEDGERLOG_HOSTILE_FRAMES", "20000"))
+FRAMES = int(os.environ.get("LEDGERLOG_HOSTILE_FRAMES", "4000"))
 RSS_GROWTH_BYTES_MAX = 32 * MIB
 
 
@@ -114,8 +115,9 @@ def hostile_frame(rng: Random) -> bytes:
     return bytes(frame)
 
 
+@pytest.mark.parametrize("frames", [FRAMES, pytest.param(5 * FRAMES, marks=pytest.mark.soak)])
 async def test_hostile_frames_crash_nothing_and_are_cut_off_with_a_logged_reason(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, frames: int
 ) -> None:
     told = LogOfLosses()
     monkeypatch.setattr(connection_logger, "propagate", False)  # Thousands of records would be captured.
@@ -123,13 +125,13 @@ async def test_hostile_frames_crash_nothing_and_are_cut_off_with_a_logged_reason
     level = connection_logger.level
     connection_logger.setLevel(logging.DEBUG)
     try:
-        await _attack_a_client(told)
+        await _attack_a_client(told, frames)
     finally:
         connection_logger.removeHandler(told)
         connection_logger.setLevel(level)
 
 
-async def _attack_a_client(told: LogOfLosses) -> None:
+async def _attack_a_client(told: LogOfLosses, frames: int) -> None:
     rng = Random(20_000)
     network = LocalNetwork()
     bookie = ScriptedBookie(network, await network.listen("bookie:0"))
@@ -146,15 +148,15 @@ async def _attack_a_client(told: LogOfLosses) -> None:
 
     async def serve_lies() -> None:
         nonlocal sent, lives, rss_before, rss_after
-        while sent < FRAMES:
-            if sent >= FRAMES // 20 and not rss_before:
+        while sent < frames:
+            if sent >= frames // 20 and not rss_before:
                 rss_before = rss_bytes()
             peer = await bookie.accept()
             bookie.peers.clear()
             lives += 1
-            if sent > FRAMES * 0.9 and not rss_after:
+            if sent > frames * 0.9 and not rss_after:
                 rss_after = rss_bytes()
-            if sent > FRAMES * 0.9 and not tracemalloc.is_tracing():
+            if sent > frames * 0.9 and not tracemalloc.is_tracing():
                 tracemalloc.start()  # It makes everything slow: the last tenth is enough to see growth.
             try:
                 if rng.random() < 0.8:
@@ -198,12 +200,12 @@ async def _attack_a_client(told: LogOfLosses) -> None:
     finally:
         tracemalloc.stop()
         bookie.close()
-    assert sent >= FRAMES
+    assert sent >= frames
     # Not vacuous: many lives, some of which got past the handshake, heard true answers, and were long.
-    assert lives > FRAMES // 10
-    assert statistics.connects > FRAMES // 20
-    assert statistics.adds_answered > FRAMES // 20
-    assert statistics.requests_answered > FRAMES // 100
+    assert lives > frames // 10
+    assert statistics.connects > frames // 20
+    assert statistics.adds_answered > frames // 20
+    assert statistics.requests_answered > frames // 100
     assert statistics.losses + statistics.failed_attempts >= lives - 2
     # Each of them was cut off with one line in the log that says why.
     assert told.reasons.total() == statistics.losses + statistics.failed_attempts

@@ -93,7 +93,7 @@ async def test_streams_send_at_once_and_notice_dead_machines() -> None:
     client = await network.connect(listener.address)
     server = await listener.accept()
     for stream in (client, server):
-        sock: socket.socket = stream._sock  # type: ignore[attr-defined]
+        sock: socket.socket = stream._sock
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
@@ -106,8 +106,8 @@ async def test_streams_send_at_once_and_notice_dead_machines() -> None:
 class HalfSocket(socket.socket):
     """A kernel that takes half of every send, and has room again at once."""
 
-    def sendmsg(self, buffers: object, *more: object) -> int:  # type: ignore[override]
-        data = b"".join(buffers)  # type: ignore[arg-type]
+    def sendmsg(self, buffers: object, *more: object) -> int:
+        data = b"".join(buffers)
         return self.send(data[: (len(data) + 1) // 2])
 
 
@@ -132,7 +132,7 @@ async def test_a_reset_is_a_lost_connection_for_both_directions() -> None:
     listener = await network.listen("127.0.0.1:0")
     client = await network.connect(listener.address)
     server = await listener.accept()
-    sock: socket.socket = client._sock  # type: ignore[attr-defined]
+    sock: socket.socket = client._sock
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     client.close()
     with pytest.raises(ConnectionLost, match="reset"):
