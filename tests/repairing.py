@@ -11,6 +11,7 @@ from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.client.client import open_client
 from ledgerlog.limits import SESSION_TIMEOUT_S
+from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.quorum import Replication
 from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment
 
@@ -53,6 +54,20 @@ class RepairProcess:
         self._cluster.nursery.start_soon(expire)
 
 
+class StoreThatNotes(FaultyStore):
+    """Notes what is asked to be written at one path."""
+
+    def __init__(self, tree: MemoryTree, path: str) -> None:
+        super().__init__(tree)
+        self.noted: list[bytes] = []
+        self._path = path
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        if path == self._path:
+            self.noted.append(value)
+        return await super().set(path, value, version=version)
+
+
 async def start_repair(
     cluster: Cluster, name: str = "repair-1", *, store: FaultyStore | None = None
 ) -> RepairProcess:
@@ -81,7 +96,7 @@ async def set_up(client: Client, **changes: object) -> Board:
     """The board, with settings: everything at once unless told otherwise."""
     board = Board(client.opened)
     wanted = {"lost_after_ms": 2_000, "grace_ms": 2_000, **changes}
-    await board.change_settings(lambda now: attrs.evolve(now, **wanted))  # type: ignore[arg-type]
+    await board.change_settings(lambda now: attrs.evolve(now, **wanted))
     return board
 
 

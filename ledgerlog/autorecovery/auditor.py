@@ -169,13 +169,16 @@ class Auditor:
     async def run(self) -> None:
         """Stand, lead, stand again, until cancelled."""
         election = Election(self._client, AUDITOR_ELECTION, candidate=self.name)
+        told = ""
         while True:
             try:
                 async with election.leadership():
                     self.is_leading = True
                     await self._lead()
             except LedgerLogError as trouble:
-                logger.warning("auditor=%s steps down: %s", self.name, trouble)
+                # An outage of the store is tried again and again, and told once.
+                level, told = logging.DEBUG if str(trouble) == told else logging.WARNING, str(trouble)
+                logger.log(level, "auditor=%s steps down: %s", self.name, trouble)
             finally:
                 self.is_leading = False
             await trio.sleep(RECONNECT_DELAY_MAX_S)

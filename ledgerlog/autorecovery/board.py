@@ -143,23 +143,26 @@ class Board:
         damaged: Collection[BookieId] = (),
         incomplete: Collection[BookieId] = (),
     ) -> bool:
-        """See to it that the ledger has a task that names all of these; whether anything was written."""
+        """See to it that the ledger has a task that names all of these; whether anything was written. A task
+        whose record is damaged is made anew: it was a hint, and this is one, too."""
         path = repair_task_path(ledger_id)
+        fresh = RepairTask(ledger_id=ledger_id, made_at_ms=self._environment.now_ms())
         for _ in range(_ATTEMPTS_MAX):
-            found = await self.task(ledger_id)
-            base = (
-                RepairTask(ledger_id=ledger_id, made_at_ms=self._environment.now_ms())
-                if found is None
-                else found[0]
-            )
-            wanted = base.merged(lost=lost, damaged=damaged, incomplete=incomplete)
-            if found is not None and wanted == base:
+            node = await self._store.get(path)
+            there: RepairTask | None = None
+            if node is not None:
+                try:
+                    there = RepairTask.decode_untrusted(node.value, ledger_id)
+                except MetadataCorrupt as damage:
+                    logger.error("%s; it is made anew", damage)
+            wanted = (there or fresh).merged(lost=lost, damaged=damaged, incomplete=incomplete)
+            if there is not None and wanted == there:
                 return False
             try:
-                if found is None:
+                if node is None:
                     await self._store.create(path, wanted.encode())
                 else:
-                    await self._store.set(path, wanted.encode(), version=found[1])
+                    await self._store.set(path, wanted.encode(), version=node.version)
                 return True
             except (NodeExists, NodeMissing, VersionConflict):
                 continue

@@ -13,13 +13,19 @@ Two kinds of work:
 **Acknowledgements** come in the order of the adds on a connection (``net.adds``), several merged into one
 where their ids follow each other. So the copies that are on their way to one bookie are a queue, and an
 answer takes from its front. A bookie that is lost, or refuses, fails all that it has not confirmed.
+
+**Whoever is named is there, and is to stay**: each new bookie is looked at again right before the write. One
+may have been lost after its last copy, while others were still being given theirs. It may come back without
+what it confirmed, and nobody would look for copies that metadata did not ask of it; or never, and then the
+auditor has drawn its conclusion about it before any ledger named it. Or an operator may have begun to empty
+it, and seen that nothing names it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 import trio
@@ -27,7 +33,7 @@ import trio
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.peers import LedgerPeers
-from ledgerlog.client.ranges import list_range, read_range
+from ledgerlog.client.ranges import list_range, read_range, scrub_range
 from ledgerlog.core.pace import TokenBucket
 from ledgerlog.core.reader import RangeAsk
 from ledgerlog.core.recovery import Negative
@@ -36,7 +42,7 @@ from ledgerlog.errors import BookieUnavailable, EntryCorrupt, EntryNotFound, Led
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.missing import Share, gaps
+from ledgerlog.model.missing import Share, gaps, shares
 from ledgerlog.wire.entries import Entries, cut_to_frames, encode_add
 from ledgerlog.wire.frame import Status
 
@@ -61,6 +67,7 @@ class Pacer:
         self._bucket = TokenBucket(bytes_per_s, trio.current_time())
         self._resumed = trio.Event()
         self._resumed.set()
+        self._changed = trio.Event()
 
     @property
     def is_paused(self) -> bool:
@@ -70,6 +77,8 @@ class Pacer:
         """What holds from now on."""
         if bytes_per_s != self._bucket.rate:
             self._bucket.change_rate(bytes_per_s, trio.current_time())
+            changed, self._changed = self._changed, trio.Event()
+            changed.set()
         if paused and self._resumed.is_set():
             self._resumed = trio.Event()
         elif not paused:
@@ -87,10 +96,12 @@ class Pacer:
             if delay_s <= 0:
                 self._bucket.spend(byte_count, trio.current_time())
                 return
-            await trio.sleep(delay_s)
+            # Who raises the rate does not mean: once what was begun at the old one is through.
+            with trio.move_on_after(delay_s):
+                await self._changed.wait()
 
 
-class _Target:
+class Target:
     """The copies that are on their way to one bookie (``net.adds.AddSink``)."""
 
     def __init__(self, client: LedgerClient, metadata: LedgerMetadata, bookie: BookieId) -> None:
@@ -176,12 +187,15 @@ class Copying:
         self._registry = LedgerRegistry(client.store, client.environment)
         self._peers = LedgerPeers(client)
 
-    async def repair_fragment(self, core: FragmentRepair) -> None:
-        """Carry a fragment's repair out. Raises what it fails with (RepairFailed, or why an entry could not
-        be read), and MetadataUnavailable: then a write may have happened, which the next survey sees.
+    async def repair_fragment(
+        self, core: FragmentRepair, *, draining: Callable[[], Awaitable[Collection[BookieId]]]
+    ) -> None:
+        """Carry a fragment's repair out; ``draining`` reads which bookies are to be emptied.
 
-        Cancelled it has changed nothing, or all; copies may lie where nobody will look for them."""
-        await _FragmentShell(self, core).run()
+        Raises what it fails with (RepairFailed, or why an entry could not be read), and MetadataUnavailable:
+        then a write may have happened, which the next survey sees. Cancelled it has changed nothing, or all;
+        copies may lie where nobody will look for them."""
+        await _FragmentShell(self, core, draining).run()
 
     async def fill(
         self, metadata: LedgerMetadata, bookie: BookieId, share: Share, low: int, high: int
@@ -192,13 +206,13 @@ class Copying:
         may have one did not answer), MetadataUnavailable."""
         nowhere: Missing = []
         lac = metadata.last_fragment.first_entry - 1 if metadata.last_entry is None else metadata.last_entry
-        target = _Target(self._client, metadata, bookie)
+        target = Target(self._client, metadata, bookie)
         try:
             at, stop = low, min(high, low + _FILL_ENTRIES - 1)
             while True:
                 found, failure = await self._peers.fetch(metadata, bookie, at, stop)
                 for part in cut_to_frames(found):
-                    await self._store(target, part, lac)
+                    await self.store(target, part, lac)
                 rest = share.ids(at, high)
                 following = next((e for e in rest if e not in found), None)
                 if following == at and stop > at:
@@ -216,12 +230,27 @@ class Copying:
         finally:
             target.close()
 
-    async def _store(self, target: _Target, entries: Mapping[int, bytes], lac: int) -> None:
+    async def store(self, target: Target, entries: Mapping[int, bytes], lac: int) -> None:
         byte_count = sum(map(len, entries.values()))
         await self.pacer.pass_through(byte_count)
         await target.store(entries, lac=lac)
         self.entries += len(entries)
         self.byte_count += byte_count
+
+    async def is_sound(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
+        """Whether a bookie has read all that it has of its shares of the ledger, and found no damage. What it
+        lacks is another matter; who does not answer says nothing of the kind."""
+        connection = self._client.pool.connection(bookie)
+        for share in shares(metadata, bookie):
+            first = share.first
+            while first <= share.last:
+                answer = await scrub_range(
+                    connection, metadata.ledger_id, first=first, last=share.last, classes=1
+                )
+                if answer is None or answer.report.unsound or answer.through < first:
+                    return False
+                first = answer.through + 1
+        return True
 
     async def find_gaps(self, ledger_id: int, bookie: BookieId, share: Share) -> Missing | None:
         """The ranges of its share that a bookie does not have, by its own list; each begins with one of its
@@ -246,11 +275,17 @@ class Copying:
 class _FragmentShell:
     """One fragment's repair under way."""
 
-    def __init__(self, copying: Copying, core: FragmentRepair) -> None:
+    def __init__(
+        self,
+        copying: Copying,
+        core: FragmentRepair,
+        draining: Callable[[], Awaitable[Collection[BookieId]]],
+    ) -> None:
         self._copying = copying
         self._core = core
+        self._draining = draining
         self._client = copying._client
-        self._targets: dict[BookieId, _Target] = {}
+        self._targets: dict[BookieId, Target] = {}
         self._wake = trio.Event()
 
     async def run(self) -> None:
@@ -258,7 +293,7 @@ class _FragmentShell:
         fault: LedgerLogError | None = None
         try:
             self._targets = {
-                new: _Target(self._client, core.metadata, new) for new in core.replacements.values()
+                new: Target(self._client, core.metadata, new) for new in core.replacements.values()
             }
             async with trio.open_nursery() as nursery:
                 try:
@@ -278,6 +313,7 @@ class _FragmentShell:
         core = self._core
         while not core.is_over:
             self._wake = trio.Event()
+            await self._look_at_targets()
             if core.intent is not None:
                 core.on_metadata_read(*await self._copying._registry.attempt(core.intent))
                 continue
@@ -287,6 +323,15 @@ class _FragmentShell:
                 nursery.start_soon(self._store, copy)
             if core.intent is None and not core.is_over:
                 await self._wake.wait()  # Reads and copies have deadlines of their own.
+
+    async def _look_at_targets(self) -> None:
+        core = self._core
+        draining = await self._draining() if core.intent is not None else ()
+        for new, target in self._targets.items():
+            if target.failure is not None:
+                core.on_target_lost(new, target.failure)
+            elif new in draining:
+                core.on_target_lost(new, "it is to be emptied")
 
     async def _read(self, ask: RangeAsk) -> None:
         answer = await read_range(
@@ -304,7 +349,7 @@ class _FragmentShell:
 
     async def _store(self, copy: Copy) -> None:
         try:
-            await self._copying._store(self._targets[copy.bookie], copy.entries, self._core.lac)
+            await self._copying.store(self._targets[copy.bookie], copy.entries, self._core.lac)
         except BookieUnavailable as cause:
             self._core.on_copy_failed(copy, str(cause))
         else:

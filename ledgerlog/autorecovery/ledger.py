@@ -2,6 +2,7 @@
 
     the metadata now            no such ledger: done
     who of the task is gone     a bookie that is registered again, and is not drained, is not
+    who of it is damaged        a bookie that has read what it has, and found it sound, is not
     fragments that name them    copy what they held to others and name these       ``core.repair``
     the open last fragment      wait for its writer to replace them, if he can; then look again, recover,
                                 start over
@@ -33,7 +34,15 @@ from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.recovery import recover_ledger
 from ledgerlog.core.audit import named_bookies, shares_of
 from ledgerlog.core.repair import Finding, FragmentRepair, Work, survey
-from ledgerlog.errors import LedgerLogError, LedgerNotFound, NotEnoughBookies
+from ledgerlog.errors import (
+    BookieUnavailable,
+    EntryUnavailable,
+    LedgerLogError,
+    LedgerNotFound,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    RecoveryFailed,
+)
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.repair import RepairTask
@@ -82,12 +91,15 @@ class LedgerRepair:
         except LedgerNotFound:
             verdict = DONE  # It was deleted while we worked: nobody misses a copy.
         except LedgerLogError as trouble:
-            return Verdict(f"{type(trouble).__name__}: {trouble}")
+            return Verdict(_words(trouble))
         if verdict.is_done:
             self._seen.pop(task.ledger_id, None)
         return verdict
 
     async def _run(self, task: RepairTask, grace_s: float, say: Callable[[str], None]) -> Verdict:
+        left: dict[int, str] = {}
+        """Fragments, by their first entries, that could not be repaired now, and why."""
+        damaged: frozenset[BookieId] | None = None
         while True:
             await self._copying.pacer.wait_resumed()
             found = await self._registry.find(task.ledger_id)
@@ -96,28 +108,41 @@ class LedgerRepair:
             metadata, version = found
             draining = await self._board.draining()
             gone = await self._gone(metadata, task, draining)
-            findings = survey(metadata, {*gone, *task.damaged})
-            ready = [finding for finding in findings if finding.work is not Work.RECOVER]
+            if damaged is None:
+                damaged = await self._damaged(metadata, task)
+            barred = {*gone, *draining, *damaged}
+            findings = survey(metadata, {*gone, *damaged})
+            ready = [
+                finding
+                for finding in findings
+                if finding.work is not Work.RECOVER
+                and metadata.fragments[finding.fragment_index].first_entry not in left
+            ]
             if ready:
-                say(f"fragment {metadata.fragments[ready[0].fragment_index].first_entry}")
-                await self._repair(metadata, version, ready[0], avoid={*gone, *draining, *task.damaged})
+                first = metadata.fragments[ready[0].fragment_index].first_entry
+                say(f"fragment {first}")
+                try:
+                    await self._repair(metadata, version, ready[0], barred, {*draining, *damaged})
+                except (LedgerNotFound, MetadataUnavailable):
+                    raise
+                except LedgerLogError as trouble:
+                    # The others do not wait for it: it may be for ever.
+                    left[first] = _words(trouble)
                 continue
             waiting = [f for f in findings if f.work is Work.RECOVER and not gone.isdisjoint(f.lost)]
             if not waiting:
-                break
-            self._require_spare(metadata, barred={*gone, *draining, *task.damaged})
-            wait_s = self._grace_left(metadata, grace_s)
-            if wait_s > 0:
-                return Verdict(f"its writer may still replace {', '.join(waiting[0].lost)}", wait_s)
-            if await self._is_still_so(metadata, gone):
+                return _together(left.values(), await self._complete(metadata, task, say))
+            held_up = await self._what_holds_up_the_end(metadata, waiting[0], barred, grace_s)
+            if held_up is None and await self._is_still_so(metadata, gone):
                 say("recovery")
                 logger.info(
                     "ledger=%d is recovered: its last fragment names %s, which its writer did not replace",
                     task.ledger_id,
                     ", ".join(waiting[0].lost),
                 )
-                await self._recover(task.ledger_id)
-        return await self._complete(metadata, task, say)
+                held_up = await self._recover(metadata)
+            if held_up is not None:
+                return _together(left.values(), held_up)
 
     async def _gone(
         self, metadata: LedgerMetadata, task: RepairTask, draining: Collection[BookieId]
@@ -131,10 +156,23 @@ class LedgerRepair:
                 gone.add(bookie)
         return gone
 
+    async def _damaged(self, metadata: LedgerMetadata, task: RepairTask) -> frozenset[BookieId]:
+        """Of the bookies that the task calls damaged, those that do not say, having read it all, that what
+        they have of the ledger is sound: a bookie copies again by itself what rotted."""
+        named = named_bookies(metadata)
+        return frozenset(
+            [b for b in task.damaged if b in named and not await self._copying.is_sound(metadata, b)]
+        )
+
     # --- fragments ----------------------------------------------------------------------------
 
     async def _repair(
-        self, metadata: LedgerMetadata, version: int, finding: Finding, *, avoid: Collection[BookieId]
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        finding: Finding,
+        avoid: Collection[BookieId],
+        serving: Collection[BookieId],
     ) -> None:
         fragment = metadata.fragments[finding.fragment_index]
         staying = [bookie for bookie in fragment.ensemble if bookie not in finding.lost]
@@ -146,8 +184,9 @@ class LedgerRepair:
             dict(zip(finding.lost, chosen, strict=False)),
             new_token=self._client.environment.new_token,
             avoid=sorted(avoid),
+            serving=serving,
         )
-        await self._copying.repair_fragment(core)
+        await self._copying.repair_fragment(core, draining=self._board.draining)
         logger.info(
             "ledger=%d fragment=%d: %s",
             metadata.ledger_id,
@@ -172,16 +211,39 @@ class LedgerRepair:
 
     # --- the open last fragment -----------------------------------------------------------------
 
-    def _require_spare(self, metadata: LedgerMetadata, barred: Collection[BookieId]) -> None:
-        """NotEnoughBookies where nobody could take a lost one's place. Its writer cannot replace it then, and
-        goes on with an ack quorum; to recover the ledger would stop him, for nothing, and keep him from
-        making the next one. His time begins when there is a spare."""
-        staying = [bookie for bookie in metadata.last_fragment.ensemble if bookie not in barred]
+    async def _what_holds_up_the_end(
+        self, metadata: LedgerMetadata, finding: Finding, barred: Collection[BookieId], grace_s: float
+    ) -> Verdict | None:
+        """Why the ledger is not to be recovered now, None where it is.
+
+        *Nobody could take a lost one's place.* Its writer cannot replace it then, and goes on with an ack
+        quorum; to recover the ledger would stop him, for nothing, and keep him from making the next one.
+
+        *Its last bookies that are there do not suffice to fence it.* Whether anything was written to the
+        others, nothing at all included, they alone can tell: metadata says where a fragment begins and not
+        whether it has an entry (rule 21 is about fragments whose end is known). A recovery could only stop
+        a writer who may still reach them. So the ledger stays as it is, until they are back or an operator
+        decides.
+
+        *Its writer has time left*; it begins when neither of the others holds."""
         try:
-            self._choose(1, staying, barred)
-        except NotEnoughBookies:
+            self._choose(1, [b for b in metadata.last_fragment.ensemble if b not in barred], barred)
+        except NotEnoughBookies as trouble:
             self._seen.pop(metadata.ledger_id, None)
-            raise
+            return Verdict(_words(trouble))
+        ensemble = metadata.last_fragment.ensemble
+        there = [slot for slot, b in enumerate(ensemble) if await self._board.is_registered(b)]
+        if not metadata.replication.covers(there):
+            self._seen.pop(metadata.ledger_id, None)
+            missing = ", ".join(b for slot, b in enumerate(ensemble) if slot not in there)
+            return Verdict(
+                f"it is not closed, and without {missing} nobody can tell where it ends: "
+                f"{_decision(metadata)}"
+            )
+        wait_s = self._grace_left(metadata, grace_s)
+        if wait_s > 0:
+            return Verdict(f"its writer may still replace {', '.join(finding.lost)}", wait_s)
+        return None
 
     def _grace_left(self, metadata: LedgerMetadata, grace_s: float) -> float:
         """How long its writer still has to change the last ensemble; a change starts it anew."""
@@ -206,15 +268,24 @@ class LedgerRepair:
                 return True
         return False
 
-    async def _recover(self, ledger_id: int) -> None:
+    async def _recover(self, metadata: LedgerMetadata) -> Verdict | None:
+        """Close it; what is in the way where that cannot be done now."""
         client = self._client
-        await recover_ledger(
-            ledger_id,
-            registry=self._registry,
-            directory=client.bookies,
-            pool=client.pool,
-            environment=client.environment,
-        )
+        try:
+            await recover_ledger(
+                metadata.ledger_id,
+                registry=self._registry,
+                directory=client.bookies,
+                pool=client.pool,
+                environment=client.environment,
+            )
+        except RecoveryFailed as trouble:
+            return Verdict(f"{_words(trouble)}: {_decision(metadata)}")
+        except (LedgerNotFound, MetadataUnavailable):
+            raise
+        except LedgerLogError as trouble:
+            return Verdict(_words(trouble))
+        return None
 
     # --- what bookies that live lack ------------------------------------------------------------
 
@@ -224,20 +295,51 @@ class LedgerRepair:
         """Compare what each bookie should have with what it lists, and give it what it lacks."""
         nowhere: list[str] = []
         silent: list[str] = []
+        left: list[str] = []
         for bookie, shares in shares_of(metadata).items():
             for share in shares:
                 missing = await self._copying.find_gaps(metadata.ledger_id, bookie, share)
                 if missing is None:
                     if await self._board.is_registered(bookie):
                         silent.append(bookie)
+                    elif bookie in task.lost:
+                        # It was back when we looked for who is lost. The auditor may not have seen that, and
+                        # would see no reason to make a task again.
+                        left.append(f"{bookie} comes and goes")
                     # Else it is for the auditor to call it lost, or not.
                     break
-                for low, high in missing:
-                    say(f"entries {low}..{high} to {bookie}")
-                    lost = await self._copying.fill(metadata, bookie, share, low, high)
-                    nowhere += [f"{first}" if first == last else f"{first}..{last}" for first, last in lost]
+                try:
+                    for low, high in missing:
+                        say(f"entries {low}..{high} to {bookie}")
+                        lost = await self._copying.fill(metadata, bookie, share, low, high)
+                        nowhere += [
+                            f"{first}" if first == last else f"{first}..{last}" for first, last in lost
+                        ]
+                except (BookieUnavailable, EntryUnavailable) as trouble:
+                    left.append(f"{bookie} lacks entries: {_words(trouble)}")
         if nowhere:
-            return Verdict(f"no intact copy is left of entries {', '.join(sorted(set(nowhere)))}")
+            left.append(f"no intact copy is left of entries {', '.join(dict.fromkeys(nowhere))}")
         if silent:
-            return Verdict(f"it is not known what {', '.join(silent)} has of it: no answer")
-        return DONE
+            left.append(f"it is not known what {', '.join(silent)} has of it: no answer")
+        return _together(left, DONE)
+
+
+def _words(trouble: LedgerLogError) -> str:
+    return f"{type(trouble).__name__}: {trouble}"
+
+
+def _decision(metadata: LedgerMetadata) -> str:
+    """What a person can do about a ledger that nobody can close."""
+    return (
+        "bring its bookies back; if they are lost for good, with what they had, it is ended by "
+        f"'ledgerlog ledger recover {metadata.ledger_id} --accept-loss'"
+    )
+
+
+def _together(left: Collection[str], verdict: Verdict) -> Verdict:
+    """The verdict, and other reasons beside it."""
+    if not left:
+        return verdict
+    return Verdict(
+        "; ".join((*left, *(() if verdict.trouble is None else (verdict.trouble,)))), verdict.again_in_s
+    )

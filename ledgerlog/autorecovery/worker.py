@@ -3,7 +3,8 @@
     register    the worker's own node, for as long as the session lives; a new session is a new worker
     look        lists the tasks when the board, or the bookies, have changed, and from time to time
     lanes       each takes a task that nobody has: lock, read the task, work, remove it, let go (rule 22)
-    follow      the settings: the rate, and the pause
+    follow      the settings: the rate, and the pause. They are read before the first task is taken, and what
+                cannot be read is not guessed: it waits
     say         progress, for people
 
 A task that could not be done stays, with the reason written into it, and is tried again after a pause that
@@ -97,8 +98,10 @@ class Worker:
                 await trio.sleep(delay_s)
 
     async def _live(self) -> None:
-        """Be a worker for the length of a session. Raises what registering raises."""
+        """Be a worker for the length of a session. Raises what reading the settings and registering raise."""
         session = self._client.store.session
+        # Before anything else: no copy is made at a rate, or during a pause, that nobody has read.
+        await self._heed()
         key = await self._board.register_worker()
         try:
             async with trio.open_nursery() as nursery:
@@ -164,16 +167,18 @@ class Worker:
             try:
                 async with self._client.store.watch(REPAIR_SETTINGS) as watch:
                     while True:
-                        self._settings = settings = await self._board.settings()
-                        if settings.paused != self.pacer.is_paused:
-                            logger.info(
-                                "worker=%s: %s", self.name, "paused" if settings.paused else "resumed"
-                            )
-                        self.pacer.set(bytes_per_s=settings.bytes_per_s, paused=settings.paused)
+                        await self._heed()
                         await watch.wait()
             except LedgerLogError as trouble:
                 logger.warning("worker=%s goes by its last settings: %s", self.name, trouble)
                 await trio.sleep(RECONNECT_DELAY_MAX_S)
+
+    async def _heed(self) -> None:
+        """Read the settings, and go by them from now on. MetadataUnavailable, MetadataCorrupt."""
+        self._settings = settings = await self._board.settings()
+        if settings.paused != self.pacer.is_paused:
+            logger.info("worker=%s: %s", self.name, "paused" if settings.paused else "resumed")
+        self.pacer.set(bytes_per_s=settings.bytes_per_s, paused=settings.paused)
 
     # --- doing it -------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -36,6 +38,7 @@ from tests.integration.test_guaranteed_processes import (
     kill,
     write,
 )
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
 
@@ -51,9 +54,11 @@ async def set_up(cluster: Cluster, **changes: int | bool) -> Board:
     return board
 
 
-async def wait_repaired(cluster: Cluster, board: Board, dead: set[str]) -> None:
+async def wait_repaired(
+    cluster: Cluster, board: Board, dead: set[str], *, within_s: float = REPAIRED_S
+) -> None:
     """Return when no ledger names the dead and nothing is left to do."""
-    with trio.fail_after(REPAIRED_S):
+    with trio.fail_after(within_s):
         while True:
             ledgers = await cluster.ledgers.list()
             naming = [e for e in ledgers if dead & await named(cluster, e)]
@@ -79,7 +84,7 @@ async def verify_all(cluster: Cluster) -> None:
 async def leading_bookie(cluster: Cluster) -> str:
     """The bookie whose process is the auditor."""
     election = Election(cluster.client, AUDITOR_ELECTION)
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while True:
             leader = await election.leader()
             if leader is not None and leader.is_registered:
@@ -89,7 +94,7 @@ async def leading_bookie(cluster: Cluster) -> str:
 
 async def copied_bytes(board: Board) -> int:
     """What all workers have copied, once they have said that they are done."""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while True:
             workers = (await board.workers()).values()
             if not any(worker.work or worker.bytes_per_s for worker in workers):
@@ -121,12 +126,21 @@ class Round:
 
 
 async def repair_round(
-    local: LocalCluster, *, closed: int, abandoned: int, writers: int, entries: int, size: int
+    local: LocalCluster,
+    *,
+    closed: int,
+    abandoned: int,
+    writers: int,
+    entries: int,
+    size: int,
+    steady_s: float = 3.0,
+    within_s: float = REPAIRED_S,
+    lost_after_ms: int = 1_500,
 ) -> Round:
     """Kill the bookie that hosts the auditor, for good, beside writers at work; what was seen."""
     cluster = local.cluster
     ledgers = cluster.ledgers
-    board = await set_up(cluster)
+    board = await set_up(cluster, lost_after_ms=lost_after_ms)
     body = [b"%06d" % n + b"." * (size - 6) for n in range(entries)]
     for number in range(closed + abandoned):
         writer = await ledgers.create(replication=STRIPED if number % 4 == 3 else R332)
@@ -150,7 +164,7 @@ async def repair_round(
     async with trio.open_nursery() as nursery:
         for number in range(writers):
             nursery.start_soon(append, number)
-        await trio.sleep(3.0)
+        await trio.sleep(steady_s)
         before, latencies[:] = list(latencies), []
         lost_bytes = certain_bytes = 0
         for number, ledger_id in enumerate((await ledgers.list())[: closed + abandoned]):
@@ -161,12 +175,10 @@ async def repair_round(
         began = trio.current_time()
         local.bookies[dead].kill()
         # What writers feel of the kill itself is over by then; what they feel of repair begins.
-        with trio.fail_after(60):
-            while not await board.locks():  # noqa: ASYNC110 (a store)
-                await trio.sleep(0.05)
+        await until(board.locks)
         latencies.clear()
-        with trio.fail_after(REPAIRED_S):
-            while await board.tasks():  # noqa: ASYNC110 (a store)
+        with trio.fail_after(within_s):
+            while await board.tasks():  # noqa: ASYNC110 (the store tells no one; bounded by what the round may take)
                 await trio.sleep(0.5)  # A closer look would be felt by the writers, who share this process.
         seconds = trio.current_time() - began
         nursery.cancel_scope.cancel()
@@ -176,7 +188,7 @@ async def repair_round(
         await writer.close()
     # What closed at its ack quorum a moment ago may have entries under way to the third bookie.
     await ledgerlog_ok("repair", "audit", "--entries", "all", uri=local.uri)
-    await wait_repaired(cluster, board, {dead})
+    await wait_repaired(cluster, board, {dead}, within_s=within_s)
     await verify_all(cluster)
     return Round(
         ledgers=closed + abandoned + writers,
@@ -212,6 +224,30 @@ async def test_two_hundred_ledgers_come_back_beside_writers(
     assert seen.copied_bytes <= 1.2 * seen.lost_bytes
 
 
+@pytest.mark.soak
+async def test_two_gigabytes_come_back_beside_writers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two gigabytes on the bookies' disks, at the rate that nobody has changed. It takes minutes."""
+    with tempfile.TemporaryDirectory(prefix="ledgerlog-repair-") as directory:
+        async with local_cluster(Path(directory) / "cluster", bookies=6, auto_recovery=True) as local:
+            seen = await repair_round(
+                local,
+                closed=170,
+                abandoned=20,
+                writers=10,
+                entries=220,
+                size=16_000,
+                steady_s=20.0,
+                within_s=900.0,
+                lost_after_ms=10_000,
+            )
+    with capsys.disabled():
+        print(f"\n{seen}")
+    assert seen.lost_bytes > 300_000_000
+    assert seen.copied_bytes >= seen.certain_bytes
+    assert seen.copied_bytes <= 1.2 * seen.lost_bytes
+    assert seen.p99_during_ms <= 3 * seen.p99_before_ms
+
+
 async def test_a_second_bookie_is_killed_during_the_repair(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=6, auto_recovery=True) as local:
         cluster = local.cluster
@@ -222,9 +258,7 @@ async def test_a_second_bookie_is_killed_during_the_repair(tmp_path: Path) -> No
             await writer.close()
         first, second = sorted(await named(cluster, (await cluster.ledgers.list())[0]))[:2]
         local.bookies[first].kill()
-        with trio.fail_after(60):
-            while not await board.locks():  # noqa: ASYNC110 (a store)
-                await trio.sleep(0.05)
+        await until(board.locks)
         local.bookies[second].kill()
         await set_up(cluster, bytes_per_s=50_000_000)
         await wait_repaired(cluster, board, {first, second})
@@ -284,10 +318,7 @@ async def test_a_process_of_its_own_dies_with_a_lock_and_another_finishes_its_wo
             await leading_bookie(cluster)
             dead = sorted(await named(cluster, writer.ledger_id))[0]
             local.bookies[dead].kill()
-            with trio.fail_after(60):
-                while not (locks := await board.locks()):  # noqa: ASYNC110 (a store)
-                    await trio.sleep(0.05)
-            (token,) = locks.values()
+            (token,) = (await until(board.locks)).values()
             holder = (await board.workers())[token].name
             (process,) = [child for child in processes.running if child.name == holder]
             process.kill()
@@ -305,8 +336,8 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         ledger_id = writer.ledger_id
         await leading_bookie(cluster)
 
-        async def said(*args: str) -> dict[str, object]:
-            answer: dict[str, object] = json.loads(await ledgerlog_ok(*args, "--json", uri=uri))
+        async def said(*args: str) -> dict[str, Any]:
+            answer: dict[str, Any] = json.loads(await ledgerlog_ok(*args, "--json", uri=uri))
             return answer
 
         changed = await said("repair", "settings", "--lost-after", "1", "--grace", "1")
@@ -314,14 +345,18 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         assert (await said("repair", "pause"))["paused"] is True
         dead = sorted(await named(cluster, ledger_id))[0]
         local.bookies[dead].kill()
-        with trio.fail_after(60):
-            while (status := await said("repair", "status"))["under_replicated"] != 1:  # noqa: ASYNC110 (a store)
-                await trio.sleep(0.2)
+
+        async def one_to_repair() -> dict[str, Any] | None:
+            status = await said("repair", "status")
+            return status if status["under_replicated"] == 1 else None
+
+        status = await until(one_to_repair, every_s=0.2)
+        assert status is not None
         assert status["paused"] is True
-        assert list(status["absent"]) == [dead]  # type: ignore[call-overload]
-        (task,) = status["tasks"]  # type: ignore[misc]
+        assert list(status["absent"]) == [dead]
+        (task,) = status["tasks"]
         assert (task["ledger"], task["lost"], task["worker"]) == (ledger_id, [dead], None)
-        assert len(status["workers"]) >= 3  # type: ignore[arg-type]
+        assert len(status["workers"]) >= 3
         audited = await said("repair", "audit", "--entries", "ends")
         lost = {"ledger": ledger_id, "bookies": [dead], "why": "not registered"}
         assert audited == {"under_replicated": 1, "found": [lost]}
@@ -385,13 +420,14 @@ async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_pa
         away = before.last_fragment.ensemble[0]
         local.bookies[away].kill()
         await local.bookies[away].wait()
-        with trio.fail_after(30):
-            while (record := await board.audit_record()) is None or away not in record.absent:  # noqa: ASYNC110 (a store)
-                await trio.sleep(0.05)
+
+        async def is_absent(expected: bool) -> bool:
+            record = await board.audit_record()
+            return record is not None and (away in record.absent) == expected
+
+        await until(lambda: is_absent(True))
         await local.start_serving(away)
-        with trio.fail_after(30):
-            while (record := await board.audit_record()) is None or record.absent:  # noqa: ASYNC110 (a store)
-                await trio.sleep(0.05)
+        await until(lambda: is_absent(False))
         assert await board.tasks() == []
         assert sum(worker.copied_bytes for worker in (await board.workers()).values()) == 0
         assert await cluster.ledgers.metadata(writer.ledger_id) == before
@@ -409,9 +445,7 @@ async def test_zookeepers_leader_is_killed_during_a_repair(tmp_path: Path) -> No
             await writer.close()
         dead = sorted(await named(cluster, (await cluster.ledgers.list())[0]))[0]
         local.bookies[dead].kill()
-        with trio.fail_after(90):
-            while not await board.locks():  # noqa: ASYNC110 (a store)
-                await trio.sleep(0.1)
+        await until(board.locks)
         (leader,) = [name for name, server in local.servers.items() if await wait_serving(server) == "leader"]
         local.zookeepers[leader].kill()
         await set_up(cluster, bytes_per_s=50_000_000)

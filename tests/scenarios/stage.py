@@ -106,7 +106,7 @@ class Stage:
     def _do(self, action: Action) -> None:
         self.state = self.world.step(self.state, action)
 
-    def node(self, name: str):  # type: ignore[no-untyped-def]
+    def node(self, name: str):
         return self.world.node(self.state, name)
 
     @property
@@ -134,7 +134,7 @@ class Stage:
     def _handle(self, number: int) -> None:
         """A bookie handles a request; its journal is synced where the answer waits for that."""
         self._do(("message", number))
-        bookie = self.world.messages[number].bookie  # type: ignore[union-attr]
+        bookie = self.world.messages[number].bookie
         if self.world.configuration.crash and self.node(bookie).waiting:
             self._do(("do", self.world.place_of[bookie], "sync", None, None))
 
@@ -192,8 +192,8 @@ class Stage:
     def sends_read(self, name: str, entry: str) -> None:
         if not any(
             isinstance(self.world.messages[number], Read)
-            and self.world.messages[number].client == name  # type: ignore[union-attr]
-            and self.world.messages[number].ask.first == int(entry)  # type: ignore[union-attr]
+            and self.world.messages[number].client == name
+            and self.world.messages[number].ask.first == int(entry)
             for number in self.state.pool
         ):
             core = self.node(name).core

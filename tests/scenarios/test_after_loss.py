@@ -119,7 +119,7 @@ def refuse_adds(bookie: Bookie) -> None:
     def add(frame: Frame, entries: Entries) -> int | Status:
         return Status.DISK_FULL
 
-    bookie.node.engine.add = add  # type: ignore[method-assign]
+    bookie.node.engine.add = add
 
 
 async def test_t10_t11_scenario_2_an_entry_that_was_lost_with_a_disk_is_not_denied_and_not_cut(

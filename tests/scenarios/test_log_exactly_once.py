@@ -21,7 +21,7 @@ from trio.testing import MockClock
 from ledgerlog.errors import CursorConflict, LedgerLogError
 from ledgerlog.log.log import create_log, open_log
 from ledgerlog.log.writer import LogWriter
-from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 
 TAKEOVERS = 200
 PRODUCERS = "abcd"

@@ -38,7 +38,7 @@ from ledgerlog.log.log import create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.meta.store import Operation
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.record import Ack, Record
 
 
@@ -95,7 +95,7 @@ class Rival:
         self.client = client
 
     async def run(self, terms: int) -> None:
-        log = await open_log(self.client, "log")  # type: ignore[arg-type]
+        log = await open_log(self.client, "log")
         while terms:
             with trio.CancelScope() as scope:
                 try:
@@ -168,7 +168,7 @@ class Rival:
 
 
 async def follow(world: World, history: History, count: int) -> None:
-    log = await open_log(world.client(), "log")  # type: ignore[arg-type]
+    log = await open_log(world.client(), "log")
     for _ in range(count):
         seen: list[Record] = []
         history.followed.append(seen)
@@ -212,7 +212,7 @@ def judge(history: History, found: list[Record]) -> None:
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> random.Random:
     """trio's own switch for schedules that can be repeated."""
     monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
-    return trio._core._run._r  # type: ignore[attr-defined,no-any-return]
+    return trio._core._run._r
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ async def test_contending_leaders_make_one_history(seed: int, deterministic: ran
         world.confirm_steps = lambda: dice.choice([0, 1, 1, 5, 20])
         world.recovery_steps = dice.choice([0, 2, 10])
         roll = RollPolicy(max_records=dice.choice([None, 3, 10]))
-        await create_log(world.client(), "log", roll=roll)  # type: ignore[arg-type]
+        await create_log(world.client(), "log", roll=roll)
 
         async def age() -> None:
             while True:
@@ -251,7 +251,7 @@ async def test_contending_leaders_make_one_history(seed: int, deterministic: ran
                     nursery.start_soon(Rival(world, history, number, seed).run, 4)
             background.cancel_scope.cancel()
         world.recovery_fails = set()
-        log = await open_log(world.client(), "log")  # type: ignore[arg-type]
+        log = await open_log(world.client(), "log")
         async with log.writer():
             pass
         async with log.read() as records:

@@ -27,7 +27,7 @@ from ledgerlog.errors import (
 from ledgerlog.limits import LOG_CHECKPOINT_ENTRIES
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def b(cluster: Cluster) -> AsyncIterator[Client]:
 
 async def log_of(client: Client, **options: object) -> Log:
     """The log in the hands of one client; made where it is not there."""
-    return await create_log(client.opened, "log", exist_ok=True, **options)  # type: ignore[arg-type]
+    return await create_log(client.opened, "log", exist_ok=True, **options)
 
 
 async def contents(client: Client) -> list[bytes]:

@@ -1,0 +1,197 @@
+"""Bookies that are taken out of service: what they hold goes elsewhere, under load, at once, to the last."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
+from ledgerlog.autorecovery.decommission import Emptying, decommission
+from ledgerlog.core.audit import named_bookies
+from ledgerlog.errors import CookieMismatch, InvalidArgument
+from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.quorum import Replication
+from tests.clusters import eventually, open_cluster
+from tests.repairing import (
+    R332,
+    StoreThatNotes,
+    assert_whole,
+    names,
+    payload,
+    repaired,
+    set_up,
+    start_repair,
+    until,
+    written,
+)
+
+
+async def test_a_bookie_is_emptied_under_load_without_disturbing_a_writer(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        closed = [await written(client, 10) for _ in range(5)]
+        writer = await client.ledgers.create(replication=R332)
+        idle = await client.ledgers.create(replication=R332)
+        await idle.append(payload(0))
+        await writer.append(payload(0))
+        leaving = writer.metadata.last_fragment.ensemble[0]
+        looks: list[Emptying] = []
+        appended = 1
+        async with trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                nonlocal appended
+                while True:
+                    await writer.append(payload(appended))
+                    appended += 1
+                    await trio.sleep(0.05)
+
+            nursery.start_soon(write)
+            with trio.fail_after(600):
+                await decommission(client.opened, leaving, say=looks.append)
+            nursery.cancel_scope.cancel()
+        assert looks[0].ledgers_left > 0
+        assert looks[-1].ledgers_left == 0
+        assert await board.cookie(leaving) is None
+        await writer.flush()
+        last = await writer.close()
+        assert await idle.append(payload(1)) == 1, "nor one that was idle"
+        assert await idle.close() == 1
+        for ledger_id, count in (
+            (writer.ledger_id, last + 1),
+            (idle.ledger_id, 2),
+            *((e, 10) for e in closed),
+        ):
+            assert leaving not in await names(client, ledger_id)
+            await assert_whole(client, ledger_id, count)
+        # It runs and stays read-only until it is stopped; then nothing is left of the request.
+        assert cluster.bookies[leaving].node.is_read_only
+        assert list(await board.draining()) == [leaving]
+        await cluster.bookies[leaving].stop()
+        await set_up(client, bookie_check_ms=1_000)
+
+        async def is_tidy() -> bool:
+            return await board.draining() == {}
+
+        await until(is_tidy)
+
+
+async def test_a_bookie_that_alone_has_something_is_emptied_too(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        alone = await written(client, 20, Replication(1, 1, 1))
+        two = await written(client, 20, Replication(2, 2, 1))
+        (leaving,) = await names(client, alone)
+        other = sorted(await names(client, two) - {leaving})[0]
+        await cluster.bookies[other].kill(session_s=0)
+        with trio.fail_after(600):
+            await decommission(client.opened, leaving, say=lambda _: None)
+        for ledger_id in (alone, two):
+            await repaired(client, board, ledger_id, {leaving, other})
+            await assert_whole(client, ledger_id, 20)
+
+
+async def test_two_bookies_are_emptied_at_once(clock: MockClock) -> None:
+    async with open_cluster(bookies=6) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        ledgers = [await written(client, 20) for _ in range(6)]
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(payload(0))
+        leaving = {"b1", "b2"}
+        with trio.fail_after(600):
+            async with trio.open_nursery() as nursery:
+                for bookie in sorted(leaving):
+                    nursery.start_soon(partial(decommission, client.opened, bookie, say=lambda _: None))
+        assert await writer.append(payload(1)) == 1
+        await writer.close()
+        for ledger_id, entries in (*((e, 20) for e in ledgers), (writer.ledger_id, 2)):
+            assert not leaving & await names(client, ledger_id)
+            await assert_whole(client, ledger_id, entries)
+        assert not leaving & set(await board.known())
+
+
+async def test_emptying_the_last_spare_waits_for_another_and_may_be_interrupted(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        closed = await written(client, 20)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(payload(0))
+        looks: list[Emptying] = []
+        with trio.move_on_after(100):
+            await decommission(client.opened, "b1", say=looks.append)
+        assert looks[-1].ledgers_left == 2
+        assert all("NotEnoughBookies" in looks[-1].troubles[e] for e in (closed, writer.ledger_id))
+        assert await writer.append(payload(1)) == 1, "nobody stops a writer for it"
+        assert await board.cookie("b1") is not None
+        await cluster.add_bookie()
+        with trio.fail_after(600):
+            await decommission(client.opened, "b1", say=looks.append)
+        assert await writer.append(payload(2)) == 2
+        await writer.close()
+        for ledger_id, entries in ((closed, 20), (writer.ledger_id, 3)):
+            assert "b1" not in await names(client, ledger_id)
+            await assert_whole(client, ledger_id, entries)
+        with pytest.raises(InvalidArgument, match="was decommissioned"):
+            await decommission(client.opened, "b1", say=looks.append)
+
+
+async def test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        await set_up(client, bytes_per_s=20_000)
+        ledger_id = await written(client, 100, size=10_000)
+        store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
+        process = await start_repair(cluster, store=store)
+        named = await names(client, ledger_id)
+        (lost, *_) = sorted(named)
+        await cluster.bookies[lost].kill(session_s=0)
+        await eventually(lambda: process.copied > 0)
+        (target,) = [
+            spare.bookie_id
+            for spare in cluster.spares(sorted(named))
+            if spare.node.engine.last_durable(ledger_id) >= 0
+        ]
+        with trio.fail_after(600):
+            await decommission(client.opened, target, say=lambda _: None)
+        board = await set_up(client, bytes_per_s=10_000_000)
+        await repaired(client, board, ledger_id, {lost, target})
+        for value in store.noted:
+            assert target not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
+
+
+async def test_an_emptied_bookie_may_be_kept_after_all(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        await start_repair(cluster)
+        await written(client, 5)
+        await board.drain("b1")
+        await eventually(lambda: cluster.bookies["b1"].node.is_read_only)
+        assert await board.keep("b1")
+        await eventually(lambda: not cluster.bookies["b1"].node.is_read_only)
+        assert not await board.keep("b1")
+
+
+async def test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        await start_repair(cluster)
+        await written(client, 5)
+        with trio.fail_after(600):
+            await decommission(client.opened, "b1", say=lambda _: None)
+        bookie = cluster.bookies["b1"]
+        await bookie.stop()
+        with pytest.raises(CookieMismatch, match="decommissioned"):
+            await bookie.start()
+        bookie.disk, bookie.indexes = MemoryDisk(), MemoryIndexes()
+        await bookie.start()
+        await trio.sleep(10)
+        assert not bookie.node.is_read_only
+        assert await board.draining() == {}
