@@ -27,7 +27,7 @@ from ledgerlog.cli.bench_drives import (
 from ledgerlog.cli.bench_figures import Latencies
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.log.writer import LogWriter
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
 
 __all__ = ["WritePlan", "WriteRun", "write_runs"]

@@ -6,6 +6,9 @@ from typing import Any
 
 import click
 
+from ledgerlog.archive.reader import check_archive
+from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.cli.archived import telling_archives
 from ledgerlog.cli.lines import open_sink
 from ledgerlog.cli.options import OFFSET, connect, json_option, ledger_id_argument, uri_option
 from ledgerlog.cli.output import (
@@ -20,7 +23,8 @@ from ledgerlog.cli.output import (
 from ledgerlog.cli.running import run
 from ledgerlog.client.accepted_loss import AcceptedLoss
 from ledgerlog.client.verify import LedgerVerification
-from ledgerlog.errors import EntryNotFound, LedgerLogError
+from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound
+from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.record import moment
@@ -77,7 +81,7 @@ def ledger_show(ledger_id: int, uri: str, as_json: bool) -> None:
     """Print the metadata of the ledger ID."""
 
     async def body() -> LedgerMetadata:
-        async with connect(uri) as cluster:
+        async with connect(uri) as cluster, telling_archives(cluster, ledger_id):
             return await cluster.ledgers.metadata(ledger_id)
 
     _print_ledger(run(body), as_json)
@@ -116,7 +120,8 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
 
     async def body() -> None:
         async with connect(uri) as cluster, open_sink(raw_output()) as sink:
-            reader = await cluster.ledgers.open(ledger_id)
+            async with telling_archives(cluster, ledger_id):
+                reader = await cluster.ledgers.open(ledger_id)
             end = await reader.last_add_confirmed()
             stop = end if last is None else last
             if stop > end:
@@ -147,11 +152,21 @@ def _entry_line(entry_id: int, payload: bytes, as_json: bool) -> str:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Where no bookie that answers can say whether an entry exists, end the ledger before it, and print "
-    "what is lost. Not to be undone.",
+    help="Where bookies have lost so much that nobody can say whether an entry exists, end the ledger before "
+    "it, and print what is lost. Not to be undone.",
 )
-def ledger_recover(ledger_id: int, uri: str, as_json: bool, accept_loss: bool) -> None:
+@click.option(
+    "--accept-unreachable",
+    is_flag=True,
+    help="With --accept-loss: also where bookies that may hold the entry do not answer. Only for bookies "
+    "that are gone for good.",
+)
+def ledger_recover(
+    ledger_id: int, uri: str, as_json: bool, accept_loss: bool, accept_unreachable: bool
+) -> None:
     """Fence the ledger ID, find its end and close it. Its writer, if it has one, can write no more."""
+    if accept_unreachable and not accept_loss:
+        raise click.UsageError("--accept-unreachable says which loss is accepted: it goes with --accept-loss")
 
     async def body() -> LedgerMetadata:
         async with connect(uri) as cluster:
@@ -159,7 +174,9 @@ def ledger_recover(ledger_id: int, uri: str, as_json: bool, accept_loss: bool) -
 
     async def body_accepting_loss() -> AcceptedLoss:
         async with connect(uri) as cluster:
-            return await cluster.ledgers.recover_accepting_loss(ledger_id)
+            return await cluster.ledgers.recover_accepting_loss(
+                ledger_id, accept_unreachable=accept_unreachable
+            )
 
     if not accept_loss:
         _print_ledger(run(body), as_json)
@@ -205,13 +222,24 @@ def loss_lines(found: AcceptedLoss) -> list[str]:
 @json_option
 @click.option("--strict", is_flag=True, help="Fail where an entry has fewer copies than its write quorum.")
 def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None:
-    """Look for every copy of every entry of the ledger ID."""
+    """Look for every copy of every entry of the ledger ID. Of one that is archived and that bookies have no
+    more, its file is read whole and checked."""
 
-    async def body() -> LedgerVerification:
+    async def body() -> LedgerVerification | ArchiveRecord:
         async with connect(uri) as cluster:
-            return await cluster.ledgers.verify(ledger_id)
+            try:
+                return await cluster.ledgers.verify(ledger_id)
+            except LedgerNotFound:
+                record = await ArchiveRegistry(cluster.store).of_ledger(ledger_id)
+                if record is None:
+                    raise
+            await check_archive(record)
+            return record
 
     found = run(body)
+    if isinstance(found, ArchiveRecord):
+        _print_archived(ledger_id, found, as_json)
+        return
     if as_json:
         print_json(
             {
@@ -233,6 +261,26 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
             f"ledger {ledger_id}: {len(found.under_replicated)} entries have too few copies that answer, "
             f"{len(found.unreadable)} of them none"
         )
+
+
+def _print_archived(ledger_id: int, record: ArchiveRecord, as_json: bool) -> None:
+    archived = record.ledger(ledger_id)
+    assert archived is not None
+    entries = archived.last_entry + 1
+    if as_json:
+        print_json(
+            {
+                "ledger": ledger_id,
+                "entries": entries,
+                "under_replicated": [],
+                "unreadable": [],
+                "unreachable_bookies": [],
+                "archive": record.file,
+            }
+        )
+    else:
+        print_line(f"ledger {ledger_id}: {entries} entries, archived")
+        print_line(f"{record.file} is sound: {record.record_count} records")
 
 
 class UnderReplicated(LedgerLogError):

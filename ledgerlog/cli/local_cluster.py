@@ -94,6 +94,8 @@ class LocalCluster:
     """Whether every bookie runs auto-recovery, too."""
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
     """More options of ``bookie run`` for a bookie, asked for at each start; the last of a kind counts."""
+    prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
+    """What stands before the command of a bookie: a program that becomes it, as nsenter does."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
     """The process of each bookie that was started last."""
     zookeepers: dict[str, Child] = attrs.field(factory=dict)
@@ -115,6 +117,7 @@ class LocalCluster:
     async def start_bookie(self, bookie_id: BookieId) -> Child:
         """Start its process once; it does not serve yet."""
         command = [
+            *self.prefix_of(bookie_id),
             *(sys.executable, "-m", "bookie", "run", str(self.data_path(bookie_id))),
             *("--metadata", self.uri, "--listen", "127.0.0.1:0", "--id", bookie_id),
         ]
@@ -225,6 +228,7 @@ async def local_cluster(
     grace_s: float = GRACE_S,
     auto_recovery: bool = False,
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
+    prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
 ) -> AsyncIterator[LocalCluster]:
     """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
 
@@ -252,7 +256,7 @@ async def local_cluster(
             uri = f"zk://{hosts_of(servers)}" if servers else _sqlite_uri(path)
             async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
                 local = LocalCluster(path, uri, cluster, children, server_children, config, auto_recovery)
-                local.options_of = options_of
+                local.options_of, local.prefix_of = options_of, prefix_of
                 local.zookeepers, local.servers = running, {server.name: server for server in servers}
                 async with trio.open_nursery() as nursery:
                     for number in range(1, bookies + 1):

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import trio
 
+from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.cli.ledger import ledger_fields
 from ledgerlog.cli.log_data import log_append, log_read
 from ledgerlog.cli.log_keeping import (
@@ -30,7 +31,11 @@ from ledgerlog.cli.output import human_bytes, print_json, print_line, print_tabl
 from ledgerlog.cli.running import run
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import LedgerNotFound
-from ledgerlog.model.log import RetentionPolicy, RollPolicy, Segment
+from ledgerlog.log.log import LogInfo
+from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.model.record import moment
+from ledgerlog.model.segments import Segment
 
 _READS_AT_ONCE = 32
 """Metadata reads of ``show`` under way at once."""
@@ -136,7 +141,8 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
             "" if ledger["last_entry"] is None else ledger["last_entry"],
             f"{ledger['ensemble_size']}/{ledger['write_quorum']}/{ledger['ack_quorum']}"
             + (" guaranteed" if ledger["guaranteed"] else ""),
-            "; ".join(f"{f['first_entry']}: {' '.join(f['bookies'])}" for f in ledger["fragments"]),
+            "; ".join(f"{f['first_entry']}: {' '.join(f['bookies'])}" for f in ledger["fragments"])
+            or ("" if ledger["archive"] is None else ledger["archive"]["file"]),
             "" if ledger["bytes"] is None else human_bytes(ledger["bytes"]),
             ledger["kept_because"],
         )
@@ -162,19 +168,26 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
     ledgers: dict[int, dict[str, Any]] = {}
 
     whys = {segment.ledger_id: why for segment, why in await log.why_kept()}
+    archives = await ArchiveRegistry(cluster.store).of_log(log.incarnation)
+    archived = {record.ledger_id: record for record, _ in archives}
 
     async def look(segment: Segment) -> None:
         async with limiter:
             try:
                 metadata = await cluster.ledgers.metadata(segment.ledger_id)
             except LedgerNotFound:
-                return  # Truncation or a deletion took it away since the list was read.
+                if segment.ledger_id not in archived:
+                    return  # Truncation or a deletion took it away since the list was read.
+                fields = _archived_fields(info, archived[segment.ledger_id])
+            else:
+                fields = ledger_fields(metadata)
         ledgers[segment.ledger_id] = {
             "first_offset": segment.first_offset,
             "records": segment.record_count,
             "bytes": segment.byte_length,
             "kept_because": whys.get(segment.ledger_id, "it has just left the list"),
-            **ledger_fields(metadata),
+            **fields,
+            "archive": _archive_fields(archived.get(segment.ledger_id)),
         }
 
     async with trio.open_nursery() as nursery:
@@ -190,6 +203,34 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
         "cursors": [{"name": c.name, "offset": c.offset, "pins": c.pins} for c in await log.cursors()],
         "properties": dict(info.properties),
         "ledgers": [ledgers[s.ledger_id] for s in info.segments if s.ledger_id in ledgers],
+    }
+
+
+def _archived_fields(info: LogInfo, record: ArchiveRecord) -> dict[str, Any]:
+    """What stands for the metadata of a ledger that is in an archive alone."""
+    replication = info.replication
+    return {
+        "id": record.ledger_id,
+        "state": "ARCHIVED",
+        "last_entry": record.ledgers[0].last_entry,
+        "ensemble_size": replication.ensemble,
+        "write_quorum": replication.write_quorum,
+        "ack_quorum": replication.ack_quorum,
+        "guaranteed": replication.guaranteed,
+        "fragments": [],
+    }
+
+
+def _archive_fields(record: ArchiveRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "file": record.file,
+        "file_bytes": record.file_bytes,
+        "records": record.record_count,
+        "ledgers": [ledger.ledger_id for ledger in record.ledgers],
+        "compacted": record.compacted,
+        "archived": moment(record.archived_ms).isoformat(timespec="milliseconds"),
     }
 
 

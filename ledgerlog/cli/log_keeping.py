@@ -15,9 +15,18 @@ from ledgerlog.cli.running import run
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LOG_SWEEP_AGE_S
 from ledgerlog.model.cursor import CursorState, check_cursor_name
-from ledgerlog.model.log import RetentionPolicy, RollPolicy
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 
-__all__ = ["cursor", "log_configure", "log_retain", "log_sweep", "policies_of", "policy_options"]
+__all__ = [
+    "cursor",
+    "log_configure",
+    "log_retain",
+    "log_sweep",
+    "parse_age",
+    "parse_bytes",
+    "policies_of",
+    "policy_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +34,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def _parse_bytes(text: str) -> int | None:
+def parse_bytes(text: str) -> int | None:
     """ "none", or a whole number with k, m, g or t. InvalidArgument."""
     if text == "none":
         return None
@@ -35,7 +44,7 @@ def _parse_bytes(text: str) -> int | None:
     return int(number) * _UNITS[unit]
 
 
-def _parse_age(text: str) -> float | None:
+def parse_age(text: str) -> float | None:
     """ "none", or a number with s, m, h or d. InvalidArgument."""
     if text == "none":
         return None
@@ -76,15 +85,15 @@ def policies_of(
     retention: dict[str, Any] = {}
     try:
         if roll_bytes is not None:
-            roll["max_bytes"] = _parse_bytes(roll_bytes)
+            roll["max_bytes"] = parse_bytes(roll_bytes)
         if roll_records is not None:
-            roll["max_records"] = _parse_bytes(roll_records)
+            roll["max_records"] = parse_bytes(roll_records)
         if roll_age is not None:
-            roll["max_age_s"] = _parse_age(roll_age)
+            roll["max_age_s"] = parse_age(roll_age)
         if retain_bytes is not None:
-            retention["max_bytes"] = _parse_bytes(retain_bytes)
+            retention["max_bytes"] = parse_bytes(retain_bytes)
         if retain_age is not None:
-            retention["max_age_s"] = _parse_age(retain_age)
+            retention["max_age_s"] = parse_age(retain_age)
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from error
     return roll, retention

@@ -31,6 +31,7 @@ from ledgerlog.cli.log import log
 from ledgerlog.cli.repair import repair
 from ledgerlog.cli.running import Interrupted
 from ledgerlog.cli.simulate import simulate
+from ledgerlog.cli.spark import spark
 from ledgerlog.errors import LedgerLogError
 
 __all__ = ["cli", "main"]
@@ -113,7 +114,7 @@ def cli(verbose: int) -> None:
         root.addHandler(logging.NullHandler())
 
 
-for command in (log, ledger, bookie, repair, cluster, demo, bench, simulate):
+for command in (log, ledger, bookie, repair, spark, cluster, demo, bench, simulate):
     cli.add_command(command)
 
 

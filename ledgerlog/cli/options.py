@@ -22,6 +22,7 @@ from ledgerlog.model.quorum import Replication
 __all__ = [
     "OFFSET",
     "bench_uri_option",
+    "check_there",
     "connect",
     "json_option",
     "ledger_id_argument",
@@ -156,12 +157,13 @@ async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
 
     Opening a store or a directory that is not there would make it, so a mistyped path would be an empty
     cluster: unless the command is one that may ``make`` it, that is MetadataUnavailable."""
-    _check_there(uri, make)
+    check_there(uri, make=make)
     async with ledgerlog.connect(uri) as cluster:
         yield cluster
 
 
-def _check_there(uri: str, make: bool) -> None:
+def check_there(uri: str, *, make: bool = False) -> None:
+    """MetadataUnavailable where the cluster would be made by opening it; see ``connect``."""
     match parse_uri(uri):
         case SqliteUri(path=path) if not Path(path).exists():
             raise MetadataUnavailable(

@@ -157,6 +157,10 @@ class Bar:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done)
 
+    def resize(self, total: float) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, total=total or None)
+
     def describe(self, description: str) -> None:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=description)

@@ -17,8 +17,9 @@ from ledgerlog.cli.output import human_bytes, print_json, print_line, print_tabl
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
 from ledgerlog.election.election import Election
+from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.record import moment
-from ledgerlog.model.repair import RepairSettings
+from ledgerlog.model.repair import RepairSettings, RepairTask
 
 __all__ = ["repair"]
 
@@ -78,7 +79,10 @@ async def status_fields(cluster: Cluster) -> dict[str, Any]:
     waiting = await board.tasks()
     tasks = []
     for ledger_id in waiting[:_TASKS_SHOWN]:
-        found = await board.task(ledger_id)
+        try:
+            found = await board.task(ledger_id)
+        except MetadataCorrupt as damage:
+            found = RepairTask(ledger_id=ledger_id, trouble=str(damage)), 0
         if found is None:
             continue
         task = found[0]
@@ -305,7 +309,8 @@ def repair_settings(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Print how repair works, or change it. What is changed holds at once, everywhere."""
+    """Print how repair works, or change it. What is changed holds at once, everywhere; a check of entries
+    that is under way ends as it began."""
     milliseconds = {
         "lost_after_ms": lost_after,
         "grace_ms": grace,

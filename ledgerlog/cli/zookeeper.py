@@ -262,7 +262,7 @@ def _bind(stack: ExitStack, port: int) -> int:
 async def ask(port: int, word: str) -> str:
     """What a server says to a four-letter word; "" where none answers in time."""
     answer = b""
-    with trio.move_on_after(_ANSWER_S), suppress(OSError):
+    with trio.move_on_after(_ANSWER_S), suppress(OSError, trio.BrokenResourceError):
         async with await trio.open_tcp_stream(HOST, port) as stream:
             await stream.send_all(word.encode())
             async for chunk in stream:

@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from ledgerlog.cli.processes import Child, Children, open_children
+from tests.waiting import PATIENCE_S, until
 
 LEDGERLOG = (sys.executable, "-m", "ledgerlog")
-STARTED_S = 30.0
 
 
 @attrs.frozen
@@ -33,9 +33,7 @@ class RunningCluster:
 
     async def wait_for(self, words: str) -> None:
         """Return once it has said so."""
-        with trio.fail_after(STARTED_S):
-            while words not in self.says():  # noqa: ASYNC110 (a file cannot be waited for)
-                await trio.sleep(0.02)
+        await until(lambda: words in self.says())
 
 
 async def start_cluster(children: Children, path: Path, *options: str) -> RunningCluster:
@@ -45,7 +43,7 @@ async def start_cluster(children: Children, path: Path, *options: str) -> Runnin
     child = await children.start("cluster", command, pipe_out=True, log_path=log_path)
     assert child.stdout is not None
     line = b""
-    with trio.fail_after(STARTED_S):
+    with trio.fail_after(PATIENCE_S):
         while not line.endswith(b"\n"):
             more = await child.stdout.receive_some()
             assert more, log_path.read_text(encoding="utf-8")

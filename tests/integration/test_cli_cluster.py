@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import trio
 from running_cluster import LEDGERLOG, RunningCluster, ledgerlog, ledgerlog_ok, running_cluster, start_cluster
 
+from ledgerlog.blocking.portal import Portal
 from ledgerlog.cli import local_cluster as local_clusters
 from ledgerlog.cli.local_cluster import local_cluster
 from ledgerlog.cli.processes import Child, ChildFailed, open_children
 from ledgerlog.cluster import connect
 from ledgerlog.errors import StorageLocked
+from tests.waiting import PATIENCE_S
+from tests.zookeepers import SHARED_PROCESSES
 
 pytestmark = pytest.mark.processes
 
@@ -29,10 +32,22 @@ async def cluster(tmp_path: Path) -> AsyncIterator[RunningCluster]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """One for the tests that harm none of its processes; each makes logs of its own."""
+    portal = Portal()
+    try:
+        running, _ = portal.enter(running_cluster(tmp_path_factory.mktemp("shared") / "cluster"))
+        SHARED_PROCESSES.add(running.child.pid)
+        yield running
+    finally:
+        portal.close()
+
+
 async def read_line(child: Child) -> bytes:
     assert child.stdout is not None
     line = b""
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         while not line.endswith(b"\n"):
             line += await child.stdout.receive_some(1)
     return line
@@ -103,42 +118,42 @@ async def test_all_bookies_that_a_directory_has_run_whatever_is_asked_for(tmp_pa
         assert "holds the data of 2 bookies" in running.says()
 
 
-async def test_twenty_five_megabytes_come_back_byte_for_byte(cluster: RunningCluster, tmp_path: Path) -> None:
+async def test_twenty_five_megabytes_come_back_byte_for_byte(shared: RunningCluster, tmp_path: Path) -> None:
     text = text_of(25)
     (tmp_path / "text").write_bytes(text)
-    await ledgerlog_ok("log", "create", "text", uri=cluster.uri)
-    with trio.fail_after(60):
+    await ledgerlog_ok("log", "create", "text", uri=shared.uri)
+    with trio.fail_after(PATIENCE_S):
         appended = json.loads(
             await ledgerlog_ok(
-                "log", "append", "text", "--input", str(tmp_path / "text"), "--json", uri=cluster.uri
+                "log", "append", "text", "--input", str(tmp_path / "text"), "--json", uri=shared.uri
             )
         )
         assert appended["records"] == text.count(b"\n") + 1
         assert appended["last_offset"] == appended["records"] - 1
-        assert await ledgerlog_ok("log", "read", "text", "--raw", uri=cluster.uri) == text
+        assert await ledgerlog_ok("log", "read", "text", "--raw", uri=shared.uri) == text
     # Through a pipe, on top of what is there.
     piped = json.loads(
-        await ledgerlog_ok("log", "append", "text", "--json", uri=cluster.uri, stdin=text[: 3 * MB] + b"\n")
+        await ledgerlog_ok("log", "append", "text", "--json", uri=shared.uri, stdin=text[: 3 * MB] + b"\n")
     )
     assert (piped["first_offset"], piped["epoch"]) == (appended["records"], 2)
     rest = await ledgerlog_ok(
-        "log", "read", "text", "--raw", "--start", str(piped["first_offset"]), uri=cluster.uri
+        "log", "read", "text", "--raw", "--start", str(piped["first_offset"]), uri=shared.uri
     )
     assert rest == text[: 3 * MB] + b"\n"
 
 
 async def test_a_follower_shows_records_as_they_come_and_ends_well_when_interrupted(
-    cluster: RunningCluster,
+    shared: RunningCluster,
 ) -> None:
-    await ledgerlog_ok("log", "create", "live", uri=cluster.uri)
+    await ledgerlog_ok("log", "create", "live", uri=shared.uri)
     async with open_children() as children:
         follower = await children.start(
             "follower",
-            [*LEDGERLOG, "log", "read", "live", "--follow", "--raw", "--uri", cluster.uri],
+            [*LEDGERLOG, "log", "read", "live", "--follow", "--raw", "--uri", shared.uri],
             pipe_out=True,
         )
         writer = await children.start(
-            "writer", [*LEDGERLOG, "log", "append", "live", "--uri", cluster.uri], pipe_in=True, pipe_out=True
+            "writer", [*LEDGERLOG, "log", "append", "live", "--uri", shared.uri], pipe_in=True, pipe_out=True
         )
         assert writer.stdin is not None
         for line in (b"one\n", b"two\n"):
@@ -152,19 +167,19 @@ async def test_a_follower_shows_records_as_they_come_and_ends_well_when_interrup
         assert await writer.wait() == 0
 
 
-async def test_an_interrupted_append_says_how_far_it_came(cluster: RunningCluster, tmp_path: Path) -> None:
-    await ledgerlog_ok("log", "create", "cut", uri=cluster.uri)
+async def test_an_interrupted_append_says_how_far_it_came(shared: RunningCluster, tmp_path: Path) -> None:
+    await ledgerlog_ok("log", "create", "cut", uri=shared.uri)
     async with open_children() as children:
         writer = await children.start(
             "writer",
-            [*LEDGERLOG, "log", "append", "cut", "--uri", cluster.uri],
+            [*LEDGERLOG, "log", "append", "cut", "--uri", shared.uri],
             pipe_in=True,
             log_path=tmp_path / "stderr",
         )
         assert writer.stdin is not None
         await writer.stdin.send_all(b"one\ntwo\nhalf a line")
-        with trio.fail_after(20):
-            while await ledgerlog_ok("log", "read", "cut", "--raw", uri=cluster.uri) != b"one\ntwo\n":
+        with trio.fail_after(PATIENCE_S):
+            while await ledgerlog_ok("log", "read", "cut", "--raw", uri=shared.uri) != b"one\ntwo\n":
                 pass
         writer.send_signal(signal.SIGINT)
         assert await writer.wait() == 128 + signal.SIGINT
@@ -173,14 +188,14 @@ async def test_an_interrupted_append_says_how_far_it_came(cluster: RunningCluste
 
 
 async def test_a_reader_of_the_output_that_goes_away_is_no_complaint(
-    cluster: RunningCluster, tmp_path: Path
+    shared: RunningCluster, tmp_path: Path
 ) -> None:
-    await ledgerlog_ok("log", "create", "long", uri=cluster.uri)
-    await ledgerlog_ok("log", "append", "long", uri=cluster.uri, stdin=b"a line\n" * 200_000)
+    await ledgerlog_ok("log", "create", "long", uri=shared.uri)
+    await ledgerlog_ok("log", "append", "long", uri=shared.uri, stdin=b"a line\n" * 200_000)
     async with open_children() as children:
         reader = await children.start(
             "reader",
-            [*LEDGERLOG, "log", "read", "long", "--uri", cluster.uri],
+            [*LEDGERLOG, "log", "read", "long", "--uri", shared.uri],
             pipe_out=True,
             log_path=tmp_path / "stderr",
         )

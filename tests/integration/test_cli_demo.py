@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from ledgerlog.cli.processes import open_children
+from tests.waiting import until
 
 pytestmark = pytest.mark.processes
 
@@ -56,9 +57,7 @@ async def test_an_interrupted_demo_leaves_no_process_and_no_directory(
 ) -> None:
     async with open_children() as children:
         demo = await children.start("demo", [*DEMO, "--records", "100000000"], log_path=tmp_path / "stderr")
-        with trio.fail_after(30):
-            while not glob.glob(f"{temporary}/*/contender-2.log"):  # noqa: ASYNC110 (a file cannot be waited for)
-                await trio.sleep(0.02)
+        await until(lambda: glob.glob(f"{temporary}/*/contender-2.log"))
         demo.send_signal(number)
         assert await demo.wait() == 128 + number
     assert (tmp_path / "stderr").read_text() == f"ledgerlog: interrupted by {number.name}\n"

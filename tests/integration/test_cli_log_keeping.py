@@ -16,10 +16,10 @@ def commands(tmp_path: Path) -> Commands:
 
 
 def test_policies_are_changed_one_by_one_and_retention_is_applied(commands: Commands) -> None:
-    shown = commands.json("log", "configure", "orders", "--roll-records", "10", "--retain-bytes", "1k")
-    assert shown["roll"]["max_records"] == 10
+    shown = commands.json("log", "configure", "orders", "--roll-records", "40", "--retain-bytes", "1k")
+    assert shown["roll"]["max_records"] == 40
     shown = commands.json("log", "configure", "orders", "--retain-age", "7d", "--roll-bytes", "none")
-    assert shown["roll"] == {"max_bytes": None, "max_records": 10, "max_age_s": None}
+    assert shown["roll"] == {"max_bytes": None, "max_records": 40, "max_age_s": None}
     assert shown["retention"] == {"max_bytes": 1024, "max_age_s": 604_800.0}
     assert "keeps 604800 s, 1024 bytes" in commands.ok("log", "configure", "orders").decode()
     for _ in range(2):

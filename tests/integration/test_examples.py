@@ -16,6 +16,7 @@ import ledgerlog
 from ledgerlog.cli.processes import Child, open_children
 from ledgerlog.testing import check_machine
 from tests.integration.running_cluster import start_cluster
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
 
@@ -52,7 +53,7 @@ class Client:
     async def ask(self, line: str) -> str:
         await self._stream.send_all(f"{line}\n".encode())
         answer = b""
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             while not answer.endswith(b"\n"):
                 answer += await self._stream.receive_some()
         return answer.decode().strip()
@@ -66,7 +67,7 @@ async def service(directory: Path) -> AsyncIterator[tuple[Child, str, Client]]:
         child = await children.start("service", command, pipe_out=True, log_path=directory / "stderr")
         assert child.stdout is not None
         said = b""
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while not said.endswith(b"\n"):
                 more = await child.stdout.receive_some()
                 assert more, (directory / "stderr").read_text()
@@ -127,13 +128,12 @@ async def test_the_tail_example_goes_on_where_it_ended(tmp_path: Path) -> None:
             child = await children.start("tail", command, pipe_out=True, log_path=tmp_path / "tail.log")
             assert child.stdout is not None
             said = b""
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 while said.count(b"\n") < count:
                     more = await child.stdout.receive_some()
                     assert more, (tmp_path / "tail.log").read_text()
                     said += more
-                while (tmp_path / "place").read_text().strip() != place:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+                await until(lambda: (tmp_path / "place").read_text().strip() == place)
             await child.stop()
             return [line.split(maxsplit=1)[1] for line in said.decode().splitlines()]
 

@@ -27,7 +27,7 @@ from running_cluster import LEDGERLOG
 
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.errors import BookieUnavailable, LedgerLogError
+from ledgerlog.errors import BookieUnavailable, LedgerLogError, NotEnoughBookies
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
@@ -101,7 +101,7 @@ async def one_round(
     victims = chance.sample(local.bookie_ids, 1 if one_at_a_time else chance.randrange(1, BOOKIES + 1))
     async with trio.open_nursery() as nursery:
         for _ in range(WRITERS):
-            writer = await local.cluster.ledgers.create(replication=R332)
+            writer = await created(local)
             kept = written.ledgers[writer.ledger_id] = {}
             new.append(writer.ledger_id)
             nursery.start_soon(write, writer, f"ledger {writer.ledger_id}", kept)
@@ -118,6 +118,14 @@ async def one_round(
         await recovered(local, ledger_id)
     for victim in victims:
         await wait_out_of_limbo(local, victim)
+
+
+async def created(local: LocalCluster) -> LedgerWriter:
+    while True:
+        try:
+            return await local.cluster.ledgers.create(replication=R332)
+        except NotEnoughBookies:
+            pass  # A machine with much else to do may let the sessions of bookies that live run out.
 
 
 async def recovered(local: LocalCluster, ledger_id: int) -> None:
@@ -154,6 +162,8 @@ async def loop(path: Path, rounds: int, *, config: str, one_at_a_time: bool) -> 
                 with trio.fail_after(ROUND_S):
                     await one_round(local, written, chance, one_at_a_time=one_at_a_time)
                     await check(local, written, sorted(set(written.ledgers) - before))
+                if number % 10 == 9:
+                    print(f"rounds={number + 1} seed={seed} acknowledged={written.count}", flush=True)
             except BaseException:
                 print(f"round {number}, seed {seed}", file=sys.stderr)
                 raise

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from ledgerlog.meta.sqlite import SqliteStore, open_sqlite_store
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -67,7 +68,7 @@ async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothi
         async with child("move", str(path)) as mover:
             # A different number of transactions each time, so that the kill finds different moments.
             for _ in range(3 + 7 * round_number):
-                with trio.fail_after(20):
+                with trio.fail_after(PATIENCE_S):
                     line = await mover.line()
                 assert line is not None
                 acknowledged = int(line)
@@ -91,14 +92,14 @@ async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothi
 async def test_a_watcher_sees_the_nodes_of_a_killed_process_vanish_at_once(tmp_path: Path) -> None:
     path = tmp_path / "meta.db"
     async with open_sqlite_store(path) as store, child("own", str(path), "members/a", "60") as owner:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             assert (await owner.line() or "").startswith("owns")
         async with store.watch("members") as watch:
             assert await store.children("members") == ["a"]
             owner.process.kill()
             await owner.process.wait()
             killed_at = trio.current_time()
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 await watch.wait()
                 while await store.get("members/a") is not None:
                     await watch.wait()
@@ -114,7 +115,7 @@ async def test_a_reader_without_a_watch_does_not_see_the_nodes_of_a_killed_proce
     async with open_sqlite_store(path) as store:
         for read in ("get", "children", "create"):
             async with child("own", str(path), f"members/{read}", "60") as owner:
-                with trio.fail_after(20):
+                with trio.fail_after(PATIENCE_S):
                     assert (await owner.line() or "").startswith("owns")
                 assert await store.get(f"members/{read}") is not None
                 owner.process.kill()
@@ -132,7 +133,7 @@ async def test_a_reader_without_a_watch_does_not_see_the_nodes_of_a_killed_proce
 
 async def stop_between_writes(store: SqliteStore, owner: Child) -> None:
     """Stop the child, but not while it holds the write lock, which nobody could take from it."""
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         while True:
             owner.process.send_signal(signal.SIGSTOP)
             with trio.move_on_after(0.2):
@@ -147,16 +148,16 @@ async def test_a_process_stopped_past_its_lease_finds_its_session_lost_and_goes_
 ) -> None:
     path = tmp_path / "meta.db"
     async with open_sqlite_store(path) as store, child("own", str(path), "members/a", "0.9") as owner:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             first = (await owner.line() or "").split()
         assert first[0] == "owns"
         async with store.watch("members") as watch:
             await stop_between_writes(store, owner)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 while await store.get("members/a") is not None:
                     await watch.wait()
             owner.process.send_signal(signal.SIGCONT)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 assert (await owner.line() or "").split() == ["lost", first[1]]
                 second = (await owner.line() or "").split()
                 while (node := await store.get("members/a")) is None:
@@ -171,7 +172,7 @@ async def test_a_process_stopped_past_its_lease_loses_its_session_even_where_nob
 ) -> None:
     path = tmp_path / "meta.db"
     async with child("own", str(path), "members/a", "0.6") as owner:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             first = (await owner.line() or "").split()
             owner.process.send_signal(signal.SIGSTOP)
             await trio.sleep(0.8)
@@ -184,7 +185,7 @@ async def test_processes_that_increment_by_compare_and_set_lose_no_update(tmp_pa
     async with open_sqlite_store(path) as store:
         await store.create("sum", b"0")
         async with child("increment", str(path), "150") as one, child("increment", str(path), "150") as two:
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 for process in (one, two):
                     assert (await process.line() or "").startswith("done")
         node = await store.get("sum")
@@ -195,7 +196,7 @@ async def test_processes_that_increment_by_compare_and_set_lose_no_update(tmp_pa
 async def test_a_commit_that_fails_has_an_unknown_outcome_and_the_store_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "meta.db"
     async with child("fill", str(path)) as filler:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             lines = await filler.rest()
     assert lines == ["MetadataOutcomeUnknown", "absent", "after"]
     async with open_sqlite_store(path) as store:

@@ -28,6 +28,7 @@ from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore
 from ledgerlog.model.layout import writable_path
 from tests.integration.running_cluster import ledgerlog_ok, start_cluster
+from tests.waiting import PATIENCE_S, until
 from tests.zookeepers import expire_session
 
 pytestmark = pytest.mark.processes
@@ -56,15 +57,9 @@ def store_of(local: LocalCluster) -> ZooKeeperStore:
 
 
 async def everything(log: Log) -> list[bytes]:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with log.read() as records:
             return [record.data async for record in records]
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    with trio.fail_after(30):
-        while not await condition():  # noqa: ASYNC110 (it is a state of other processes)
-            await trio.sleep(0.02)
 
 
 # --- the commands ---------------------------------------------------------------------------------
@@ -91,7 +86,7 @@ async def test_a_cluster_is_run_and_killed_and_run_again_with_all_that_it_had(tm
         await second.wait_for("zookeeper-1 (process")
         await ledgerlog_ok("log", "append", "kept", uri=second.uri, stdin=b"once more\n")
         second.child.send_signal(signal.SIGINT)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             assert await second.child.wait() == 0
 
 
@@ -141,7 +136,7 @@ async def test_a_killed_bookie_registers_again_at_once_over_its_former_registrat
         node = await store_of(local).get(path)
         return node is not None and node.value != before.value
 
-    await eventually(is_registered_anew)
+    await until(is_registered_anew)
     print(f"killed bookie registered again after {time.monotonic() - began:.2f} s")
     # The old session ends, and takes nothing of the new life along.
     await trio.sleep(SESSION_TIMEOUT_S + 2)
@@ -163,7 +158,7 @@ async def test_a_bookie_that_lost_its_session_registers_again(local: LocalCluste
             while await store.get(path) is not None:
                 await watch.wait()
         child.send_signal(signal.SIGCONT)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while await store.get(path) is None:
                 await watch.wait()
     assert child.is_running
@@ -304,13 +299,13 @@ async def test_appends_go_on_while_all_of_zookeeper_is_down_and_the_rest_waits_o
         assert during > 10 * outage_s, "an append needs no metadata"
         for name in ensemble.servers:
             await ensemble.start_zookeeper(name)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             for server in ensemble.servers.values():
                 await wait_serving(server)
             up = trio.current_time() - down
             await rolled.wait()
         await append(1.0)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await writer.roll()
         await append(0.5)
     print(

@@ -1,0 +1,161 @@
+"""What README.md and the pages of docs/ show runs as it stands there.
+
+Every block of Python is one of two things. A **program** brings all that it needs, and is run as it is. A
+**fragment** leaves out what the text around it has said, such as an open log; it is run with that. The last
+test holds the pages against the list of what is run, so that nobody adds a block that nothing runs. Lines of
+a shell are not run: their commands and options are held against those that there are.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import bookie.server.main
+import ledgerlog
+from ledgerlog.cli.main import cli
+from ledgerlog.testing.pytest_plugin import Simulated, simulated
+
+__all__ = ["simulated"]  # The fixture, taken from where the page says that it is to be taken from.
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS: dict[str, click.Command] = {"ledgerlog": cli, "bookie": bookie.server.main.main}
+
+RUN_HERE = {
+    "README.md": 1,
+    "docs/BLOCKING.md": 1,
+    "docs/SIMULATION.md": 2,
+    "docs/ELECTION.md": 1,
+    "docs/LOGS.md": 2,
+}
+RUN_ELSEWHERE = {
+    "docs/MACHINES.md": 1,  # by the test of that page
+    "docs/SPARK.md": 5,  # The same calls on the session and the cluster that the tests of Spark share.
+    "docs/ARCHIVE.md": 1,  # The same calls in tests/archive and tests/spark/test_spark_archive.py.
+}
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE)
+
+
+def run_program(page: str, number: int = 0) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(blocks(page)[number], page, "exec"), names)
+    return names
+
+
+async def run_fragment(page: str, number: int, **names: Any) -> dict[str, Any]:
+    """With these names known, and awaiting where it does; the names that it leaves."""
+    code = compile(blocks(page)[number], page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await eval(code, names)
+    return names
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+def test_the_program_of_the_readme_goes_on_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ack = "0 b'first'\n1 b'a'\n2 b'b'\n"
+    run_program("README.md")
+    assert capsys.readouterr().out == ack
+    run_program("README.md")
+    assert capsys.readouterr().out == ack + "3 b'first'\n4 b'a'\n5 b'b'\n"
+
+
+def test_the_blocking_program_writes_the_data_that_the_other_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_program("docs/BLOCKING.md")
+    assert capsys.readouterr().out == "0 b'first'\n1 b'a'\n2 b'b'\n"
+    run_program("README.md")
+    assert capsys.readouterr().out.endswith("5 b'b'\n")
+
+
+def test_the_test_of_the_page_on_simulation_passes(simulated: Simulated) -> None:
+    assert run_program("docs/SIMULATION.md", 0)["simulated"].__name__ == "simulated"
+    run_program("docs/SIMULATION.md", 1)["test_the_service_survives"](simulated)
+
+
+# --- fragments ------------------------------------------------------------------------------------
+
+
+async def test_a_service_stands_for_the_lead_again_until_it_serves() -> None:
+    class Served(Exception):
+        """Ends the loop, which has no end of its own."""
+
+    outcomes: Iterator[Exception] = iter([ledgerlog.LostLeadership("deposed"), Served()])
+
+    async def serve(writer: ledgerlog.LogWriter) -> None:
+        await writer.append(b"while leading")
+        raise next(outcomes)
+
+    async with ledgerlog.connect("memory:") as cluster:
+        log = await cluster.create_log("orders")
+        with pytest.raises(Served):
+            await run_fragment(
+                "docs/ELECTION.md",
+                0,
+                cluster=cluster,
+                log=log,
+                serve=serve,
+                LostLeadership=ledgerlog.LostLeadership,
+                AppendUnknown=ledgerlog.AppendUnknown,
+            )
+        assert (await log.info()).epoch == 2
+
+
+async def test_a_repeated_sequence_is_a_duplicate_and_a_cursor_moves_as_shown() -> None:
+    async with ledgerlog.connect("memory:") as cluster:
+        log = await cluster.create_log("billing")
+        ack = (await run_fragment("docs/LOGS.md", 0, log=log))["ack"]
+        assert (ack.offset, ack.duplicate) == (0, True)
+        async with log.writer() as writer:
+            await writer.append_many([b"x"] * 1000)
+        state = (await run_fragment("docs/LOGS.md", 1, log=log))["state"]
+        assert (state.offset, state.pins) == (1000, True)
+
+
+# --- what stands on the pages ---------------------------------------------------------------------
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """The words of every line of a shell that calls one of ours, without its comment or its pipe."""
+    whole_lines = re.sub(r"\\\n *", "", text(page))
+    for line in re.findall(r"^    (?:.*\| )?((?:ledgerlog|bookie) .*)", whole_lines, re.MULTILINE):
+        yield shlex.split(re.split(r" {2,}(?! )|\||>|#", line)[0])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/OPERATIONS.md", "docs/SPARK.md", "docs/LOGS.md"])
+def test_every_command_and_option_of_a_shell_is_there(page: str) -> None:
+    for name, *words in commands(page):
+        command = COMMANDS[name]
+        while isinstance(command, click.Group):
+            assert words, f"{name} wants a command"
+            assert words[0] in command.commands, f"{name} has no {words[0]}"
+            command = command.commands[words.pop(0)]
+        known = {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        named = {word.strip("[]").split("=")[0] for word in words if word.strip("[").startswith("--")}
+        assert named <= known, f"{name} {words}: no {named - known}"
+
+
+def test_every_block_of_python_is_run_somewhere() -> None:
+    pages = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    assert {page: len(blocks(page)) for page in pages if blocks(page)} == RUN_HERE | RUN_ELSEWHERE
