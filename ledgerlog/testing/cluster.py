@@ -39,9 +39,9 @@ import trio
 
 from bookie.server.node import Node, open_bookie
 from bookie.storage.config import StorageConfig
+from ledgerlog.autorecovery.peers import open_peers
 from ledgerlog.client.client import open_client
 from ledgerlog.client.environment import TOKEN_BYTES, Environment
-from ledgerlog.client.peers import open_peers
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import (

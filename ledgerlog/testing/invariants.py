@@ -104,9 +104,12 @@ class GodView:
         self.prove_close: Callable[[LedgerMetadata, Incarnation | None], None] = lambda closed, who: None
         """Asked whether a recoverer may close a ledger so; ``wire_rules`` can tell."""
         self._tree = SimTree()
-        self._holders: dict[tuple[int, int], dict[str, None]] = {}
+        self._holders: dict[tuple[int, int], dict[str, int]] = {}
+        """Entry -> who holds it, and since which record of all."""
         self._digests: dict[tuple[int, int], int] = {}
-        self._fenced: dict[tuple[str, int], None] = {}
+        self._fenced: dict[tuple[str, int], int] = {}
+        """Bookie and ledger -> since which record there is a fence."""
+        self._records = 0
         self._blocks: dict[tuple[str, int, int], bytes] = {}
         self._logs: dict[int, LogMetadata] = {}
         self._once_listed: dict[int, None] = {}
@@ -137,8 +140,9 @@ class GodView:
         self._blocks[key] = data
         image = memoryview(data)
         for record in decode_records(image, BLOCK_HEADER_BYTES, BLOCK_HEADER_BYTES + content_bytes, path):
+            self._records += 1
             if record.kind == FENCE:
-                self._fenced[bookie, decode_fence(record, path).ledger_id] = None
+                self._fenced.setdefault((bookie, decode_fence(record, path).ledger_id), self._records)
             elif record.kind == ADD:
                 header = Header._make(HEADER.unpack_from(record.body))
                 self.checks["FenceDurable"] += 1
@@ -159,7 +163,7 @@ class GodView:
         self.checks["ContentAgree"] += 1
         if self._digests.setdefault(key, digest) != digest:
             self.violate("ContentAgree", f"{bookie} stored another entry {entry_id} of ledger {ledger_id}")
-        self._holders.setdefault(key, {})[bookie] = None
+        self._holders.setdefault(key, {}).setdefault(bookie, self._records)
 
     def is_fenced(self, bookie: str, ledger_id: int) -> bool:
         """Whether a fence is durable."""
@@ -168,6 +172,11 @@ class GodView:
     def is_held(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
         """Whether an entry is durable on a bookie."""
         return bookie in self._holders.get((ledger_id, entry_id), {})
+
+    def was_held_at_its_fence(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry was durable on a bookie before the ledger's fence there was."""
+        since = self._holders.get((ledger_id, entry_id), {}).get(bookie)
+        return since is not None and since < self._fenced.get((bookie, ledger_id), 0)
 
     def digest_of(self, ledger_id: int, entry_id: int) -> int | None:
         """The digest of an entry that is durable somewhere."""

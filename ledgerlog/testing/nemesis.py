@@ -25,18 +25,14 @@ from random import Random
 import attrs
 import trio
 
-from ledgerlog.errors import LedgerLogError, StorageCorrupt, StorageError
-from ledgerlog.testing.invariants import Violation
+from ledgerlog.errors import StorageCorrupt
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.network import EVERYBODY
+from ledgerlog.testing.restarts import require_rot, try_restart
 from ledgerlog.testing.swarm import LOSING, Swarm
 from ledgerlog.testing.world import World
 
 __all__ = ["Fault", "Nemesis", "draw_plan"]
-
-RESTART_S = 20.0
-"""A process that has not started by then is left alone until the next try."""
-
 
 SETTLE_S = 0.1
 
@@ -99,25 +95,7 @@ class Nemesis:
             await trio.sleep(random.expovariate(1 / min(2.0, self._world.swarm.trouble_s / 8)))
             down = [name for name in (*cluster.bookies, *self._clients) if not cluster.is_running(name)]
             if down:
-                await self._try_restart(random.choice(down))
-
-    async def _try_restart(self, name: str) -> None:
-        try:
-            with trio.move_on_after(RESTART_S):
-                await self._cluster.restart(name)
-                self._world.counts["restarts"] += 1
-        except StorageCorrupt as error:
-            self.require_rot(name, error)
-        except StorageError as error:
-            self._world.event("not restarted", name, type(error).__name__)
-        except LedgerLogError:
-            self._world.event("not restarted", name)
-
-    def require_rot(self, bookie: str, error: StorageCorrupt) -> None:
-        """A bookie that finds damage refuses to start, which is right where there is damage."""
-        if bookie not in self._world.rotten:
-            raise Violation(f"{bookie} finds damage on a disk that has none: {error}") from error
-        self._world.counts["refused to start on a rotten disk"] += 1
+                await try_restart(self._world, random.choice(down))
 
     async def heal(self) -> None:
         """Everything is good again, and every bookie runs that can."""
@@ -140,7 +118,7 @@ class Nemesis:
                     await cluster.restart(bookie)
                     self._world.counts["restarts"] += 1
                 except StorageCorrupt as error:
-                    self.require_rot(bookie, error)
+                    require_rot(self._world, bookie, error)
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -293,7 +271,7 @@ class Nemesis:
                     # A bookie that starts reads its disk, and has nothing in memory.
                     with trio.move_on_after(lasting_s):
                         await cluster.stop(bookie)
-                    await self._try_restart(bookie)
+                    await try_restart(self._world, bookie)
             case _:
                 raise AssertionError(f"there is no fault of the kind {kind!r}")
         cluster.faults[kind] += 1
@@ -347,7 +325,7 @@ class Nemesis:
         self._world.wire.call_at_next_fence(bookie, lambda: self._later(after_s, power_cut))
         self._world.poke()
         await cut.wait()
-        await self._try_restart(bookie)
+        await try_restart(self._world, bookie)
 
     def _later(self, seconds: float, call: object, *args: object) -> None:
         assert callable(call)

@@ -32,7 +32,7 @@ from ledgerlog.log.cursors import Cursor
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.log import RetentionPolicy
+from ledgerlog.model.policies import RetentionPolicy
 from ledgerlog.model.record import Ack
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.world import World, retry

@@ -20,12 +20,12 @@ import trio
 
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import LedgerClosed, LedgerLogError, LedgerNotFound, NotEnoughBookies
+from ledgerlog.errors import EntryNotFound, LedgerClosed, LedgerLogError, LedgerNotFound, NotEnoughBookies
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.world import World, retry
 
-__all__ = ["Book", "RacingRecoverers"]
+__all__ = ["Book", "RacingRecoverers", "hear_outcomes"]
 
 NEWEST = 3
 """Recoverers and readers mostly take one of so many newest ledgers, so that they meet."""
@@ -82,6 +82,27 @@ class Book:
             raise Violation(
                 f"a reader saw entry {max(self.seen)} of ledger {self.ledger_id}, which ends at {last_entry}"
             )
+
+
+async def hear_outcomes(world: World, writer: LedgerWriter, book: Book, first: int, count: int) -> bool:
+    """Write down what becomes of so many appends from ``first`` on; False at the first that fails. A definite
+    failure says that neither it nor any behind it is there; of another one nothing is known."""
+    for entry_id in range(first, first + count):
+        try:
+            await writer.wait_confirmed(entry_id)
+        except (LedgerClosed, NotEnoughBookies):
+            if book.absent_from is None or entry_id < book.absent_from:
+                book.absent_from = entry_id
+            world.counts["refused"] += 1
+            return False
+        except LedgerLogError as error:
+            world.counts["unknown"] += 1
+            world.event("unknown", book.ledger_id, entry_id, type(error).__name__)
+            return False
+        world.god.on_ack(book.ledger_id, entry_id)
+        book.acked = max(book.acked, entry_id)
+        world.counts["acked"] += 1
+    return True
 
 
 class RacingRecoverers:
@@ -164,21 +185,8 @@ class RacingRecoverers:
                 return
             assert first == len(book.sent), "entries are numbered in the order in which they are pushed"
             book.sent += payloads
-            for entry_id in range(first, first + len(payloads)):
-                try:
-                    await writer.wait_confirmed(entry_id)
-                except (LedgerClosed, NotEnoughBookies):
-                    if book.absent_from is None or entry_id < book.absent_from:
-                        book.absent_from = entry_id
-                    self._counts["refused"] += 1
-                    return
-                except LedgerLogError as error:
-                    self._counts["unknown"] += 1
-                    self._world.event("unknown", book.ledger_id, entry_id, type(error).__name__)
-                    return
-                self._world.god.on_ack(book.ledger_id, entry_id)
-                book.acked = max(book.acked, entry_id)
-                self._counts["acked"] += 1
+            if not await hear_outcomes(self._world, writer, book, first, len(payloads)):
+                return
             await trio.sleep(dice.expovariate(1 / self._swarm.think_s))
 
     # --- recoverers ---------------------------------------------------------------------------
@@ -195,15 +203,18 @@ class RacingRecoverers:
                 book = self._choose()
                 if book is None:
                     continue
-                try:
-                    closed = await client.ledgers.recover(book.ledger_id)
-                except LedgerLogError as error:
-                    self._world.event("recovery failed", book.ledger_id, type(error).__name__)
-                    continue
-                self._counts["recoveries"] += 1
-                book.on_end(name, closed.last_entry)
+                await self._recover_once(client, name, book)
 
         return recover
+
+    async def _recover_once(self, client: Cluster, name: str, book: Book) -> None:
+        try:
+            closed = await client.ledgers.recover(book.ledger_id)
+        except LedgerLogError as error:
+            self._world.event("recovery failed", book.ledger_id, type(error).__name__)
+            return
+        self._counts["recoveries"] += 1
+        book.on_end(name, closed.last_entry)
 
     # --- readers ------------------------------------------------------------------------------
 
@@ -227,6 +238,9 @@ class RacingRecoverers:
                     if again < last:
                         raise Violation(f"the LAC of ledger {book.ledger_id} went from {last} to {again}")
                     last = again
+            except EntryNotFound as error:
+                if not book.is_deleted:
+                    raise Violation(f"a confirmed entry is denied to a reader: {error}") from error
             except LedgerLogError as error:
                 self._world.event("reader failed", type(error).__name__)
 

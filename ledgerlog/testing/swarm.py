@@ -21,10 +21,10 @@ from random import Random
 
 import attrs
 
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
 
-__all__ = ["DIRECTED", "FAULTS", "WORKLOAD_MIXES", "Size", "Swarm"]
+__all__ = ["DIRECTED", "FAULTS", "LOSING", "SHAPES", "WORKLOAD_MIXES", "Size", "Swarm"]
 
 DIRECTED = ("depose", "late adds", "member lost", "reset at a fence", "power cut after a fence")
 """Kinds of faults that are aimed at what is known to break; drawn more often than the others."""
@@ -65,6 +65,8 @@ WORKLOAD_MIXES = (
     ("recoverers",),
     ("service",),
     ("leaders", "recoverers"),
+    ("drills",),
+    ("drills",),
     ("producers",),
 )
 """By the names in ``workload.WORKLOADS``; one is drawn."""
@@ -75,7 +77,7 @@ LOSING = ("kill", "power cut", "power cut at a door")
 LOSS_SHARE = 0.4
 """In so many runs there are such bookies, where the budget allows it."""
 
-_SHAPES = (
+SHAPES = (
     Replication(1, 1, 1),
     Replication(2, 2, 2),
     Replication(3, 3, 2),
@@ -140,16 +142,16 @@ class Swarm:
     def draw(cls, random: Random, size: Size = Size.FULL) -> Swarm:
         """A swarm of its own for each seed."""
         is_small = size is Size.SMALL
-        replication = random.choice(_SHAPES)
+        replication = random.choice(SHAPES)
         bookies = replication.ensemble + random.choice((0, 1, 1) if is_small else (0, 1, 1, 2))
         kinds = random.choice((2, 3, 5) if is_small else (2, 3, 5, 8))
         faults = list(dict.fromkeys(random.sample((*FAULTS, *DIRECTED, *DIRECTED), kinds)))
         rotten_max = min(replication.ack_quorum - 1, bookies - replication.ensemble)
         if not rotten_max and "bit rot" in faults:
             faults.remove("bit rot")
-        trouble_s = random.choice((0.3, 0.6, 1.5, 3.0) if is_small else (10.0, 20.0, 40.0))
+        trouble_s = random.choice((0.3, 0.6, 1.5, 3.0, 24.0) if is_small else (10.0, 20.0, 40.0))
         clients = random.choice((1, 2) if is_small else (1, 2, 2, 3))
-        tasks = random.choice((1, 2) if is_small else (1, 2, 4))
+        tasks = random.choice((1, 2, 6) if is_small else (1, 2, 4, 8))
         records_max = 30 if is_small else 600
         return cls(
             size=size,

@@ -9,6 +9,8 @@ What bookies say:
     FenceBeforeReply    a fence is confirmed, and a recovery read answered, only behind a durable fence
     ServedIsDurable     an entry is given out only when it is durable there
     ServedIsIntact      and only with the bytes that were written: damage is told as damage
+    HeldIsNotDenied     what was durable there when it was asked for is not denied, damaged or not (rule 8)
+    FencedReadComplete  nor does the answer to a recovery read deny what was durable before the fence (R-B1)
     LacIsCommitted      no bookie tells a LAC that its ledger's owner never told
     LacWithinClosedLedger   nor one behind the ledger's end
 
@@ -16,6 +18,8 @@ What owners say:
     OneOwner            ordinary adds of a ledger come from its creator only
     LacIsCommitted      all entries up to a LAC that is told are durable on their ack quorum
     LafrTruth           all entries up to a LAFR that is told are durable on their whole write quorum
+    AddsWithoutGap      a bookie is sent all that is pending of its write sets in order, from the fragment
+                        on in which it joined (queue rule 3); any of it again
 
 What recoverers say:
     RecoveryAnnounced   nobody fences a ledger that the metadata does not say is in recovery
@@ -61,7 +65,7 @@ _ANSWERS = frozenset((Status.OK.value, Status.NO_SUCH_ENTRY.value, Status.NO_SUC
 class _Talk:
     """What was said on one connection and is not answered."""
 
-    __slots__ = ("adds", "adds_done", "adds_refused", "adds_sent", "asked", "contents")
+    __slots__ = ("adds", "adds_done", "adds_refused", "adds_sent", "asked", "contents", "held")
 
     def __init__(self) -> None:
         self.adds: dict[int, Header] = {}
@@ -71,6 +75,8 @@ class _Talk:
         self.asked: dict[int, Header] = {}
         self.contents: dict[int, list[tuple[int, int]]] = {}
         """What is in adds to bookies that do not sync it: ids and digests."""
+        self.held: dict[int, list[int]] = {}
+        """What the bookie held, of the entries that a read asks for, when it was asked."""
 
 
 @attrs.frozen
@@ -122,6 +128,9 @@ class WireView:
         """Ledger -> the highest LAC and LAFR that its owner ever told."""
         self._pushed: dict[int, int] = {}
         """Ledger -> the highest entry that anybody sent."""
+        self._next_add: dict[tuple[int, str], tuple[int, int]] = {}
+        """Ledger and bookie -> the first entry of the fragment in which the bookie joined, and the entry
+        behind the last that it was sent."""
         self._on_fence: dict[str, Callable[[], None]] = {}
         self.answers: dict[str, int] = {}
         """How many READ replies had which status."""
@@ -185,6 +194,7 @@ class WireView:
             self._on_announced(conversation, header.ledger_id)
         elif header.kind == Kind.READ:
             self._talks[conversation.number].asked[header.request] = header
+            self._note_held(conversation, header)
             if header.flags & RECOVERY:
                 self._on_recovery_read(conversation, header)
             else:
@@ -212,8 +222,41 @@ class WireView:
         god.checks["OneOwner"] += 1
         if god.creators.get(ledger_id) is not conversation.client:
             god.violate("OneOwner", f"{who} adds to ledger {ledger_id}, which it did not create")
+        if header.entry_count:
+            self._require_no_gap(conversation.server.process, header)
         if header.lac > told[0] or header.lafr > told[1]:
             self._on_progress(header, told)
+
+    def _require_no_gap(self, bookie: str, header: Header) -> None:
+        """An owner sends a bookie what comes next, or something of before again."""
+        god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
+        if metadata is None or bookie not in metadata.last_fragment.ensemble:
+            return  # Deleted; or it has been replaced, and what is under way does no harm.
+        replication, slot = metadata.replication, metadata.last_fragment.ensemble.index(bookie)
+        joined = 0
+        for fragment in reversed(metadata.fragments):
+            if fragment.ensemble[slot] != bookie:
+                break
+            joined = fragment.first_entry
+        key = (header.ledger_id, bookie)
+        before, following = self._next_add.get(key, (joined, joined))
+        if before != joined:
+            following = joined
+        god.checks["AddsWithoutGap"] += 1
+        # A bookie that was away for a while is not sent what was settled without it.
+        enough = replication.write_quorum if replication.guaranteed else replication.ack_quorum
+        left_out = [
+            entry_id
+            for entry_id in range(following, header.first)
+            if quorums.holds(replication, slot, entry_id) and len(god.holders(metadata, entry_id)) < enough
+        ]
+        if left_out:
+            god.violate(
+                "AddsWithoutGap",
+                f"{bookie} joined ledger {header.ledger_id} ({replication}) at entry {joined} and is sent "
+                f"entry {header.first}, and never was {left_out}",
+            )
+        self._next_add[key] = (joined, max(following, header.last + 1))
 
     def _is_copy(self, header: Header) -> bool:
         """Whether a recovery add is one that repair may make: of an entry of a closed ledger, or of one
@@ -297,6 +340,49 @@ class WireView:
                 f"({replication}, {frozen})",
             )
 
+    def _note_held(self, conversation: Conversation, header: Header) -> None:
+        bookie = conversation.server.process
+        if self.loss.is_unsynced(bookie):
+            return  # What these may deny is another matter (``loss_rules``).
+        last = min(header.last, self._pushed.get(header.ledger_id, NO_ENTRY))
+        held = [
+            entry_id
+            for entry_id in range(header.first, last + 1, header.entry_count)
+            if self._god.is_held(bookie, header.ledger_id, entry_id)
+        ]
+        if held:
+            self._talks[conversation.number].held[header.request] = held
+
+    def _require_not_denied(self, conversation: Conversation, asked: Header, frame: Frame) -> None:
+        """What the bookie surely has is in its answer."""
+        god, header, bookie = self._god, frame.header, conversation.server.process
+        held = self._talks[conversation.number].held.pop(asked.request, [])
+        if (
+            header.status not in _ANSWERS
+            or header.ledger_id not in god.ledgers
+            or self.loss.is_unsynced(bookie)
+        ):
+            return
+        found = dict.fromkeys(decode_entries_untrusted(frame).ids)
+        through = min(asked.last, header.argument, self._pushed.get(header.ledger_id, NO_ENTRY))
+        god.checks["HeldIsNotDenied"] += len(held)
+        for entry_id in held:
+            if entry_id <= through and entry_id not in found:
+                god.violate(
+                    "HeldIsNotDenied",
+                    f"{bookie} denies entry {entry_id} of ledger {header.ledger_id}, which was durable there",
+                )
+        if not asked.flags & RECOVERY:
+            return
+        for entry_id in range(asked.first, through + 1, asked.entry_count):
+            god.checks["FencedReadComplete"] += 1
+            if entry_id not in found and god.was_held_at_its_fence(bookie, header.ledger_id, entry_id):
+                god.violate(
+                    "FencedReadComplete",
+                    f"{bookie} denies entry {entry_id} of ledger {header.ledger_id} to a recoverer, and it "
+                    "was durable there before the fence",
+                )
+
     def _on_ordinary_read(self, conversation: Conversation, header: Header) -> None:
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
         if metadata is None:
@@ -375,6 +461,8 @@ class WireView:
         if asked is not None and asked.flags & RECOVERY and header.argument >= asked.first:
             self._require_fence(conversation, header.ledger_id, "answers a recovery read")
         self._on_told(conversation, header)
+        if asked is not None:
+            self._require_not_denied(conversation, asked, frame)
         is_unsynced = self.loss.is_unsynced(bookie)
         if is_unsynced and header.status == Status.UNKNOWN:
             god.checks["LimboNoNegative"] += 1

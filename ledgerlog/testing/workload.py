@@ -34,6 +34,7 @@ from ledgerlog.limits import KIB
 from ledgerlog.testing.cluster import SMALL_STORAGE, simulated_cluster
 from ledgerlog.testing.counters import Counters
 from ledgerlog.testing.deterministic import Simulation
+from ledgerlog.testing.drills import LedgerDrills
 from ledgerlog.testing.invariants import GodView, Violation
 from ledgerlog.testing.leaders import ContendingLeaders
 from ledgerlog.testing.links import LinkQuality
@@ -49,6 +50,7 @@ __all__ = ["RESIDENTS", "WORKLOADS", "Report", "lacking", "run_seed", "vacuity"]
 WORKLOADS: dict[str, Callable[[World], Workload]] = {
     "leaders": ContendingLeaders,
     "recoverers": RacingRecoverers,
+    "drills": LedgerDrills,
     "service": Counters,
     "producers": RepeatingProducers,
 }

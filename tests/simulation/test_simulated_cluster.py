@@ -14,7 +14,7 @@ from ledgerlog.cluster import Cluster
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.log.log import Log
 from ledgerlog.model.layout import writable_path
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.testing import NodeCrashed, SimulatedCluster, simulate
 from ledgerlog.testing.pytest_plugin import Simulated
 

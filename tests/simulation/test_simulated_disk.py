@@ -95,10 +95,10 @@ async def content(machine: Machine) -> bytes:
 def test_a_power_cut_leaves_any_sectors_of_a_write_and_all_that_was_synced() -> None:
     async def scenario(machine: Machine) -> tuple[bool, ...]:
         file, buffer = await new_file(machine)
-        await machine.disk.write_sync(file, 0, buffer[:4096])  # type: ignore[arg-type]
+        await machine.disk.write_sync(file, 0, buffer[:4096])
         disk = machine.disk
         await machine.crash_during(
-            lambda: disk.write_sync(file, 4096, buffer[4096:]),  # type: ignore[arg-type]
+            lambda: disk.write_sync(file, 4096, buffer[4096:]),
             power_cut=True,
         )
         found = await content(machine)
@@ -111,9 +111,9 @@ def test_a_power_cut_leaves_any_sectors_of_a_write_and_all_that_was_synced() -> 
         return kept
 
     fates = simulated(scenario, range(40))
-    assert {all(fate) for fate in fates} == {True, False}  # type: ignore[arg-type]
-    assert not all(any(fate) for fate in fates)  # type: ignore[arg-type]
-    assert any(list(fate) != sorted(fate, reverse=True) for fate in fates)  # type: ignore[call-overload]
+    assert {all(fate) for fate in fates} == {True, False}
+    assert not all(any(fate) for fate in fates)
+    assert any(list(fate) != sorted(fate, reverse=True) for fate in fates)
 
 
 def test_what_a_killed_process_wrote_stays_in_the_cache_until_the_power_fails() -> None:
@@ -121,7 +121,7 @@ def test_what_a_killed_process_wrote_stays_in_the_cache_until_the_power_fails() 
         file, buffer = await new_file(machine)
         disk = machine.disk
         await machine.crash_during(
-            lambda: disk.write_sync(file, 0, buffer),  # type: ignore[arg-type]
+            lambda: disk.write_sync(file, 0, buffer),
             power_cut=False,
         )
         before = (await content(machine)).startswith(b"x")
@@ -159,9 +159,9 @@ def test_a_failed_sync_loses_its_data_for_good_whatever_is_synced_later() -> Non
         file, buffer = await new_file(machine)
         machine.platter.fail_syncs(1)
         with pytest.raises(StorageError, match="Input/output"):
-            await machine.disk.write_sync(file, 0, buffer[:4096])  # type: ignore[arg-type]
+            await machine.disk.write_sync(file, 0, buffer[:4096])
         seen = (await content(machine)).startswith(b"x")
-        await machine.disk.write_sync(file, 4096, buffer[4096:8192])  # type: ignore[arg-type]
+        await machine.disk.write_sync(file, 4096, buffer[4096:8192])
         machine.crash(power_cut=True)
         machine.restart()
         assert (await content(machine))[:8192] == bytes(4096) + b"x" * 4096
@@ -205,7 +205,7 @@ def test_full_disks_stalled_disks_and_bits_that_flip() -> None:
         file, buffer = await new_file(machine)
         assert not machine.platter.rot()
         for at in (0, 4096, 8192):
-            await machine.disk.write_sync(file, at, buffer[at : at + 4096])  # type: ignore[arg-type]
+            await machine.disk.write_sync(file, at, buffer[at : at + 4096])
         machine.platter.is_full = True
         with pytest.raises(DiskFull):
             await machine.disk.create("/d/g", 4096)
@@ -214,7 +214,7 @@ def test_full_disks_stalled_disks_and_bits_that_flip() -> None:
             await machine.disk.open("/d/g")
         start = machine.simulation.now
         machine.platter.stall(3)
-        await machine.disk.write_sync(file, 8192, buffer[8192:12288])  # type: ignore[arg-type]
+        await machine.disk.write_sync(file, 8192, buffer[8192:12288])
         assert machine.simulation.now - start >= 3
         assert machine.platter.rot()
         found = await content(machine)

@@ -33,7 +33,7 @@ def test_the_whole_contract_is_there() -> None:
 @pytest.mark.parametrize("test", [test for _, test in CONTRACT], ids=[name for name, _ in CONTRACT])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_contract_of_networks(test: Callable[..., Awaitable[None]], seed: int) -> None:
-    kind = contract.Kind(lambda: None, "server:0")  # type: ignore[arg-type, return-value]
+    kind = contract.Kind(lambda: None, "server:0")
 
     async def main(simulation: Simulation) -> None:
         network = SimNetwork(simulation).at(Incarnation(simulation, "server", 1, lambda power_cut: None))

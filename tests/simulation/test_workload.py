@@ -171,7 +171,7 @@ def test_a_fence_that_does_not_refuse_is_found(monkeypatch: pytest.MonkeyPatch) 
 async def lying(self: SimDisk, file: File, offset: int, view: memoryview) -> None:
     """A ``write_sync`` that only writes."""
     self.incarnation.check()
-    inode = file.inode  # type: ignore[attr-defined]
+    inode = file.inode
     self.platter.begin_write(inode, offset, bytes(view))
     await self.take_time(is_queued=True)
 
@@ -204,7 +204,7 @@ def test_a_writer_that_asks_for_one_copy_less_is_found(monkeypatch: pytest.Monke
     original = PendingAdds.__init__
 
     def careless(self: PendingAdds, *args: object, **fields: object) -> None:
-        original(self, *args, **fields)  # type: ignore[arg-type]
+        original(self, *args, **fields)
         replication = self.replication
         self.replication = attrs.evolve(replication, ack_quorum=max(1, replication.ack_quorum - 1))
 
