@@ -40,10 +40,10 @@ from bookie.server.node import Node, open_bookie
 from bookie.storage.config import StorageConfig
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
+from ledgerlog.autorecovery.peers import open_peers
 from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.client.environment import Environment
 from ledgerlog.client.ledgers import Ledgers
-from ledgerlog.client.peers import open_peers
 from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.limits import APPEND_DEADLINE_S, METADATA_TIMEOUT_S, MIB, SESSION_TIMEOUT_S
 from ledgerlog.meta.memory import MemorySession, MemoryStore, MemoryTree
@@ -248,6 +248,8 @@ class FaultyStore:
         """Calls get no answer until their deadline."""
         self.before_write: Callable[[], Awaitable[None]] | None = None
         """Called once, before the next write."""
+        self.before_get: Callable[[str], Awaitable[None]] | None = None
+        """Called with the path, before each read of a node."""
         self.writes = 0
 
     def disconnect(self) -> None:
@@ -284,6 +286,8 @@ class FaultyStore:
         return result
 
     async def get(self, path: str) -> Versioned | None:
+        if self.before_get is not None:
+            await self.before_get(path)
         await self._hang()
         return await self.inner.get(path)
 
@@ -447,7 +451,7 @@ class SeededEnvironment(Environment):
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
-        self._secret = random.Random(f"secret {seed}")  # type: ignore[assignment]
+        self._secret = random.Random(f"secret {seed}")
 
     def now_ms(self) -> int:
         return round(trio.current_time() * 1000)

@@ -1,6 +1,7 @@
 """``python -m tests.nemesis``: faults on a cluster of real processes for as long as one likes.
 
-    python -m tests.nemesis [--minutes N] [--seed S] [--pace SECONDS] [--auto-recovery] [--keep DIRECTORY]
+    python -m tests.nemesis [--minutes N] [--seed S] [--pace SECONDS] [--auto-recovery] [--zookeepers N]
+                            [--namespaces] [--patience SECONDS] [--keep DIRECTORY]
 
 Prints the report as JSON. A run that fails says why, and keeps its directory.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from tests.nemesis.driver import run
+from tests.nemesis.driver import PATIENCE_S, run
 
 
 def main() -> int:
@@ -26,6 +27,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=2.0, help="seconds between faults (default: 2)")
     parser.add_argument("--auto-recovery", action="store_true", help="let every bookie repair, too")
+    parser.add_argument(
+        "--zookeepers", type=int, default=0, help="servers with the metadata (default: SQLite)"
+    )
+    parser.add_argument(
+        "--namespaces", action="store_true", help="a network namespace for each process (root only)"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE_S, help="seconds within which what is healed must work"
+    )
     parser.add_argument("--keep", type=Path, help="a new directory to work in, which stays")
     options = parser.parse_args()
     path = options.keep or Path(tempfile.mkdtemp(prefix="ledgerlog-nemesis-"))
@@ -38,6 +48,9 @@ def main() -> int:
                 trouble_s=60 * options.minutes,
                 pace_s=options.pace,
                 auto_recovery=options.auto_recovery,
+                zookeepers=options.zookeepers,
+                namespaces=options.namespaces,
+                patience_s=options.patience,
             )
         )
     except BaseException:

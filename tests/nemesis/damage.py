@@ -63,6 +63,8 @@ def damage_files(directory: Path, dice: Random, *, flips: int, cut: bool) -> lis
 
 
 def _written_end(path: Path) -> int:
-    """Behind the last byte of a file that is not zero, rounded up to a page."""
-    end = len(path.read_bytes().rstrip(b"\0"))
-    return -(-end // PAGE_BYTES) * PAGE_BYTES
+    """Behind the last byte of a file that is not zero, rounded up to a page as far as there is one: a file
+    that was cut ends anywhere."""
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    return min(-(-end // PAGE_BYTES) * PAGE_BYTES, len(data))

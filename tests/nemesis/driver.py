@@ -1,7 +1,8 @@
 """Faults on a cluster of real processes, drawn from a seed, and what must be true afterwards.
 
 The system under test is what runs in production: ``bookie run`` processes with real files, writers with real
-clients over TCP, metadata in SQLite. ``run`` starts it, has writers contend for one log, does its worst for
+clients over TCP, metadata in SQLite or in an ensemble of ZooKeeper servers (``ensemble`` has the faults of
+these). ``run`` starts it, has writers contend for one log, does its worst for
 so many seconds, heals everything, and judges.
 
     kill             SIGKILL for a bookie; it comes back after a while
@@ -9,16 +10,20 @@ so many seconds, heals everything, and judges.
     kill writer      SIGKILL for a writer; another one comes in its place
     stop, stop writer   SIGSTOP, and SIGCONT after a while: a leader that wakes up has been replaced
     partition        between a writer and some bookies; now and then one way only
-    cut off          a bookie from everybody
+    cut off          a bookie from everybody, the metadata servers included
     slow             a link takes its time
     reset, half reset, half close   connections break (``proxies``)
     sync fails       of a bookie: EIO, ENOSPC, or it takes its time (``system_calls``; where strace can do it)
+    full disk        of a bookie, on a small tmpfs (``small_disks``): no room, or hardly any, for a while
     rot              a bookie is killed, some of its files are damaged (``damage``), and it is started again
 
 **The budget.** Only one bookie of a run has a rotten disk, so that every acknowledged entry keeps an intact
 copy at an ack quorum of two. It must refuse to start, or start and tell of the damage when asked for what it
 holds; where it refuses its directory is emptied and taken into service again (``--fix-cookie``), and the
-bookie copies what it lost. Any other bookie that does not come to serve, or ends by itself, is a violation.
+bookie copies what it lost. Another one has the small disk: it goes on, or stops and says what it could not
+write, and serves again when there is room. Any other bookie that does not come to serve, or ends by itself,
+is a violation.
+
 SIGKILL spares the page cache, so any number of bookies may be killed. One at a time is stopped, cut off,
 killed alone or rotten, so that the log goes on being written: a run in which nothing is acknowledged shows
 nothing.
@@ -38,7 +43,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -50,18 +55,24 @@ import trio
 from ledgerlog.cli.demo_driver import stop_without_lock
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.cli.processes import Child, ChildFailed
+from ledgerlog.cli.zookeeper import prepare_servers
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.limits import MIB
 from ledgerlog.log.log import Log
-from ledgerlog.model.log import RollPolicy
+from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Record
 from ledgerlog.testing.invariants import Violation
+from tests.nemesis import small_disks, system_calls
 from tests.nemesis.damage import damage_files
+from tests.nemesis.ensemble import SERVER_KINDS, ServerFaults
+from tests.nemesis.namespaces import Cable, Namespaces, open_namespaces
 from tests.nemesis.proxies import Link, Proxies, open_proxies
-from tests.nemesis.system_calls import injected, why_not
+from tests.nemesis.small_disks import SmallDisk, open_small_disk
+from tests.nemesis.system_calls import injected
 from tests.nemesis.workload import LOG, NS, Writers, now_ns
 
-__all__ = ["KINDS", "Report", "run"]
+__all__ = ["KINDS", "PATIENCE_S", "Report", "run"]
 
 KINDS: dict[str, float] = {
     "kill": 6,
@@ -76,19 +87,26 @@ KINDS: dict[str, float] = {
     "half reset": 1,
     "half close": 1,
     "sync fails": 1,
+    "full disk": 1,
     "rot": 1,
 }
 """How often each comes, relative to the others."""
 
+OF_PROXIES = ("slow", "reset", "half reset", "half close")
+"""What only proxies can do."""
+
 REPLICATION = Replication(3, 3, 2)
 BOOKIES = 4
 WRITERS = 3
-HEALED_S = 90.0
+PATIENCE_S = 90.0
 """How long it may take after the last fault until somebody is acknowledged again, and then until everything
-can be read, on a machine that has much else to do."""
+can be read, and until a server that was started serves, on a machine that has something else to do."""
 
 SMALL_FILES = "segment_bytes = 1048576\narenas = 2\nframe_bytes_max = 716800\ndisk_reserve_bytes = 67108864\n"
 """Journals that go on to the next file every few seconds."""
+
+WATCHED_DISKS = "disk_watch_interval_s = 1.0\n"
+"""Who turned read-only is writable again soon after there is room."""
 
 
 @attrs.frozen
@@ -132,23 +150,25 @@ class _Happened:
 
 
 class Nemesis:
-    """Carries the faults of a seed out, on a cluster whose bookies are behind proxies."""
+    """Carries the faults of a seed out, on a cluster whose links can be cut."""
 
     def __init__(
         self,
         local: LocalCluster,
-        proxies: Proxies,
+        network: Proxies | Namespaces,
         writers: Writers,
         seed: int,
         pace_s: float,
         fixed: set[str],
         can_inject: bool,
+        small_disk: tuple[str, SmallDisk] | None,
+        patience_s: float,
     ) -> None:
         self.happened: list[_Happened] = []
         self.counts: Counter[str] = Counter()
-        self.rotten = Random(f"rotten/{seed}").choice(local.bookie_ids)
+        self.rotten = _rotten(seed, local.bookie_ids)
         self._local = local
-        self._proxies = proxies
+        self._network = network
         self._writers = writers
         self._seed = seed
         self._pace_s = pace_s
@@ -156,25 +176,34 @@ class Nemesis:
         self._out: dict[str, None] = {}
         self._is_rotten = False
         self._can_inject = can_inject
-        self._injected: Child | None = None
-        """Whose system calls were made to fail last."""
+        self._may_stop: dict[Child, None] = {}
+        """Whose system calls were made to fail, or whose disk was full."""
+        self._small_disk = small_disk
+        self._servers = ServerFaults(local, self.counts, patience_s) if local.servers else None
 
     async def make_trouble(self, seconds: float) -> None:
         """For so long; what is broken then stays so until ``heal``."""
         plan = Random(f"plan/{self._seed}")
+        kinds = KINDS | (SERVER_KINDS if self._servers is not None else {})
+        if not isinstance(self._network, Proxies):
+            kinds = {kind: share for kind, share in kinds.items() if kind not in OF_PROXIES}
         number = 0
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
                 while True:
                     await trio.sleep(plan.expovariate(1 / self._pace_s))
-                    (kind,) = plan.choices(list(KINDS), list(KINDS.values()))
+                    (kind,) = plan.choices(list(kinds), list(kinds.values()))
                     await self._restart_what_ended()
                     nursery.start_soon(self._inject, number, kind)
                     number += 1
 
     async def heal(self) -> None:
         """Everything is good again, and every bookie serves."""
-        self._proxies.heal()
+        self._network.heal()
+        if self._small_disk is not None:
+            self._small_disk[1].free()
+        if self._servers is not None:
+            await self._servers.heal()
         for child in (*self._local.bookies.values(), *self._writers.running.values()):
             child.send_signal(signal.SIGCONT)
         self._out.clear()
@@ -185,7 +214,7 @@ class Nemesis:
                     if child.exit_status != -signal.SIGKILL and not (
                         bookie == self.rotten and self._is_rotten
                     ):
-                        self._require_failed_sync(child)
+                        self._require_reason(child)
                     nursery.start_soon(self._start, bookie)
 
     # --- one fault ----------------------------------------------------------------------------
@@ -213,6 +242,8 @@ class Nemesis:
                 return await self._rot(fault, dice)
             case "sync fails" if one and self._can_inject:
                 await self._fail_syncs(fault, dice, dice.choice(one))
+            case "full disk" if self._small_disk is not None and self._small_disk[0] in one:
+                await self._fill_disk(fault, dice, *self._small_disk)
             case "stop" if one:
                 bookie = dice.choice(one)
                 self._begin(fault, bookie)
@@ -222,7 +253,8 @@ class Nemesis:
                 bookie = dice.choice(one)
                 self._begin(fault, bookie)
                 with self._is_out(bookie):
-                    await self._partition(list(self._proxies.of(bookie=bookie)), dice)
+                    links = [*self._network.of(server=bookie), *self._network.of(client=bookie)]
+                    await self._partition(links, dice)
             case "kill writer" if writers:
                 name = dice.choice(writers)
                 self._begin(fault, name)
@@ -237,11 +269,12 @@ class Nemesis:
                     self._local.bookie_ids, dice.choice((1, 1, 2, len(self._local.bookies)))
                 )
                 self._begin(fault, name, *bookies)
-                links = [link for bookie in bookies for link in self._proxies.of(client=name, bookie=bookie)]
+                links = [link for bookie in bookies for link in self._network.of(client=name, server=bookie)]
                 await self._partition(links, dice)
-            case "slow" | "reset" | "half reset" | "half close":
-                link = dice.choice(list(self._proxies.links.values()))
-                self._begin(fault, link.client, link.bookie)
+            case kind if kind in OF_PROXIES:
+                assert isinstance(self._network, Proxies)
+                link = dice.choice(list(self._network.links.values()))
+                self._begin(fault, link.client, link.server)
                 match fault.kind:
                     case "slow":
                         link.delay(dice.choice((0.02, 0.1, 0.5)))
@@ -251,8 +284,38 @@ class Nemesis:
                         self.counts["connections broken"] += link.half_close()
                     case kind:
                         self.counts["connections broken"] += link.reset(half=kind == "half reset")
+            case kind if self._servers is not None and kind in SERVER_KINDS:
+                return await self._meet_servers(fault, dice, self._servers, writers)
             case _:
                 return False
+        return True
+
+    async def _meet_servers(
+        self, fault: _Happened, dice: Random, servers: ServerFaults, writers: list[str]
+    ) -> bool:
+        if fault.kind == "cut metadata":
+            client = dice.choice([*writers, *self._local.bookie_ids])
+            names = dice.sample(servers.names, dice.choice((1, 2, len(servers.names), len(servers.names))))
+            self._begin(fault, client, *names)
+            links = [link for name in names for link in self._network.of(client=client, server=name)]
+            await self._partition(links, dice)
+            return True
+        chosen = await servers.choose(dice)
+        if servers.is_busy:
+            return False
+        match fault.kind:
+            case "kill server":
+                self._begin(fault, chosen)
+                await servers.kill([chosen], dice)
+            case "kill servers":
+                names = dice.sample(servers.names, dice.choice((2, len(servers.names))))
+                self._begin(fault, *names)
+                await servers.kill(names, dice)
+            case "stop server":
+                self._begin(fault, chosen)
+                await servers.stop(chosen, dice)
+            case kind:
+                raise AssertionError(kind)
         return True
 
     def _begin(self, fault: _Happened, *whom: str) -> None:
@@ -286,19 +349,22 @@ class Nemesis:
             raise Violation(f"a bookie ended before it was killed: {child.how_it_ended()}")
 
     async def _stop(self, child: Child, dice: Random) -> None:
-        await stop_without_lock(child, self._local.cluster.store)
+        if self._servers is None:
+            await stop_without_lock(child, self._local.cluster.store)
+        else:
+            child.send_signal(signal.SIGSTOP)
         try:
             # Longer than a session lives, now and then.
             await trio.sleep(dice.choice((0.3, 2.0, 4.0, 9.0)) * dice.uniform(0.5, 1))
         finally:
             child.send_signal(signal.SIGCONT)
 
-    async def _partition(self, links: list[Link], dice: Random) -> None:
-        way = dice.choice(("both", "both", "to_bookie", "to_client"))
+    async def _partition(self, links: Sequence[Link | Cable], dice: Random) -> None:
+        way = dice.choice(("both", "both", "to_server", "to_client"))
         self.counts["partitions"] += 1
         self.counts["partitions one way"] += way != "both"
         for link in links:
-            link.cut(to_bookie=way != "to_client", to_client=way != "to_bookie")
+            link.cut(to_server=way != "to_client", to_client=way != "to_server")
         try:
             await trio.sleep(min(dice.expovariate(1 / 4), 15.0))
         finally:
@@ -311,22 +377,45 @@ class Nemesis:
         self._begin(fault, bookie, what)
         child, log_path = self._local.bookies[bookie], self._local.path / "strace.log"
         with self._is_out(bookie):
-            self._injected = child
+            self._may_stop[child] = None
             async with injected(self._local.children, child, what, log_path=log_path):
                 with trio.move_on_after(dice.uniform(1, 5)):
                     await child.wait()
-            if not child.is_running:
-                self._require_failed_sync(child)
-                await self._start(bookie)
+            await self._restart_if_it_stopped(bookie)
 
-    def _require_failed_sync(self, child: Child) -> None:
-        """A bookie whose sync failed stops, and says why."""
+    async def _restart_if_it_stopped(self, bookie: str) -> None:
+        child = self._local.bookies[bookie]
+        if not child.is_running:
+            self._require_reason(child)
+            await self._start(bookie)
+
+    def _require_reason(self, child: Child) -> None:
+        """A bookie whose sync failed or whose disk is full may stop, and says why."""
         said = child.how_it_ended()
-        if child is not self._injected or not ("StorageError" in said or "DiskFull" in said):
+        if child not in self._may_stop or not ("StorageError" in said or "DiskFull" in said):
             raise Violation(f"a bookie ended that nobody had killed: {said}")
-        self.counts["stopped when a sync failed"] += 1
+        self.counts["stopped when a write failed"] += 1
 
     # --- disks --------------------------------------------------------------------------------
+
+    async def _fill_disk(self, fault: _Happened, dice: Random, bookie: str, disk: SmallDisk) -> None:
+        left_bytes = dice.choice((0, 0, MIB, 8 * MIB, 40 * MIB))
+        self._begin(fault, bookie, f"{left_bytes} bytes left")
+        with self._is_out(bookie):
+            child = self._local.bookies[bookie]
+            self._may_stop[child] = None
+            disk.fill(left_bytes)
+            try:
+                with trio.move_on_after(dice.uniform(2, 12)):
+                    await child.wait()
+                if child.is_running and dice.random() < 0.3:
+                    await self._kill_one(bookie)  # There will be room when it looks at what it has.
+            finally:
+                disk.free()
+            if child.is_running or child.exit_status != -signal.SIGKILL:
+                await self._restart_if_it_stopped(bookie)
+            else:
+                await self._start(bookie)
 
     async def _rot(self, fault: _Happened, dice: Random) -> bool:
         bookie = self.rotten
@@ -348,11 +437,15 @@ class Nemesis:
         if bookie != self.rotten or not self._is_rotten:
             await self._local.start_serving(bookie)
             return
-        try:
-            await self._local.start_serving(bookie, attempts=1)
-            self.counts["starts on a damaged disk"] += 1
-        except ChildFailed as failure:
-            await self._replace_disk(bookie, str(failure))
+        while True:
+            try:
+                await self._local.start_serving(bookie, attempts=1)
+                self.counts["starts on a damaged disk"] += 1
+                return
+            except ChildFailed as failure:
+                if "MetadataUnavailable" not in str(failure):
+                    await self._replace_disk(bookie, str(failure))
+                    return
 
     async def _replace_disk(self, bookie: str, why: str) -> None:
         if "StorageCorrupt" not in why:
@@ -368,15 +461,23 @@ class Nemesis:
         await self._local.start_serving(bookie)
 
     async def _restart_what_ended(self) -> None:
-        """Nobody may end by itself, but for who finds damage on a rotten disk."""
+        """Nobody may end by itself, but for who finds damage on a rotten disk, or who could not write."""
+        if self._servers is not None:
+            self._servers.require_running()
         for bookie in self._local.bookie_ids:
             child = self._local.bookies[bookie]
             if bookie in self._out or child.is_running:
                 continue
-            if bookie != self.rotten or not self._is_rotten:
-                raise Violation(f"a bookie ended that nobody had killed: {child.how_it_ended()}")
             with self._is_out(bookie):
-                await self._replace_disk(bookie, child.how_it_ended())
+                if bookie == self.rotten and self._is_rotten:
+                    await self._replace_disk(bookie, child.how_it_ended())
+                else:
+                    await self._restart_if_it_stopped(bookie)
+
+
+def _rotten(seed: int, bookies: Sequence[str]) -> str:
+    """Whose disk may rot."""
+    return Random(f"rotten/{seed}").choice(bookies)
 
 
 # --- a run ------------------------------------------------------------------------------------------
@@ -391,52 +492,74 @@ async def run(
     think_s: float = 0.1,
     term_s: float = 4.0,
     auto_recovery: bool = False,
+    zookeepers: int = 0,
+    namespaces: bool = False,
+    patience_s: float = PATIENCE_S,
 ) -> Report:
-    """Trouble for so many seconds in a new cluster below ``path``, a fault every ``pace_s`` on average;
-    Violation, or what else went wrong, if anything did."""
+    """Trouble for so many seconds in a new cluster below ``path``, a fault every ``pace_s`` on average, with
+    the metadata in so many ZooKeeper servers, in SQLite without any, and with ``namespaces`` a network of its
+    own for each process (not with ZooKeeper servers, which are on the loopback address). Violation, or what
+    else went wrong, if anything did."""
     bookies = [f"bookie-{number}" for number in range(1, BOOKIES + 1)]
     names = [f"writer-{number}" for number in range(1, WRITERS + 1)]
     fixed: set[str] = set()
     config = _write_config(path)
-    can_inject = await trio.to_thread.run_sync(why_not) is None
-    async with open_proxies(bookies, names) as proxies:
+    can_inject = await trio.to_thread.run_sync(system_calls.why_not) is None
+    servers = {server.name: server.client_port for server in prepare_servers(path, zookeepers)}
+    async with AsyncExitStack() as around:
+        small_disk = await _small_disk(around, path, seed, bookies)
+        network: Proxies | Namespaces
+        if namespaces:
+            assert not servers
+            network = around.enter_context(open_namespaces(bookies, names))
+        else:
+            network = await around.enter_async_context(open_proxies(bookies, names, metadata=servers))
 
         def options_of(bookie: str) -> list[str]:
-            given = ["--listen", proxies.listen_address(bookie), "--advertise", proxies.advertised(bookie)]
-            return [*given, "--fix-cookie"] if bookie in fixed else given
+            given = ["--fix-cookie"] if bookie in fixed else []
+            if isinstance(network, Namespaces):
+                return [*given, "--listen", f"{network.addresses[bookie]}:0"]
+            given += ["--listen", network.listen_address(bookie), "--advertise", network.advertised(bookie)]
+            return [*given, "--metadata", network.metadata_uri(bookie)] if servers else given
 
         async with local_cluster(
             path,
             bookies=BOOKIES,
             config=config,
+            zookeepers=zookeepers,
             grace_s=2.0,
             auto_recovery=auto_recovery,
             options_of=options_of,
+            prefix_of=network.command if isinstance(network, Namespaces) else lambda _: (),
         ) as local:
             log = await local.cluster.create_log(
                 LOG, replication=REPLICATION, roll=RollPolicy(max_records=2000, max_age_s=20.0)
             )
-            writers = Writers(local, proxies, seed, think_s, term_s)
-            nemesis = Nemesis(local, proxies, writers, seed, pace_s, fixed, can_inject)
+            writers = Writers(local, network, seed, think_s, term_s)
+            nemesis = Nemesis(
+                local, network, writers, seed, pace_s, fixed, can_inject, small_disk, patience_s
+            )
             async with _writing(writers, names):
-                with trio.fail_after(HEALED_S):
+                with trio.fail_after(patience_s):
                     await writers.wait_acked()
                 began = now_ns()
                 await nemesis.make_trouble(trouble_s)
                 await nemesis.heal()
                 healed = now_ns()
-                with trio.fail_after(HEALED_S):
+                with trio.fail_after(patience_s):
                     await writers.wait_acked()
                 first_s = (now_ns() - healed) / NS
             gap_s, gap_began = writers.longest_gap(began, healed)
-            final = await _judge(writers, log)
+            final = await _judge(writers, log, patience_s)
             damaged = await _verify(local, final, nemesis.rotten)
     counts = nemesis.counts + writers.counts
     return Report(
         seed=seed,
         trouble_s=round((healed - began) / NS, 1),
         faults=dict(Counter(fault.kind for fault in nemesis.happened)),
-        kills=counts["kills of bookies"] + sum(fault.kind == "kill writer" for fault in nemesis.happened),
+        kills=counts["kills of bookies"]
+        + counts["kills of servers"]
+        + sum(fault.kind == "kill writer" for fault in nemesis.happened),
         partitions=counts["partitions"],
         counts=dict(counts),
         acked=writers.history.acked,
@@ -457,8 +580,21 @@ async def run(
 def _write_config(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     config = path / "bookies.toml"
-    config.write_text(SMALL_FILES, encoding="utf-8")
+    config.write_text(SMALL_FILES + WATCHED_DISKS, encoding="utf-8")
     return config
+
+
+async def _small_disk(
+    around: AsyncExitStack, path: Path, seed: int, bookies: Sequence[str]
+) -> tuple[str, SmallDisk] | None:
+    """A small disk for one bookie, and never the one that rots; None where there are none."""
+    if await trio.to_thread.run_sync(small_disks.why_not) is not None:
+        return None
+    bookie = Random(f"small/{seed}").choice([each for each in bookies if each != _rotten(seed, bookies)])
+    disk = around.enter_context(open_small_disk(path / f"disk-of-{bookie}"))
+    (disk.path / bookie).mkdir(mode=0o700)
+    (path / bookie).symlink_to(disk.path / bookie)
+    return bookie, disk
 
 
 @asynccontextmanager
@@ -471,9 +607,9 @@ async def _writing(writers: Writers, names: list[str]) -> AsyncIterator[None]:
         writers.end()
 
 
-async def _judge(writers: Writers, log: Log) -> list[Record]:
+async def _judge(writers: Writers, log: Log, patience_s: float) -> list[Record]:
     """The outside checks; the log."""
-    with trio.fail_after(HEALED_S):
+    with trio.fail_after(patience_s):
         while True:
             try:
                 await writers.append_the_last(log)
@@ -481,7 +617,7 @@ async def _judge(writers: Writers, log: Log) -> list[Record]:
             except LedgerLogError:
                 await trio.sleep(0.2)  # Connections that broke are being made anew.
     # How much there is depends on how long it was written.
-    with trio.fail_after(HEALED_S + writers.history.acked / 1000):
+    with trio.fail_after(patience_s + writers.history.acked / 1000):
         final, again = await _read_all(log), await _read_all(log)
     writers.judge_all(final, again)
     return final

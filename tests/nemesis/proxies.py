@@ -1,4 +1,6 @@
-"""A TCP proxy for every link between a client and a bookie, on the loopback device of this machine.
+"""A TCP proxy for every link between a client and a server, on the loopback device of this machine.
+
+Servers are bookies, and where there are some, ZooKeeper's, whose clients are the bookies, too.
 
 A bookie listens where nobody looks for it (``listen_address``) and advertises the address of its proxy, a
 port that is the same on every address of 127.0.0.0/8 that the proxies use. Each client that is to have links
@@ -9,6 +11,9 @@ driver) connects to what is advertised, and shares the links of ``OTHERS``.
     client "writer-2" ---> 127.0.0.3:P ---+
     client "writer-1" ---> 127.0.0.2:P ---+--> 127.0.1.N:P, the bookie's own listener
     everybody else ------> 127.0.0.1:P ---+
+
+A metadata server knows nothing of it, and listens on 127.0.0.1; a client that is to have links of its own is
+given the addresses of the proxies (``metadata_uri``).
 
 Linux serves all of 127.0.0.0/8 without being told to; ``can_proxy`` says where that is not so.
 
@@ -27,13 +32,14 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
 
 import attrs
 import trio
 
-__all__ = ["OTHERS", "Direction", "Link", "Proxies", "can_proxy", "open_proxies"]
+__all__ = ["OTHERS", "Direction", "Link", "Proxies", "can_proxy", "open_proxies", "reset"]
 
 OTHERS = "others"
 """The client that stands for all that have no address of their own."""
@@ -76,17 +82,17 @@ class Direction:
 @attrs.define(eq=False)
 class _Connection:
     client: trio.SocketStream
-    bookie: trio.SocketStream
+    server: trio.SocketStream
     scope: trio.CancelScope
 
 
 @attrs.define(eq=False)
 class Link:
-    """Between one client and one bookie, all their connections together."""
+    """Between one client and one server, all their connections together."""
 
     client: str
-    bookie: str
-    to_bookie: Direction = attrs.Factory(Direction)
+    server: str
+    to_server: Direction = attrs.Factory(Direction)
     to_client: Direction = attrs.Factory(Direction)
     _connections: dict[_Connection, None] = attrs.Factory(dict)
 
@@ -95,40 +101,40 @@ class Link:
         """How many there are at the moment."""
         return len(self._connections)
 
-    def cut(self, *, to_bookie: bool = True, to_client: bool = True) -> None:
+    def cut(self, *, to_server: bool = True, to_client: bool = True) -> None:
         """A partition, or a one-way one."""
-        if to_bookie:
-            self.to_bookie.close()
+        if to_server:
+            self.to_server.close()
         if to_client:
             self.to_client.close()
 
     def delay(self, delay_s: float) -> None:
         """From now on every chunk takes so long, either way."""
-        self.to_bookie.delay_s = self.to_client.delay_s = delay_s
+        self.to_server.delay_s = self.to_client.delay_s = delay_s
 
     def heal(self) -> None:
         """Everything passes again, at once. Connections that were broken stay so."""
         self.delay(0.0)
-        self.to_bookie.open()
+        self.to_server.open()
         self.to_client.open()
 
     def reset(self, *, half: bool = False) -> int:
         """Break every connection, losing what is under way: how many. With ``half`` only the client's end
-        is told; the bookie's stays, and is silent until the bookie gives it up."""
+        is told; the server's stays, and is silent until the server gives it up."""
         broken = list(self._connections)
         for connection in broken:
-            _abort(connection.client)
+            reset(connection.client)
             if not half:
-                _abort(connection.bookie)
+                reset(connection.server)
                 connection.scope.cancel()
         return len(broken)
 
     def half_close(self) -> int:
-        """End what clients send, cleanly and early; what bookies send still comes. How many connections."""
+        """End what clients send, cleanly and early; what servers send still comes. How many connections."""
         ended = 0
         for connection in self._connections:
             with suppress(OSError):
-                connection.bookie.socket.shutdown(socket.SHUT_WR)
+                connection.server.socket.shutdown(socket.SHUT_WR)
                 ended += 1
         return ended
 
@@ -138,11 +144,12 @@ class Proxies:
     """Made by ``open_proxies``."""
 
     links: dict[tuple[str, str], Link]
-    """By client and bookie."""
+    """By client and server."""
     hosts: dict[str, str]
     """The address of each client, at which its links begin."""
     _ports: dict[str, int]
     _own_hosts: dict[str, str]
+    _metadata: dict[str, int]
 
     def advertised(self, bookie: str) -> str:
         """What the bookie advertises."""
@@ -152,10 +159,14 @@ class Proxies:
         """Where the bookie itself listens."""
         return f"{self._own_hosts[bookie]}:{self._ports[bookie]}"
 
-    def of(self, *, client: str | None = None, bookie: str | None = None) -> Iterator[Link]:
-        """The links of a client, of a bookie, of both, or all."""
-        for (ends_at, begins_at), link in self.links.items():
-            if client in (None, ends_at) and bookie in (None, begins_at):
+    def metadata_uri(self, client: str) -> str:
+        """Where this client finds the metadata servers."""
+        return "zk://" + ",".join(f"{self.hosts[client]}:{port}" for port in self._metadata.values())
+
+    def of(self, *, client: str | None = None, server: str | None = None) -> Iterator[Link]:
+        """The links of a client, of a server, of both, or all."""
+        for (begins_at, ends_at), link in self.links.items():
+            if client in (None, begins_at) and server in (None, ends_at):
                 yield link
 
     def heal(self) -> None:
@@ -175,20 +186,30 @@ def can_proxy() -> bool:
 
 
 @asynccontextmanager
-async def open_proxies(bookies: list[str], clients: list[str]) -> AsyncIterator[Proxies]:
-    """Proxies between all of them, and ``OTHERS``, for the body of the ``async with``."""
+async def open_proxies(
+    bookies: list[str], clients: list[str], *, metadata: Mapping[str, int] = MappingProxyType({})
+) -> AsyncIterator[Proxies]:
+    """Proxies between clients and bookies, and ``OTHERS``, for the body of the ``async with``; and between
+    both and the servers of the metadata, by their ports on 127.0.0.1."""
     hosts = {OTHERS: "127.0.0.1"} | {client: f"127.0.0.{n}" for n, client in enumerate(clients, 2)}
     own_hosts = {bookie: f"127.0.1.{n}" for n, bookie in enumerate(bookies, 2)}
-    proxies = Proxies({}, hosts, {}, own_hosts)
+    proxies = Proxies({}, hosts | own_hosts, {}, own_hosts, dict(metadata))
     async with trio.open_nursery() as nursery:
+
+        def connect(client: str, server: str, listener: trio.SocketListener, to: tuple[str, int]) -> None:
+            link = proxies.links[client, server] = Link(client, server)
+            nursery.start_soon(_serve, listener, link, *to)
+
         for bookie in bookies:
             port = 0
             for client, host in hosts.items():
                 listener = _listen(host, port)
                 port = listener.socket.getsockname()[1]
-                link = proxies.links[client, bookie] = Link(client, bookie)
-                nursery.start_soon(_serve, listener, link, own_hosts[bookie], port)
+                connect(client, bookie, listener, (own_hosts[bookie], port))
             proxies._ports[bookie] = port
+        for server, port in metadata.items():
+            for client in (*clients, *bookies):
+                connect(client, server, _listen(proxies.hosts[client], port), ("127.0.0.1", port))
         yield proxies
         nursery.cancel_scope.cancel()
 
@@ -212,22 +233,22 @@ async def _serve(listener: trio.SocketListener, link: Link, host: str, port: int
 async def _carry(link: Link, client: trio.SocketStream, host: str, port: int) -> None:
     """One connection, from its first byte to its last."""
     async with client:
-        await link.to_bookie.wait_open()
+        await link.to_server.wait_open()
         try:
             with trio.fail_after(_CONNECT_S):
-                bookie = await trio.open_tcp_stream(host, port)
+                server = await trio.open_tcp_stream(host, port)
         except (OSError, trio.TooSlowError):
             await link.to_client.wait_open()
-            _abort(client)  # Nobody listens: the client's kernel would have said the same.
+            reset(client)  # Nobody listens: the client's kernel would have said the same.
             return
-        async with bookie, trio.open_nursery() as nursery:
-            connection = _Connection(client, bookie, nursery.cancel_scope)
+        async with server, trio.open_nursery() as nursery:
+            connection = _Connection(client, server, nursery.cancel_scope)
             link._connections[connection] = None
             try:
-                there, back = link.to_bookie, link.to_client
+                there, back = link.to_server, link.to_client
                 async with trio.open_nursery() as pumps:
-                    pumps.start_soon(_pump, client, bookie, there, back, nursery.cancel_scope)
-                    pumps.start_soon(_pump, bookie, client, back, there, nursery.cancel_scope)
+                    pumps.start_soon(_pump, client, server, there, back, nursery.cancel_scope)
+                    pumps.start_soon(_pump, server, client, back, there, nursery.cancel_scope)
             finally:
                 del link._connections[connection]
 
@@ -263,7 +284,7 @@ async def _pump(
             await direction.wait_open()
             try:
                 if data is None:
-                    _abort(target)
+                    reset(target)
                     connection.cancel()
                 elif data:
                     await target.send_all(data)
@@ -275,11 +296,11 @@ async def _pump(
                     connection.cancel()  # The end that was left alone has given up, too.
             except trio.BrokenResourceError:
                 await reverse.wait_open()
-                _abort(source)
+                reset(source)
                 connection.cancel()
 
 
-def _abort(stream: trio.SocketStream) -> None:
+def reset(stream: trio.SocketStream) -> None:
     """RST to the other end of a connection."""
     with suppress(OSError):  # It may be over already.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)

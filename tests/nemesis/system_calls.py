@@ -76,8 +76,9 @@ async def injected(
     )
     try:
         with trio.move_on_after(_ATTACHED_S):
-            while b" attached" not in await trio.Path(log_path).read_bytes() and tracer.is_running:  # noqa: ASYNC110
-                await trio.sleep(0.02)  # A file cannot be waited for.
+            said = trio.Path(log_path)
+            while b" attached" not in await said.read_bytes() and tracer.is_running:  # noqa: ASYNC110 (a file)
+                await trio.sleep(0.02)
         yield
     finally:
         with trio.CancelScope(shield=True):

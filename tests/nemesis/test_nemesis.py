@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,13 +17,17 @@ from random import Random
 import pytest
 import trio
 
+from ledgerlog.cli.zookeeper import ask
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack
 from ledgerlog.testing.history import Call, History
 from ledgerlog.testing.invariants import Violation
+from tests.nemesis import namespaces, small_disks
 from tests.nemesis.damage import damage_files
 from tests.nemesis.driver import run
-from tests.nemesis.proxies import OTHERS, Link, can_proxy, open_proxies
+from tests.nemesis.namespaces import open_namespaces
+from tests.nemesis.proxies import OTHERS, Link, can_proxy, open_proxies, reset
+from tests.nemesis.small_disks import open_small_disk
 from tests.nemesis.workload import judge_deposed
 
 SOAK_MINUTES = float(os.environ.get("LEDGERLOG_NEMESIS_MINUTES", "60"))
@@ -51,6 +57,89 @@ async def test_an_hour_of_faults_loses_nothing_acknowledged(tmp_path: Path) -> N
     assert report.kills >= 5 * SOAK_MINUTES
     assert report.partitions >= SOAK_MINUTES * 5 / 6
     assert report.acked > 600 * SOAK_MINUTES
+
+
+@proxied
+@pytest.mark.processes
+@pytest.mark.soak
+async def test_a_minute_of_faults_with_the_metadata_in_an_ensemble_loses_nothing_acknowledged(
+    tmp_path: Path,
+) -> None:
+    with trio.fail_after(600):
+        report = await run(tmp_path / "cluster", seed=8, trouble_s=60.0, pace_s=1.0, zookeepers=3)
+    print(json.dumps(report.as_dict()))
+    assert report.counts["kills of servers"] >= 2
+    assert report.acked > 200, "something was acknowledged"
+
+
+@pytest.mark.processes
+@pytest.mark.soak
+@pytest.mark.root
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=f"no namespaces here: {namespaces.why_not()}")
+async def test_a_minute_of_faults_in_namespaces_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    with trio.fail_after(600):
+        report = await run(tmp_path / "cluster", seed=9, trouble_s=60.0, pace_s=1.0, namespaces=True)
+    print(json.dumps(report.as_dict()))
+    assert report.partitions >= 5
+    assert report.acked > 200, "something was acknowledged"
+
+
+# --- what the driver does things with ---------------------------------------------------------------
+
+
+@pytest.mark.root
+@pytest.mark.skipif(small_disks.why_not() is not None, reason=f"no small disks here: {small_disks.why_not()}")
+def test_a_small_disk_is_as_full_as_it_was_made_and_has_room_again(tmp_path: Path) -> None:
+    with open_small_disk(tmp_path / "disk") as disk:
+        disk.fill(0)
+        with pytest.raises(OSError, match="No space left"):
+            (disk.path / "one").write_bytes(bytes(4096))
+        disk.free()
+        disk.free()
+        (disk.path / "two").write_bytes(bytes(4096))
+    assert not list((tmp_path / "disk").iterdir())
+
+
+@pytest.mark.processes
+@pytest.mark.root
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=f"no namespaces here: {namespaces.why_not()}")
+def test_what_is_cut_in_a_namespace_vanishes_one_way_and_comes_back() -> None:
+    program = "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.bind((sys.argv[1], 5000)); "
+    answer = "print('up', flush=True)\nwhile True: s.sendto(*s.recvfrom(9))"
+    ask = "s.settimeout(0.5); s.sendto(b'?', (sys.argv[2], 5000)); print(s.recvfrom(9)[0])"
+    with open_namespaces(["bookie"], ["writer"]) as network:
+        here, there = network.addresses["writer"], network.addresses["bookie"]
+        command = [*network.command("bookie"), sys.executable, "-c", program + answer, there]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as bookie:
+            try:
+                assert bookie.stdout is not None
+                assert bookie.stdout.readline() == b"up\n"
+
+                def is_answered() -> bool:
+                    asker = [*network.command("writer"), sys.executable, "-c", program + ask, here, there]
+                    return subprocess.run(asker, capture_output=True, check=False).returncode == 0
+
+                assert is_answered()
+                for ways in ({}, {"to_client": False}, {"to_server": False}):
+                    network.links["writer", "bookie"].cut(**ways)
+                    assert not is_answered()
+                    network.heal()
+                    assert is_answered()
+            finally:
+                bookie.kill()
+
+
+async def test_a_server_that_is_killed_in_the_middle_of_its_answer_has_given_none() -> None:
+    async def answer_half(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"Zookeeper version: 3.9")
+        reset(stream)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer_half, [listener])
+        assert await ask(listener.socket.getsockname()[1], "srvr") == ""
+        nursery.cancel_scope.cancel()
 
 
 # --- proxies ----------------------------------------------------------------------------------------
@@ -177,3 +266,13 @@ def test_damage_spares_the_end_of_the_newest_segment(tmp_path: Path) -> None:
     assert len(damage_files(tmp_path, Random(1), flips=3, cut=False)) == 3
     assert len(damage_files(tmp_path, Random(1), flips=3, cut=True)) == 1
     assert newest.read_bytes() == bytes([1]) * 65536 + bytes(65536)
+
+
+def test_a_file_that_was_cut_before_may_be_damaged_again(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    cut = tmp_path / "journal" / "1.journal"
+    cut.write_bytes(bytes([1]) * 5000)
+    (tmp_path / "journal" / "2.journal").write_bytes(b"")
+    for seed in range(20):
+        assert len(damage_files(tmp_path, Random(seed), flips=3, cut=False)) == 3
+    assert cut.stat().st_size == 5000

@@ -29,7 +29,9 @@ from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record
 from ledgerlog.testing.history import Call, History, judge
 from ledgerlog.testing.invariants import Violation
+from tests.nemesis.namespaces import Namespaces
 from tests.nemesis.proxies import Proxies
+from tests.nemesis.writer import ANYWHERE
 
 __all__ = ["LOG", "NS", "Writers", "judge_deposed", "now_ns"]
 
@@ -43,7 +45,7 @@ class Writers:
     """The processes ``writer-1``, ``writer-2``, ... and their history."""
 
     local: LocalCluster
-    proxies: Proxies
+    network: Proxies | Namespaces
     seed: int
     think_s: float
     term_s: float
@@ -65,8 +67,9 @@ class Writers:
             child = await self.local.children.start(
                 name,
                 [
-                    *(sys.executable, "-m", "tests.nemesis.writer", incarnation, self.local.uri, LOG),
-                    *(self.proxies.hosts[name], f"{self.seed}/{incarnation}"),
+                    *(self.network.command(name) if isinstance(self.network, Namespaces) else ()),
+                    *(sys.executable, "-m", "tests.nemesis.writer", incarnation, self._uri(name), LOG),
+                    *(self._links_of(name), f"{self.seed}/{incarnation}"),
                     *(str(self.think_s), str(self.term_s)),
                 ],
                 pipe_out=True,
@@ -89,6 +92,15 @@ class Writers:
     async def wait_acked(self) -> None:
         """Return at the next acknowledgement."""
         await self._acked.wait()
+
+    def _uri(self, name: str) -> str:
+        if isinstance(self.network, Proxies) and self.local.servers:
+            return self.network.metadata_uri(name)
+        return self.local.uri
+
+    def _links_of(self, name: str) -> str:
+        """Where the links of this writer begin."""
+        return self.network.hosts[name] if isinstance(self.network, Proxies) else ANYWHERE
 
     async def _listen(self, child: Child) -> None:
         assert child.stdout is not None

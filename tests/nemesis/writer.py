@@ -15,7 +15,7 @@ its SIGKILL, in the pipe:
 
 ``at`` is the system's monotonic clock in nanoseconds, which all processes of a machine share: taken before a
 call begins and after it has ended, so that order by it is order in real time. HOST is where this process
-finds its proxies (``proxies``).
+finds its proxies (``proxies``), and ``ANYWHERE`` where there are none.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.net.tcp import TcpNetwork, parse_address
 from ledgerlog.net.transport import Stream
 
+ANYWHERE = "anywhere"
 TASKS = 3
 APPEND_DEADLINE_S = 5.0
 CALLS = itertools.count()
@@ -108,12 +109,13 @@ class Writer:
 
 async def main(*arguments: str) -> None:
     name, uri, log_name, host, seed, think_s, term_s = arguments
+    network = TcpNetwork() if host == ANYWHERE else NetworkFrom(host)
     while True:
         try:
             async with (
                 open_store(parse_uri(uri)) as store,
                 open_client(
-                    store, NetworkFrom(host), environment=Environment(), append_deadline_s=APPEND_DEADLINE_S
+                    store, network, environment=Environment(), append_deadline_s=APPEND_DEADLINE_S
                 ) as client,
             ):
                 log = await Cluster(uri, client).open_log(log_name)

@@ -1,0 +1,72 @@
+"""Disks that run full: a tmpfs under the directory of a bookie, and a file beside that directory that takes
+what is left of it. It needs the right to mount (``why_not``)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import attrs
+
+from ledgerlog.limits import MIB
+
+__all__ = ["SmallDisk", "open_small_disk", "why_not"]
+
+DISK_BYTES = 320 * MIB
+"""With the 64 MiB that the driver's bookies reserve, room for what one stores in hours."""
+
+
+@attrs.frozen
+class SmallDisk:
+    """Made by ``open_small_disk``."""
+
+    path: Path
+    """Where it is mounted."""
+
+    @property
+    def _filler(self) -> Path:
+        return self.path / "filler"
+
+    def fill(self, left_bytes: int) -> None:
+        """Take all but so many bytes."""
+        space = os.statvfs(self.path)
+        with self._filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, space.f_bavail * space.f_frsize - left_bytes))
+
+    def free(self) -> None:
+        """Give back what ``fill`` took. Idempotent."""
+        self._filler.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_small_disk(path: Path) -> Iterator[SmallDisk]:
+    """A tmpfs at ``path``, which is made, for the body; everything on it is gone then."""
+    path.mkdir(mode=0o700, parents=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(path))
+    try:
+        yield SmallDisk(path)
+    finally:
+        _run("umount", str(path))
+
+
+@cache
+def why_not() -> str | None:
+    """Why there are no small disks here; None where there are."""
+    if os.geteuid() != 0:
+        return "mounting a small disk needs root"
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            with open_small_disk(Path(directory) / "disk"):
+                return None
+        except (OSError, subprocess.CalledProcessError) as failure:
+            said = failure.stderr.strip() if isinstance(failure, subprocess.CalledProcessError) else failure
+            return f"a tmpfs cannot be mounted: {said}"
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
