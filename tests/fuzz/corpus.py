@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz.file_targets import FILE_TARGETS
+from tests.fuzz.machine_targets import MACHINE_TARGETS
 from tests.fuzz.targets import TARGETS, Target
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -30,7 +31,7 @@ _EDGES = tuple(
 
 
 def all_targets() -> tuple[Target, ...]:
-    return (*TARGETS, *FILE_TARGETS)
+    return (*TARGETS, *MACHINE_TARGETS, *FILE_TARGETS)
 
 
 def inputs_of(target: Target) -> list[bytes]:

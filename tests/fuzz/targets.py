@@ -31,7 +31,8 @@ from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.election import ElectionRecord
 from ledgerlog.model.ids import BookieId, Position, check_bookie_id
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
-from ledgerlog.model.log import LogMetadata, RetentionPolicy, RollPolicy
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import (
@@ -68,6 +69,7 @@ from ledgerlog.wire.records import (
     encode_checkpoint,
     encode_entry,
 )
+from ledgerlog.wire.scrub import ScrubReport, decode_scrub_untrusted, encode_scrub
 
 _BOOKIE = BookieId("bookie-1")
 _LEDGER = 7
@@ -118,6 +120,9 @@ def _run_frame(data: bytes) -> bool:
             elif kind == Kind.LIST | REPLY:
                 pairs = decode_pairs_untrusted(frame.body)
                 expect(encode_pairs(pairs) == bytes(frame.body), "pairs that are written differently")
+            elif kind == Kind.SCRUB | REPLY:
+                report = decode_scrub_untrusted(frame.body)
+                expect(encode_scrub(report) == bytes(frame.body), "a report that is written differently")
             accepted = True
         except WireError:
             continue
@@ -169,6 +174,11 @@ def _frame_seeds() -> list[bytes]:
         encode_hello_reply(Status.OK, hello),
         encode_head(Kind.READ, count=1, ledger_id=_LEDGER, first=0, last=9, argument=1 << 20, wait_ms=10),
         encode_head(Kind.LIST | REPLY, ledger_id=_LEDGER, index=encode_pairs([(0, 4), (6, 6)])),
+        encode_head(
+            Kind.SCRUB | REPLY,
+            ledger_id=_LEDGER,
+            index=encode_scrub(ScrubReport([(0, 4), (6, 6)], [(9, 9)], [(0, 0, 3, 9), (0, 1, 3, 1 << 33)])),
+        ),
         encode_head(Kind.ADD | REPLY, request=12),
     ]
 
@@ -254,7 +264,7 @@ class _Encodes(Protocol):
     def encode(self) -> bytes: ...
 
 
-def _metadata(
+def metadata_target(
     name: str, decode: Callable[[bytes], _Encodes], seeds: Callable[[], Sequence[_Encodes]]
 ) -> Target:
     """A record of the metadata store: what decodes is written and read back as the same value."""
@@ -366,47 +376,47 @@ TARGETS = (
     Target("stream", _run_stream, _stream_seeds),
     Target("beat", _run_beat, _beat_seeds),
     Target("log-entry", _run_log_entry, _log_entry_seeds),
-    _metadata("ledger", lambda data: LedgerMetadata.decode_untrusted(data, _LEDGER), _ledgers),
-    _metadata("log", lambda data: LogMetadata.decode_untrusted(data, _LEDGER), _logs),
-    _metadata(
+    metadata_target("ledger", lambda data: LedgerMetadata.decode_untrusted(data, _LEDGER), _ledgers),
+    metadata_target("log", lambda data: LogMetadata.decode_untrusted(data, _LEDGER), _logs),
+    metadata_target(
         "registration",
         lambda data: BookieInfo.decode_untrusted(data, _BOOKIE),
         lambda: [BookieInfo(_BOOKIE, "127.0.0.1:3181", "instance", {"rack": "a"})],
     ),
-    _metadata(
+    metadata_target(
         "cookie",
         lambda data: Cookie.decode_untrusted(data, _BOOKIE),
         lambda: [Cookie(_BOOKIE, "instance", "cluster", ("journal", "data"))],
     ),
-    _metadata(
+    metadata_target(
         "election",
         lambda data: ElectionRecord.decode_untrusted(data, "leader"),
         lambda: [ElectionRecord(term=3, holder="h", candidate="c", address="127.0.0.1:1", tenure_ms=9)],
     ),
-    _metadata(
+    metadata_target(
         "cursor",
         lambda data: CursorState.decode_untrusted(data, "billing", 1),
         lambda: [CursorState(name="billing", offset=3, pins=True, properties={"a": "b"}, updated_ms=5)],
     ),
-    _metadata(
+    metadata_target(
         "repair-settings", RepairSettings.decode_untrusted, lambda: [RepairSettings(paused=True, grace_ms=0)]
     ),
-    _metadata(
+    metadata_target(
         "repair-task",
         lambda data: RepairTask.decode_untrusted(data, _LEDGER),
         lambda: [RepairTask(ledger_id=_LEDGER, lost=("b1", "b2"), damaged=("b3",), trouble="too few")],
     ),
-    _metadata(
+    metadata_target(
         "draining",
         lambda data: Draining.decode_untrusted(data, _BOOKIE),
         lambda: [Draining(bookie_id=_BOOKIE, instance="instance", asked_at_ms=7)],
     ),
-    _metadata(
+    metadata_target(
         "audit",
         AuditRecord.decode_untrusted,
         lambda: [AuditRecord(auditor="a", metadata_at_ms=1, ledgers=2, absent={"b1": 5})],
     ),
-    _metadata(
+    metadata_target(
         "repair-progress",
         WorkerProgress.decode_untrusted,
         lambda: [WorkerProgress(name="w", entries=3, work=(LedgerWork(ledger_id=1, doing="recovery"),))],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,9 @@ from tests.fuzz.corpus import CORPUS, INPUT_BYTES_MAX, all_targets, inputs_of, m
 from tests.fuzz.targets import Target
 
 INPUTS = int(os.environ.get("LEDGERLOG_FUZZ_INPUTS", "1500"))
+
+REACHED_BY_OTHERS = ("decode_record_untrusted", "SnapshotHead.decode_untrusted")
+"""What the decoders of records, and of snapshots, call."""
 
 TARGETS = pytest.mark.parametrize("target", all_targets(), ids=lambda target: target.name)
 
@@ -37,6 +42,23 @@ def test_the_seeds_of_a_target_are_accepted_by_it(target: Target) -> None:
     for data in target.seeds():
         assert len(data) <= INPUT_BYTES_MAX
         assert target.run(data), data[:256].hex()
+
+
+def test_every_decoder_of_untrusted_bytes_is_a_target() -> None:
+    """By name: whoever adds one is told to add a target."""
+    called = "".join(file.read_text() for file in Path(__file__).parent.glob("*targets.py"))
+    left = []
+    for room in ("ledgerlog", "bookie"):
+        for file in sorted((Path(__file__).parents[2] / room).rglob("*.py")):
+            owner = ""
+            for line in file.read_text().splitlines():
+                if found := re.match(r"class (\w+)", line):
+                    owner = found[1]
+                elif found := re.match(r"( *)def (decode\w*_untrusted)\(", line):
+                    name = f"{owner}.{found[2]}" if found[1] else found[2]
+                    if name not in called and name not in REACHED_BY_OTHERS:
+                        left.append(f"{file.name}: {name}")
+    assert not left
 
 
 def test_a_bug_in_a_decoder_is_reached_by_random_changes() -> None:

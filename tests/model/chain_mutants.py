@@ -15,7 +15,8 @@ import attrs
 from ledgerlog.core import log_chain
 from ledgerlog.core.append_queue import AppendQueue, BatchState
 from ledgerlog.core.log_chain import Contents, Leadership, LeadershipNeed, Takeover, TakeoverNeed
-from ledgerlog.model.log import NOTHING, LogMetadata, Segment, SegmentCounts
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import NOTHING, Segment, SegmentCounts
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -64,10 +65,10 @@ def a_second_roll_does_not_wait_for_the_first() -> Iterator[None]:
     original_counted = LogMetadata._counting
 
     def need(self: Leadership) -> LeadershipNeed:
-        found = original_need.fget(self)  # type: ignore[attr-defined]
+        found = original_need.fget(self)
         if found is LeadershipNeed.NOTHING and self.failure is None and self._roll_wanted:
             return LeadershipNeed.WRITE if self.spare is not None else LeadershipNeed.SPARE
-        return found  # type: ignore[no-any-return]
+        return found
 
     def record(self: Leadership) -> LogMetadata:
         if self._tried is None:
@@ -160,7 +161,7 @@ def a_ledger_is_closed_before_it_is_drained() -> AbstractContextManager[Any]:
         is_due = self.failure is None and not self.is_finished and self.closing is not None
         if is_due and self._tried is None and self._counts is None and not self._settling:
             return LeadershipNeed.CLOSE
-        return original.fget(self)  # type: ignore[attr-defined,no-any-return]
+        return original.fget(self)
 
     return patch.object(Leadership, "need", property(need))
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from ledgerlog.core.append_queue import AppendQueue, Batch, BatchState
 from ledgerlog.core.log_chain import Contents, Leadership, LeadershipNeed, Takeover, TakeoverNeed
 from ledgerlog.errors import EntryCorrupt, LostLeadership
-from ledgerlog.model.log import NOTHING, LogMetadata, SegmentCounts
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import NOTHING, SegmentCounts
 from tests.model.structure import Tokens, clone, picture
 
 LOG = "log"
@@ -122,7 +123,7 @@ class ProcessNode:
         made.phase = self.phase
         # In one go, since the cores share the source of tokens.
         made.tokens, made.takeover, made.chain, made.queue = clone(
-            [self.tokens, self.takeover, self.chain, self.queue]  # type: ignore[assignment]
+            [self.tokens, self.takeover, self.chain, self.queue]
         )
         made.attempt, made.is_waiting = self.attempt, self.is_waiting
         made.firsts, made.sent = dict(self.firsts), dict(self.sent)

@@ -156,7 +156,7 @@ class Numbers:
             found ^= prints[number]
         return found
 
-    def _react(self, number: int, what: str, argument: Any = None) -> Reaction:
+    def react(self, number: int, what: str, argument: Any = None) -> Reaction:
         """What comes of one input to one component."""
         raise NotImplementedError
 
@@ -258,7 +258,7 @@ class Numbers:
         if self.configuration.crash:
             return False
         try:
-            reaction = self._react(target_number, "handle", number)
+            reaction = self.react(target_number, "handle", number)
         except AssertionError:
             return False  # It is met when the message is delivered.
         answers = [self.messages[answer] for answer in reaction.out]

@@ -44,7 +44,7 @@ class RepairNode:
         assert isinstance(core, FragmentRepair)
         made = RepairNode(core)
         made.write = self.write
-        made.asks, made.copies = asks, copies  # type: ignore[assignment]
+        made.asks, made.copies = asks, copies
         return made
 
     @property

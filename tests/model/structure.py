@@ -25,8 +25,9 @@ from ledgerlog.core.recovery import LedgerRecovery, ReadAsk, _Answer
 from ledgerlog.core.repair import Copy, FragmentRepair
 from ledgerlog.core.writer import LedgerWriter, MetadataIntent
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
-from ledgerlog.model.log import LogMetadata, Segment, SegmentCounts
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.segments import Segment, SegmentCounts
 
 T = TypeVar("T")
 

@@ -2,10 +2,7 @@
 
 A state is a tuple of numbers, one for each component, and the set of messages under way. Components are
 objects (``client_nodes``, ``bookie_node``: production cores in small shells) that never change once they
-have a number; ``_react`` copies one, lets the production code run on the copy, and gives the result its
-number. The same component meets the same input in very many states of the world, so production code runs
-once for each such pair and the rest is looking up: what is explored is the product of the components' own
-automata.
+have a number; what comes of an input to one of them is told by ``reactions``.
 
 ``actions`` lists everything that may happen next, and ``step`` does it. Deliveries are free; what nature or a
 user does is bounded by the configuration's budgets (see ``Configuration``). After every step the invariants
@@ -18,11 +15,11 @@ Which states are taken for one is said in ``numbering``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ledgerlog.core.pending import PendingAdds
-from ledgerlog.core.recovery import LedgerRecovery, Phase
+from ledgerlog.core.recovery import LedgerRecovery
 from ledgerlog.core.repair import FragmentRepair
 from ledgerlog.core.writer import LedgerWriter
 from ledgerlog.model.ledger import LedgerMetadata
@@ -30,21 +27,13 @@ from ledgerlog.model.quorum import Replication
 from tests.cores import new_metadata
 from tests.model import invariants
 from tests.model.bookie_node import BookieNode
-from tests.model.client_nodes import SENT, TO_BE_READ, OwnerNode, RecovererNode, choices, read_stored
+from tests.model.client_nodes import SENT, TO_BE_READ, OwnerNode, RecovererNode, choices
 from tests.model.configuration import BUDGETS, Configuration
 from tests.model.invariants import NEVER, Violation
 from tests.model.messages import (
     OWNER,
     Add,
-    AddAnswer,
-    Answer,
-    Fence,
-    FenceAnswer,
-    Get,
-    GetAnswer,
     Message,
-    Read,
-    ReadAnswer,
     Write,
 )
 from tests.model.numbering import (
@@ -53,22 +42,20 @@ from tests.model.numbering import (
     FIRST_CLIENT,
     META,
     Action,
-    Numbers,
-    Reaction,
     Register,
     State,
 )
+from tests.model.reactions import Reactions, new_token
 from tests.model.repair_node import RepairNode, Task, tasks
 from tests.model.structure import clone
 
 _DUP, _CRASH, _REPAIR = BUDGETS.index("dup"), BUDGETS.index("crash"), BUDGETS.index("repair")
 
 
-class World(Numbers):
+class World(Reactions):
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
         self.replication = Replication(*configuration.shape, guaranteed=configuration.guaranteed)
-        self._reactions: dict[tuple[Any, ...], Reaction] = {}
         self._deliveries: dict[tuple[int, int, int], tuple[int, int, tuple[int, ...], Any]] = {}
         self._heard: dict[tuple[int, int, int], bool] = {}
         self._wants: dict[int, list[tuple[int | None, Action]]] = {}
@@ -85,7 +72,7 @@ class World(Numbers):
         core = LedgerWriter(
             metadata,
             1,
-            new_token=_token,
+            new_token=new_token,
             full_pinning=configuration.full_pinning,
             frames_outstanding=configuration.frames_outstanding,
             frame_entries=1,
@@ -131,140 +118,6 @@ class World(Numbers):
             if client is not None and not client.is_over:
                 return False
         return True
-
-    # --- reactions of one component -----------------------------------------------------------
-
-    def _react(self, number: int, what: str, argument: Any = None) -> Reaction:
-        key = (number, what, argument)
-        reaction = self._reactions.get(key)
-        if reaction is None:
-            old = self.nodes[number]
-            if isinstance(old, BookieNode):
-                reaction = self._bookie_reacts(old, what, argument)
-            elif isinstance(old, OwnerNode):
-                reaction = self._owner_reacts(old, what, argument)
-            elif isinstance(old, RepairNode):
-                reaction = self._repair_reacts(old, what, argument)
-            else:
-                reaction = self._recoverer_reacts(old, what, argument)
-            self._reactions[key] = reaction
-        return reaction
-
-    def _reaction(
-        self,
-        node: OwnerNode | RecovererNode | RepairNode | BookieNode,
-        out: Sequence[Message],
-        *events: tuple[Any, ...],
-    ) -> Reaction:
-        numbers = dict.fromkeys(self._number_message(message) for message in out)
-        return Reaction(self._number_node(node), tuple(numbers), events)
-
-    def _bookie_reacts(self, old: BookieNode, what: str, argument: Any) -> Reaction:
-        bookie = old.copy()
-        request = None
-        answers: list[Answer] = []
-        if what == "handle":
-            message = self.messages[argument]
-            assert isinstance(message, Add | Fence | Read | Get)
-            request = message
-            answers += bookie.handle(message)
-            if not self.configuration.crash and bookie.has_unsynced:
-                answers += bookie.sync()
-        elif what == "sync":
-            answers += bookie.sync()
-        else:
-            getattr(bookie, what)()
-        broken = invariants.check_bookie(bookie, old, request, answers)
-        return self._reaction(bookie, answers, *_broken(broken))
-
-    def _owner_reacts(self, old: OwnerNode, what: str, argument: Any) -> Reaction:
-        owner = old.copy()
-        core = owner.core
-        broken: list[Violation] = []
-        if what == "receive":
-            message = self.messages[argument]
-            assert isinstance(message, AddAnswer)
-            owner.receive(message)
-        elif what == "stored":
-            register = self.nodes[argument]
-            read_stored(owner, register.metadata, register.version)
-        elif what == "written":
-            owner.write = TO_BE_READ
-        elif what == "append":
-            owner.append()
-        elif what == "fail":
-            core.on_bookie_failed(owner.ensemble[argument])
-        elif what == "connect":
-            core.on_bookie_connected(owner.ensemble[argument])
-        elif what in ("change", "replace"):
-            if what == "replace":
-                core.on_bookie_failed(owner.ensemble[argument[0][0]])
-            broken += invariants.check_pins(owner, argument, self.configuration.full_pinning)
-            owner.change(argument)
-        elif what == "close":
-            core.close()
-        else:
-            owner.give_up()
-        out = owner.pump()
-        broken += invariants.check_owner(owner, old)
-        events = _broken(broken)
-        if core.lac > old.core.lac:
-            members = tuple(slot.bookie for slot in core.pending.slots if not slot.replacing)
-            events.append(("acknowledged", old.core.lac + 1, core.lac, members))
-        return self._reaction(owner, out, *events)
-
-    def _repair_reacts(self, old: RepairNode, what: str, argument: Any) -> Reaction:
-        repair = old.copy()
-        if what == "receive":
-            message = self.messages[argument]
-            assert isinstance(message, AddAnswer | GetAnswer)
-            repair.receive(message)
-        elif what == "stored":
-            register = self.nodes[argument]
-            repair.read_stored(register.metadata, register.version)
-        elif what == "written":
-            repair.write = TO_BE_READ
-        else:
-            repair.fail_read(argument)
-        return self._reaction(repair, repair.pump())
-
-    def _recoverer_reacts(self, old: RecovererNode, what: str, argument: Any) -> Reaction:
-        recoverer = old.copy()
-        core = recoverer.core
-        broken: list[Violation] = []
-        if what == "receive":
-            message = self.messages[argument]
-            assert isinstance(message, AddAnswer | FenceAnswer | ReadAnswer)
-            recoverer.receive(message)
-        elif what == "stored":
-            register = self.nodes[argument]
-            read_stored(recoverer, register.metadata, register.version)
-            if core.phase is Phase.DONE and core.metadata.last_entry != register.metadata.last_entry:
-                broken.append(Violation("CloseAgree", f"{recoverer.name} ends at {core.metadata.last_entry}"))
-        elif what == "written":
-            recoverer.write = TO_BE_READ
-        elif what == "fail":
-            core.on_bookie_failed(recoverer.ensemble[argument])
-        elif what == "connect":
-            core.on_bookie_connected(recoverer.ensemble[argument])
-        elif what in ("change", "replace"):
-            if what == "replace":
-                core.on_bookie_failed(recoverer.ensemble[argument[0][0]])
-            broken += invariants.check_pins(recoverer, argument, self.configuration.full_pinning)
-            recoverer.change(argument)
-        elif what == "fail_fence":
-            recoverer.fail_fence(argument)
-        else:
-            recoverer.fail_read(argument)
-        out = recoverer.pump()
-        reads = [message for message in out if isinstance(message, Read)]
-        broken += invariants.check_recoverer(recoverer, old, reads)
-        events = _broken(broken)
-        if core.phase in (Phase.READING, Phase.CLOSING) and old.core.phase is Phase.FENCING:
-            events.append(("reading", tuple(core.frozen.ensemble[slot] for slot in sorted(core.fenced))))
-        if core.last_recoverable is not None and old.core.last_recoverable is None:
-            events.append(("missing", core.last_recoverable + 1))
-        return self._reaction(recoverer, out, *events)
 
     # --- what may happen next -----------------------------------------------------------------
 
@@ -335,7 +188,7 @@ class World(Numbers):
 
     def _answers(self, number: int, bookie: int) -> tuple[Message, ...]:
         try:
-            reaction = self._react(bookie, "handle", number)
+            reaction = self.react(bookie, "handle", number)
         except AssertionError:
             return ()  # It is met when the message is delivered.
         return tuple(self.messages[answer] for answer in reaction.out)
@@ -344,7 +197,7 @@ class World(Numbers):
         """Whether a request changes its bookie."""
         bookie = places[self.targets[number]]
         try:
-            return self._react(bookie, "handle", number).node != bookie
+            return self.react(bookie, "handle", number).node != bookie
         except AssertionError:
             return True  # It is met when the message is delivered.
 
@@ -453,7 +306,7 @@ class World(Numbers):
                 self._spend(places, needs)
             if what == "stored":
                 argument = places[META]
-            places[place], out, events = self._react(places[place], what, argument)
+            places[place], out, events = self.react(places[place], what, argument)
         elif kind == "start":
             out = self._start(places, action[1])
         elif kind == "repair":
@@ -469,14 +322,14 @@ class World(Numbers):
             if target == META:
                 out, events = self._write(places, number)
             elif target < self.first_bookie:
-                places[target], out, events = self._react(places[target], "receive", number)
+                places[target], out, events = self.react(places[target], "receive", number)
             elif kind == "message" and self.is_answered_at_once(number):
                 client = self.senders[number]
                 places[target], places[client], out, events = self._deliver(
                     number, places[target], places[client]
                 )
             else:
-                places[target], out, events = self._react(places[target], "handle", number)
+                places[target], out, events = self.react(places[target], "handle", number)
                 if kind == "silent":
                     out = ()
         for event in events:
@@ -496,12 +349,12 @@ class World(Numbers):
         key = (number, bookie, client)
         found = self._deliveries.get(key)
         if found is None:
-            reaction = self._react(bookie, "handle", number)
+            reaction = self.react(bookie, "handle", number)
             out: tuple[int, ...] = ()
             events = reaction.events
             for answer in reaction.out:
                 if self.nodes[client].listens_to(self.messages[answer]):
-                    client, out, heard = self._react(client, "receive", answer)
+                    client, out, heard = self.react(client, "receive", answer)
                     events += heard
             found = self._deliveries[key] = (reaction.node, client, out, events)
         return found
@@ -516,20 +369,20 @@ class World(Numbers):
         core = LedgerRecovery(
             register.metadata,
             register.version,
-            new_token=_token,
+            new_token=new_token,
             round_entries=self.configuration.round_entries,
         )
         recoverer = RecovererNode(self.names[place], core)
-        reaction = self._reaction(recoverer, recoverer.pump())
+        reaction = self.reaction(recoverer, recoverer.pump())
         places[place] = self._number_node(recoverer)
         return reaction.out
 
     def _start_repair(self, places: list[int], place: int, task: Task) -> tuple[int, ...]:
         register = self.nodes[places[META]]
         index, old, new = task
-        core = FragmentRepair(register.metadata, register.version, index, {old: new}, new_token=_token)
+        core = FragmentRepair(register.metadata, register.version, index, {old: new}, new_token=new_token)
         repair = RepairNode(core)
-        reaction = self._reaction(repair, repair.pump())
+        reaction = self.reaction(repair, repair.pump())
         places[place] = reaction.node
         return reaction.out
 
@@ -546,10 +399,10 @@ class World(Numbers):
         intent = node.core.intent
         is_current = intent is not None and Write(message.client, intent.version, intent) == message
         if node.write == SENT and is_current:
-            places[client] = self._react(places[client], "written").node
+            places[client] = self.react(places[client], "written").node
             if isinstance(node, RecovererNode) and not self.configuration.lost:
                 # He reads what is stored at once: who reads later learns that it is over, or the same.
-                reaction = self._react(places[client], "stored", places[META])
+                reaction = self.react(places[client], "stored", places[META])
                 places[client] = reaction.node
                 return reaction.out, reaction.events
         return (), ()
@@ -596,12 +449,3 @@ class World(Numbers):
         """What to do about invariants that do not hold: stop at the first."""
         for violation in broken:
             raise violation
-
-
-def _broken(violations: Iterable[Violation]) -> list[tuple[Any, ...]]:
-    """Violations as events: they are reported whenever the reaction is met."""
-    return [("broken", violation) for violation in violations]
-
-
-def _token() -> bytes:
-    return b"token"

@@ -9,6 +9,8 @@ _BOOT = "bookie/core/boot.py"
 _SEGMENT = "bookie/core/segment.py"
 _READING = "bookie/core/reading.py"
 _ENGINE = "bookie/storage/engine.py"
+_ADDING = "bookie/storage/adding.py"
+_FENCING = "bookie/storage/fencing.py"
 _JOURNAL = "bookie/storage/journal.py"
 _CHECKPOINT = "bookie/storage/checkpoint.py"
 _REPLAY = "bookie/storage/replay.py"
@@ -51,7 +53,7 @@ VERDICTS = (
     mutant(
         "recovery_adds_are_refused_by_a_read_only_bookie",
         "rule 5",
-        _ENGINE,
+        _ADDING,
         "        if not is_recovery:\n            if self.is_read_only:",
         "        if True:\n            if self.is_read_only:",
         f"{_TEST_ENGINE}::test_rule_5_recovery_adds_pass_the_fence_and_read_only",
@@ -151,10 +153,10 @@ FENCES = (
     mutant(
         "fence_of_a_never_seen_ledger_is_ignored",
         "rule 1, T24",
-        _ENGINE,
+        _FENCING,
         "        if state is None:\n"
         "            state = LedgerState(ledger_id, key)\n"
-        "            self._add_ledger(state)\n"
+        "            self._ledgers.add(state)\n"
         "        refusal = state.fence_refusal(key)",
         "        if state is None:\n"
         "            await trio.lowlevel.checkpoint()\n"
@@ -165,7 +167,7 @@ FENCES = (
     mutant(
         "fence_is_answered_before_its_sync",
         "rule 2, T08",
-        _ENGINE,
+        _FENCING,
         "        await self._journal.wait_durable(state.fence_sequence)\n",
         "        await trio.lowlevel.checkpoint()\n",
         f"{_TEST_ENGINE}::test_rule_2_adds_fail_at_once_and_the_fence_is_answered_after_its_sync",
@@ -277,7 +279,7 @@ ADDS = (
     mutant(
         "duplicate_acknowledged_before_the_first_copys_sync",
         "rule 7",
-        _ENGINE,
+        _ADDING,
         "        if not fresh:\n            return newest\n",
         "        if not fresh:\n            return self._commit.durable\n",
         f"{_TEST_ENGINE}::test_rule_7_an_entry_sent_again_waits_for_the_sync_of_the_first",
@@ -285,7 +287,7 @@ ADDS = (
     mutant(
         "another_payload_under_a_stored_id",
         "rule 6",
-        _ENGINE,
+        _ADDING,
         "            elif known != digest:\n                return Status.CONFLICT\n",
         "",
         f"{_TEST_ENGINE}::test_rule_6_the_same_entry_again_is_fine_and_another_under_its_id_is_a_conflict",
@@ -293,7 +295,7 @@ ADDS = (
     mutant(
         "ids_below_the_last_are_taken_for_stored",
         "rule 6",
-        _ENGINE,
+        _ADDING,
         "            if known is None:\n                fresh.append(index)\n",
         "            if known is None and entry_id > state.last_entry:\n                fresh.append(index)\n"
         "            elif known is None:\n                pass\n",
@@ -370,7 +372,7 @@ ANSWERS = (
         "unreadable_index_is_no_such_ledger",
         "rule 8",
         _ENGINE,
-        "            return ReadResult(_status_of(error), no_entries(ledger_id), first - 1, "
+        "            return ReadResult(status_of(error), no_entries(ledger_id), first - 1, "
         "NO_ENTRY, NO_ENTRY)\n        self._reads += 1",
         "            return ReadResult(Status.NO_SUCH_LEDGER, no_entries(ledger_id), last, "
         "NO_ENTRY, NO_ENTRY)\n        self._reads += 1",

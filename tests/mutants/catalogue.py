@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    archive_rules,
+    audit_rules,
     autorecovery_rules,
     bookie_rules,
     client_rules,
@@ -32,6 +34,8 @@ MUTANTS = (
     *machine_rules.MUTANTS,
     *repair_rules.MUTANTS,
     *autorecovery_rules.MUTANTS,
+    *archive_rules.MUTANTS,
+    *audit_rules.MUTANTS,
     *metadata_rules.MUTANTS,
     *harmless.MUTANTS,
 )

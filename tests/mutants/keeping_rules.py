@@ -17,6 +17,7 @@ _TEST_PRODUCERS = "tests/unit/test_producers.py"
 _TEST_DEDUPE = "tests/shells/test_log_producers.py"
 _TEST_CURSORS = "tests/shells/test_log_cursors.py"
 _TEST_KEEPING = "tests/shells/test_log_keeping.py"
+_TEST_SNAPSHOTS = "tests/machine/test_snapshot_sweep.py"
 _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 ONCE = (
@@ -143,6 +144,50 @@ KEPT = (
         "            continue",
         "        if False:\n            continue",
         f"{_TEST_KEEPING}::test_ledgers_that_belong_to_no_log_are_left_alone",
+    ),
+    mutant(
+        "sweep_deletes_a_snapshot_that_its_saver_is_finishing",
+        "A.6",
+        _SWEEP,
+        "    if delete and _find(await snapshots.change("
+        "lambda listed: [s for s in listed if s != found]), ledger_id):\n"
+        "        return None  # It was finished meanwhile.\n",
+        "",
+        f"{_TEST_SNAPSHOTS}::test_a_snapshot_that_is_finished_while_it_is_being_swept_is_kept",
+        f"{_TEST_SNAPSHOTS}::test_a_snapshot_whose_saver_died_while_writing_is_swept_after_a_day",
+    ),
+    mutant(
+        "sweep_deletes_a_ledger_that_has_changed_since_it_was_read",
+        "A.6",
+        _SWEEP,
+        "                await ledgers.delete(ledger_id, version=version)\n",
+        "                await ledgers.delete(ledger_id)\n",
+        f"{_TEST_SNAPSHOTS}::test_a_snapshot_that_was_closed_while_a_sweep_looked_is_not_deleted",
+    ),
+    mutant(
+        "snapshot_that_was_taken_off_its_list_is_finished",
+        "A.6",
+        "ledgerlog/machine/snapshots.py",
+        "        raise LedgerNotFound(finished.ledger_id)\n",
+        "        return [*listed, finished]\n",
+        f"{_TEST_SNAPSHOTS}::test_a_saver_whose_snapshot_was_taken_off_its_list_does_not_finish",
+    ),
+    mutant(
+        "leader_keeps_to_the_policy_that_he_began_with",
+        "A.6",
+        _SENDER,
+        "            self._policy = metadata.roll\n            self._want_roll_of",
+        "            self._want_roll_of",
+        f"{_TEST_KEEPING}::test_a_leader_keeps_to_the_roll_policy_that_somebody_else_has_written",
+        f"{_TEST_KEEPING}::test_a_leader_keeps_to_a_bound_of_age_that_comes_and_goes",
+    ),
+    mutant(
+        "retention_counts_what_is_only_on_its_way",
+        "A.6",
+        _SENDER,
+        "            durable_bytes = self._bytes_before + self.queue.durable_bytes\n",
+        "            durable_bytes = self.bytes_total\n",
+        f"{_TEST_KEEPING}::test_what_is_only_on_its_way_lets_nothing_go",
     ),
 )
 

@@ -67,8 +67,8 @@ CHAIN = (
         "list_with_three_ledgers_open",
         "A.6 rule R, C OnlyLastTwoOpen",
         _LOG,
-        '_require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")',
-        "_require(True, '')",
+        'require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")',
+        "require(True, '')",
         f"{_TEST_LOG}::test_only_the_last_two_ledgers_may_be_open",
     ),
     mutant(

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Edit, mutant
 _MARKS = "bookie/core/marks.py"
 _RESULTS = "bookie/core/results.py"
 _ENGINE = "bookie/storage/engine.py"
+_ADDING = "bookie/storage/adding.py"
+_OPENING = "bookie/storage/opening.py"
 _CACHE = "bookie/storage/write_cache.py"
 _IDENTITY = "bookie/server/identity.py"
 _PHASE_ONE = "bookie/server/phase_one.py"
@@ -37,8 +39,8 @@ MUTANTS = (
     mutant(
         "a_boot_after_loss_does_not_fence",
         "D27.1, T09, T30",
-        _ENGINE,
-        "if not is_recovery and self.marks.now.refuses_adds(header.ledger_id):",
+        _ADDING,
+        "if not is_recovery and self._marks.now.refuses_adds(header.ledger_id):",
         "if not is_recovery and header.ledger_id < 0:",
         f"{_TEST_VERDICTS}::test_a_fence_mark_refuses_ordinary_adds_of_old_ledgers_alone",
         _T09,
@@ -103,7 +105,7 @@ MUTANTS = (
     mutant(
         "the_unclean_bit_is_never_set",
         "D27.10",
-        _ENGINE,
+        _OPENING,
         "acknowledges_unsynced=not config.journal_write_data",
         "acknowledges_unsynced=False",
         f"{_TEST_CACHE}::test_what_was_not_flushed_is_lost_in_a_crash_and_the_bookie_knows_it",
@@ -123,7 +125,7 @@ MUTANTS = (
     mutant(
         "keys_skip_the_journal_too",
         "D27.10, rule 10",
-        _ENGINE,
+        _ADDING,
         "if self._write_cache is not None and state.key_sequence is not None:",
         "if self._write_cache is not None:\n            state.key_sequence = state.key_sequence or 0",
         f"{_TEST_CACHE}::test_all_but_the_first_add_of_a_ledger_are_acknowledged_without_a_sync",
@@ -147,7 +149,7 @@ MUTANTS = (
     mutant(
         "an_unsynced_add_is_acknowledged_before_its_ledgers_key_is_durable",
         "D27.10, rule 10",
-        _ENGINE,
+        _ADDING,
         "        return state.key_sequence\n",
         "        return self._commit.durable\n",
         f"{_TEST_CACHE}::test_all_but_the_first_add_of_a_ledger_are_acknowledged_without_a_sync",
@@ -233,11 +235,19 @@ MUTANTS = (
         "recovery_accepts_losses_by_itself",
         "D27.9, A.0",
         _RECOVERY,
-        "                if self._accept_loss:\n",
-        "                if self.lost_from is None:\n",
+        "if self._accept_loss and (self._accept_unreachable or not silent):\n",
+        "if self._accept_unreachable or not silent:\n",
         f"{_TEST_RECOVERY}::"
         "test_an_operator_may_end_a_ledger_before_the_first_entry_that_nobody_can_speak_for",
         _SCENARIO_2,
+    ),
+    mutant(
+        "a_bookie_that_does_not_answer_is_taken_for_one_that_lost_its_data",
+        "D27.9",
+        _RECOVERY,
+        "if self._accept_loss and (self._accept_unreachable or not silent):\n",
+        "if self._accept_loss:\n",
+        f"{_TEST_RECOVERY}::test_an_operator_accepts_what_bookies_lost_and_not_that_they_do_not_answer",
     ),
     mutant(
         "an_accepted_loss_leaves_no_trace",
@@ -247,6 +257,14 @@ MUTANTS = (
         "        if False:\n            closed",
         f"{_TEST_RECOVERY}::"
         "test_an_operator_may_end_a_ledger_before_the_first_entry_that_nobody_can_speak_for",
+    ),
+    mutant(
+        "limbo_is_copied_as_fast_as_it_goes",
+        "D27.8",
+        _LIMBO,
+        "            await self._pace.pass_through(len(raw))\n",
+        "",
+        f"{_TEST_REPAIR}::test_copying_goes_no_faster_than_it_should",
     ),
     mutant(
         "a_full_disk_ends_a_bookie_that_repairs_itself",

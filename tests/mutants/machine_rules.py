@@ -147,8 +147,8 @@ REPLICAS = (
         "a_request_that_is_on_its_way_is_appended_again",
         "machine",
         _LEADING,
-        "        proposal = self._by_request.get(request_id)\n",
-        "        proposal = None\n",
+        "            proposal = self._by_request.get(request_id)\n",
+        "            proposal = None\n",
         f"{_TEST_REPLICA}::test_a_request_that_is_proposed_again_is_not_executed_again",
     ),
     mutant(
@@ -168,6 +168,31 @@ REPLICAS = (
         "",
         f"{_TEST_CORE}::test_a_snapshot_survives_encoding_and_one_turned_bit_is_found",
         also=(Edit(_STREAM, "at > end or checksum(payload) != crc", "at > end"),),
+    ),
+    mutant(
+        "who_joined_a_barrier_that_was_given_up_reads_all_the_same",
+        "machine",
+        _LEADING,
+        "            if not forming.is_given_up:\n                return\n",
+        "            return\n",
+        f"{_TEST_REPLICA}::test_who_joined_a_barrier_whose_maker_was_cancelled_gets_one_of_his_own",
+    ),
+    mutant(
+        "a_command_that_was_taken_at_the_very_end_waits_for_ever",
+        "machine",
+        _LEADING,
+        "        if self._is_abandoned:\n            raise AppendUnknown(_ABANDONED)\n",
+        "",
+        f"{_TEST_REPLICA}::"
+        "test_a_command_that_the_writer_takes_while_the_lead_is_lost_is_not_told_as_unwritten",
+    ),
+    mutant(
+        "a_new_leader_does_not_look_at_the_snapshots_that_are_there",
+        "machine",
+        _KEEPER,
+        "            self._tried_at = max(self._tried_at, newest)\n",
+        "",
+        f"{_TEST_REPLICA}::test_a_new_leader_takes_the_next_snapshot_when_it_is_due_and_not_at_once",
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _PLAN = "ledgerlog/meta/zookeeper/plan.py"
-_LINK = "ledgerlog/meta/zookeeper/link.py"
+_CALLS = "ledgerlog/meta/zookeeper/calls.py"
 _SESSION = "ledgerlog/meta/zookeeper/session.py"
 _STORE = "ledgerlog/meta/zookeeper/store.py"
 _CONVERSATION = "ledgerlog/meta/zookeeper/conversation.py"
@@ -39,15 +39,15 @@ MUTANTS = (
     mutant(
         "ephemeral_create_slips_into_the_next_session",
         "D27.5",
-        _LINK,
-        "            self._met_wrong_session = self.session_id not in (None, link.session_id)\n",
+        _CALLS,
+        "            self._met_wrong_session = self.session_id not in (None, carrier.session_id)\n",
         "            self._met_wrong_session = False\n",
         f"{_TEST_STORE}::test_an_ephemeral_create_for_a_session_that_ended_out_of_contact_is_refused",
     ),
     mutant(
         "what_was_given_up_is_sent_later",
         "rule 14",
-        _LINK,
+        _CALLS,
         "            if self._is_revoked or self._met_wrong_session:\n",
         "            if self._met_wrong_session:\n",
         f"{_TEST_STORE}::test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in_time",

@@ -11,6 +11,8 @@ _SWEEP = "ledgerlog/log/sweep.py"
 _RECORDS = "ledgerlog/wire/records.py"
 _STREAM = "ledgerlog/spark/stream.py"
 _SCANNING = "ledgerlog/spark/scanning.py"
+_COLUMNS = "ledgerlog/spark/columns.py"
+_LOOKING = "ledgerlog/spark/looking.py"
 
 _TEST = "tests/shells/test_log_splice.py"
 _TEST_STREAM = "tests/spark/test_spark_stream.py"
@@ -93,7 +95,7 @@ MUTANTS = (
         "staged_ledger_is_swept_before_its_time",
         "A.6",
         _SWEEP,
-        "STAGED_LABEL in metadata.custom and age_s < LOG_STAGED_SWEEP_AGE_S",
+        "STAGED_LABEL in ledger.custom and age_s < LOG_STAGED_SWEEP_AGE_S",
         "False",
         f"{_TEST}::test_a_sweep_takes_what_was_staged_in_vain_and_nothing_before_its_time",
     ),
@@ -128,5 +130,53 @@ MUTANTS = (
         "        return before != (ledger.fragments, self._bookies)\n",
         "        return False\n",
         f"{_TEST_READING}::test_metadata_are_read_again_where_all_replicas_refuse",
+    ),
+    mutant(
+        "scan_that_broke_off_looks_like_one_that_ended",
+        "C.4",
+        _SCANNING,
+        '                raise ScanBroken("the scan ended before its end") from None\n',
+        "                return None\n",
+        f"{_TEST_READING}::test_a_scan_that_breaks_off_is_not_one_that_has_ended",
+    ),
+    mutant(
+        "packed_records_are_held_without_bound",
+        "C.4",
+        _SCANNING,
+        "                if size >= _FETCHED_BYTES:\n",
+        "                if False:\n",
+        f"{_TEST_READING}::test_what_is_held_at_once_is_bounded_however_well_records_are_packed",
+    ),
+    mutant(
+        "values_that_nobody_asked_for_are_held_without_bound",
+        "C.4",
+        _COLUMNS,
+        "            size += batch.byte_length",
+        "            size += 0",
+        f"{_TEST_READING}::test_what_is_held_at_once_is_bounded_however_well_records_are_packed",
+    ),
+    mutant(
+        "ledger_that_has_left_the_list_ends_a_query",
+        "C.4",
+        _LOOKING,
+        "            if version == seen:\n",
+        "            if True:\n",
+        f"{_TEST_READING}::test_a_ledger_that_leaves_the_list_while_it_is_looked_at_is_no_error",
+    ),
+    mutant(
+        "stream_passes_over_what_a_new_log_has_already",
+        "C.4",
+        _STREAM,
+        "                ends[name] = view.first\n",
+        "                ends[name] = view.end\n",
+        f"{_TEST_STREAM}::test_a_log_that_comes_later_is_read_from_its_start",
+    ),
+    mutant(
+        "large_record_is_put_beside_others",
+        "A.6",
+        _SHELL,
+        "            if self._records and self._size + cost > RECORD_BYTES_MAX:\n",
+        "            if False:\n",
+        f"{_TEST}::test_a_record_as_large_as_may_be_comes_after_a_small_one",
     ),
 )

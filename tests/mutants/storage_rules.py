@@ -13,6 +13,7 @@ _RECYCLING = "bookie/storage/recycling.py"
 _COMPACTION = "bookie/storage/compaction.py"
 _FILES = "bookie/storage/files.py"
 _ENGINE = "bookie/storage/engine.py"
+_OPENING = "bookie/storage/opening.py"
 _READER = "bookie/storage/reader.py"
 _WITNESS = "bookie/server/witness.py"
 _ENTRY_LOG = "bookie/core/entry_log.py"
@@ -183,9 +184,9 @@ MUTANTS = (
     mutant(
         "a_full_disk_keeps_a_bookie_from_starting",
         "bounds",
-        _ENGINE,
-        "            if size <= _FIRST_SEGMENT_BYTES_MIN:\n",
-        "            if size:\n",
+        _OPENING,
+        "is_last_resort = size <= _FIRST_SEGMENT_BYTES_MIN",
+        "is_last_resort = size > 0",
         "tests/storage/test_storage_space.py::"
         "test_a_bookie_whose_disk_is_full_starts_and_can_be_read_and_fenced",
     ),
