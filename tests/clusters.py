@@ -336,6 +336,8 @@ class Bookie:
         self.bookie_id = bookie_id
         self.disk = MemoryDisk()
         self.indexes = MemoryIndexes()
+        self.address = bookie_id
+        """Where it serves from its next start on."""
         self.labels: dict[str, str] = {}
         """Its placement labels, from its next start on."""
         self.fix_cookie = False
@@ -380,7 +382,7 @@ class Bookie:
                 store,
                 bookie_id=self.bookie_id,
                 network=cluster.network.at(self.bookie_id),
-                listen=self.bookie_id,
+                listen=self.address,
                 random_bytes=cluster.random_bytes,
                 config=cluster.config,
                 labels=self.labels,

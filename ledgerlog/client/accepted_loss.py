@@ -54,7 +54,7 @@ async def recover_accepting_loss(
 ) -> AcceptedLoss:
     """See ``Ledgers.recover_accepting_loss``. LedgerNotFound, RecoveryFailed, NotEnoughBookies,
     MetadataUnavailable. Cancelled, the ledger may be closed or stay in recovery."""
-    seen = await verify_ledger(ledger_id, registry=registry, pool=pool)
+    seen = await verify_ledger(ledger_id, registry=registry, directory=directory, pool=pool)
     metadata = await recover_ledger(
         ledger_id,
         registry=registry,

@@ -42,6 +42,8 @@ class BookieDirectory:
         self._known: dict[BookieId, BookieInfo] = {}  # seen at any time: where to knock if not registered
         self._quarantine: dict[BookieId, float] = {}
         self._changed = trio.Event()
+        self._asked = 0  # how many times the registrations were asked for
+        self._seen = 0  # which of those times the view is of
 
     # --- the view -----------------------------------------------------------------------------
 
@@ -56,6 +58,10 @@ class BookieDirectory:
     def is_read_only(self, bookie_id: BookieId) -> bool:
         """Whether it is registered as one that takes no ordinary writes."""
         return bookie_id in self._read_only and bookie_id not in self._writable
+
+    def is_registered(self, bookie_id: BookieId) -> bool:
+        """Whether it is registered, for whatever writes."""
+        return bookie_id in self._writable or bookie_id in self._read_only
 
     def is_doubtful(self, bookie_id: BookieId) -> bool:
         """Whether it failed somebody a short while ago."""
@@ -138,9 +144,13 @@ class BookieDirectory:
     # --- keeping it ---------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Read the registrations once."""
+        """Read the registrations once: the view is then of after the call. Raises MetadataUnavailable."""
+        self._asked = asked = self._asked + 1
         writable = await self._read(WRITABLE_BOOKIES)
         read_only = await self._read(READ_ONLY_BOOKIES)
+        if asked < self._seen:
+            return  # Somebody who began to read later has been done sooner.
+        self._seen = asked
         if (writable, read_only) != (self._writable, self._read_only):
             for bookie_id, info in writable.items():
                 if self._writable.get(bookie_id) != info:

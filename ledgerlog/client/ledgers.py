@@ -128,4 +128,6 @@ class Ledgers:
 
     async def verify(self, ledger_id: int) -> LedgerVerification:
         """Read every copy of every entry; see ``LedgerVerification``. LedgerNotFound."""
-        return await verify_ledger(check_ledger_id(ledger_id), registry=self._registry, pool=self._pool)
+        return await verify_ledger(
+            check_ledger_id(ledger_id), registry=self._registry, directory=self._directory, pool=self._pool
+        )

@@ -12,6 +12,7 @@ from functools import partial
 
 import attrs
 
+from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import read_range
 from ledgerlog.client.together import together
@@ -36,15 +37,20 @@ class LedgerVerification:
     unreadable: list[int]
     """Entry ids of which no intact copy was found."""
     unreachable: list[BookieId]
-    """Bookies that did not answer, or not to the end; what they did not show counts as not found."""
+    """Bookies that did not answer, or not to the end; what they did not show counts as not found. One that
+    is registered was asked a second time."""
     damaged: list[tuple[int, BookieId]] = attrs.field(factory=list)
     """Copies that do not match their digests, or that their bookie cannot read for that reason."""
 
 
 async def verify_ledger(
-    ledger_id: int, *, registry: LedgerRegistry, pool: ConnectionPool
+    ledger_id: int, *, registry: LedgerRegistry, directory: BookieDirectory, pool: ConnectionPool
 ) -> LedgerVerification:
-    """Read every copy. LedgerNotFound, MetadataUnavailable. Cancelling is harmless."""
+    """Read every copy. LedgerNotFound, MetadataUnavailable. Cancelling is harmless.
+
+    Where bookies serve is looked up anew first: to say that copies are missing because their bookie was
+    looked for where it served before it was started again would be a false alarm."""
+    await directory.refresh()
     metadata, _ = await registry.read(ledger_id)
     result = LedgerVerification(ledger_id, 0, [], [], [])
     unreachable: dict[BookieId, None] = {}
@@ -52,7 +58,7 @@ async def verify_ledger(
     for index, fragment in enumerate(metadata.fragments):
         end = metadata.fragment_end(index)
         slots = [
-            _Slot(pool, ledger_id, metadata.replication, fragment, slot)
+            _Slot(pool, directory, ledger_id, metadata.replication, fragment, slot)
             for slot in range(metadata.replication.ensemble)
         ]
         await together(*(partial(slot.read, ENTRY_ID_MAX if end is None else end) for slot in slots))
@@ -78,13 +84,20 @@ class _Slot:
     """What the bookie in one slot of one fragment shows."""
 
     def __init__(
-        self, pool: ConnectionPool, ledger_id: int, replication: Replication, fragment: Fragment, slot: int
+        self,
+        pool: ConnectionPool,
+        directory: BookieDirectory,
+        ledger_id: int,
+        replication: Replication,
+        fragment: Fragment,
+        slot: int,
     ) -> None:
         self.bookie = fragment.ensemble[slot]
         self.damaged: list[int] = []
         self.highest = fragment.first_entry - 1
         self.is_complete = True
         self._pool = pool
+        self._may_ask_again = directory.is_registered(self.bookie)
         self._ledger_id = ledger_id
         self._stride = stride = replication.ensemble if replication.is_striped else 1
         first = fragment.first_entry
@@ -114,7 +127,11 @@ class _Slot:
                 stride=stride,
             )
             if answer is None or (answer.damaged is None and answer.through < entry_id):
-                return False
+                # The connection may just have broken, or been tried where the bookie served before.
+                if not self._may_ask_again:
+                    return False
+                self._may_ask_again = False
+                continue
             for found in answer.found:
                 intact.add(found // stride, found // stride)
                 self.highest = max(self.highest, found)

@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 from clusters import Bookie, Client, Cluster, eventually, open_cluster
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledgerlog.client.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, LedgerReader
 from ledgerlog.errors import (
@@ -21,7 +21,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
 from ledgerlog.meta.store import Versioned
-from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import Fragment
 from ledgerlog.model.quorum import Replication
 from ledgerlog.wire.entries import Entries, encode_add
@@ -584,3 +584,66 @@ async def test_verification_of_an_open_ledger_looks_at_what_its_bookies_hold(clo
         assert (found.entries, found.unreadable) == (10, [])
         with pytest.raises(LedgerNotFound):
             await other.ledgers.verify(4711)
+
+
+async def test_verification_asks_a_bookie_where_it_serves_now_and_not_where_it_served_before(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, R332)
+        one, *_ = bookies(cluster, reader, 0)
+        news, go_on = trio.Event(), trio.Event()
+
+        async def news_are_slow(path: str) -> None:
+            if not news.is_set():
+                news.set()
+                await go_on.wait()
+
+        client.store.before_get = news_are_slow
+        one.address = f"{one.bookie_id}-elsewhere"
+        await one.restart()
+        await news.wait()
+        found = await client.ledgers.verify(reader.ledger_id)
+        assert (found.under_replicated, found.unreachable) == ([], [])
+        go_on.set()
+
+
+async def test_verification_asks_a_bookie_whose_connection_breaks_a_second_time(clock: MockClock) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        reader = await closed_ledger(client, R332)
+        one, *_ = bookies(cluster, reader, 0)
+        cluster.network.stall(client.host, one.bookie_id)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def verify() -> None:
+                found = await client.ledgers.verify(reader.ledger_id)
+                assert (found.under_replicated, found.unreachable) == ([], [])
+
+            await wait_all_tasks_blocked()
+            cluster.network.reset(client.host, one.bookie_id)
+            cluster.network.heal()
+
+
+async def test_a_look_at_the_registrations_that_began_earlier_does_not_undo_a_later_one(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        directory = client.opened.bookies
+        begun, go_on = trio.Event(), trio.Event()
+
+        async def the_first_is_slow(path: str) -> None:
+            if path == writable_path("b3") and not begun.is_set():
+                begun.set()
+                await go_on.wait()
+
+        client.store.before_get = the_first_is_slow
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(directory.refresh)
+            await begun.wait()  # It has seen b1 where it served before.
+            one = cluster.bookies["b1"]
+            one.address = "b1-elsewhere"
+            await one.restart()
+            await eventually(lambda: directory.writable()[0].address == "b1-elsewhere")
+            go_on.set()
+        assert directory.writable()[0].address == "b1-elsewhere"
