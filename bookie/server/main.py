@@ -43,7 +43,6 @@ from bookie.server.identity import establish_identity
 from bookie.server.inspect import show_cookie, show_index, show_journal, show_marks
 from bookie.server.inspect_entries import show_entries
 from bookie.server.node import open_bookie
-from bookie.server.nursery import open_nursery
 from bookie.server.options import read_config
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory import StorageDirectory, open_directory
@@ -55,6 +54,7 @@ from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
+from ledgerlog.nurseries import open_nursery
 
 _journal_dir = click.option(
     "--journal-dir",

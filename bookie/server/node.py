@@ -49,7 +49,6 @@ from bookie.server.disk_watch import DiskWatch
 from bookie.server.draining import follow_draining
 from bookie.server.identity import RandomBytes, establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
-from bookie.server.nursery import open_nursery
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
 from bookie.server.rot import RotRepair
@@ -67,6 +66,7 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
 from ledgerlog.net.transport import Listener, Network
+from ledgerlog.nurseries import open_nursery
 from ledgerlog.wire.hello import Hello
 
 logger = logging.getLogger(__name__)

@@ -43,7 +43,6 @@ from bookie.core.journal import GroupCommit
 from bookie.core.records import START, encode_start
 from bookie.core.rows import encode_mark
 from bookie.storage.arenas import Arenas
-from bookie.storage.cancellation import holds_cancellation
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.collector import Collector, Witness
@@ -70,6 +69,7 @@ from bookie.storage.settling import remove_replaced, take_over_logs
 from bookie.storage.write_cache import CachedArena, WriteCache
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import KIB
+from ledgerlog.nurseries import holds_cancellation
 from ledgerlog.wire.frame import Status
 
 logger = logging.getLogger(__name__)

@@ -34,6 +34,7 @@ import attrs
 import trio
 
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.nurseries import open_nursery
 
 __all__ = ["Child", "ChildFailed", "Children", "open_children", "tail_of"]
 
@@ -197,23 +198,17 @@ async def open_children(*, grace_s: float = GRACE_S) -> AsyncIterator[Children]:
     """Processes for the body of the ``async with``; none is left after it.
 
     Leaving takes at most ``grace_s`` and some seconds more, even when it is cancelled."""
-    failure: BaseException | None = None
     children: Children | None = None
     try:
-        async with trio.open_nursery() as nursery:
+        async with open_nursery() as nursery:
             children = Children(nursery)
             try:
                 yield children
-            except BaseException as error:
-                # Carried around the nursery, which would wrap the body's own exception in a group.
-                failure = error
             finally:
                 await children._end_all(grace_s)
     finally:
         for child in children._children if children is not None else []:
             child._close()
-    if failure is not None:
-        raise failure
 
 
 def _spawn(

@@ -17,6 +17,7 @@ from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.transport import Network
+from ledgerlog.nurseries import open_serving_nursery
 
 
 @attrs.frozen
@@ -54,20 +55,12 @@ async def open_client(
     registry = LedgerRegistry(store, environment)
     directory = BookieDirectory(store, environment)
     await directory.refresh()
-    error: BaseException | None = None
     async with (
         open_pool(network, directory.resolve, rng=environment.random) as pool,
-        trio.open_nursery() as nursery,
+        open_serving_nursery() as nursery,
     ):
         nursery.start_soon(directory.run)
         ledgers = Ledgers(
             store, registry, directory, pool, environment, nursery, replication, append_deadline_s
         )
-        try:
-            yield LedgerClient(store, ledgers, directory, pool, environment, replication, network, nursery)
-        except BaseException as caught:
-            # Raised below as it is: the nursery is ours and would wrap what is the caller's in a group.
-            error = caught
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
+        yield LedgerClient(store, ledgers, directory, pool, environment, replication, network, nursery)

@@ -54,6 +54,7 @@ from ledgerlog.meta.sqlite_file import Busy, MetadataFile, open_metadata_file
 from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
+from ledgerlog.nurseries import open_serving_nursery
 
 __all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store"]
 
@@ -108,22 +109,14 @@ async def _open(path: str, timeout_ns: int) -> AsyncIterator[SqliteStore]:
             raise
 
     store = SqliteStore(worker, *await worker.run(open_all))
-    failure: BaseException | None = None
     try:
-        async with trio.open_nursery() as nursery:
+        async with open_serving_nursery() as nursery:
             nursery.start_soon(store._keep_session, timeout_ns / NS / 3)
             nursery.start_soon(store._watch_lease, timeout_ns / NS / 3)
             nursery.start_soon(store._follow)
-            try:
-                yield store
-            except BaseException as error:
-                # Carried around the nursery, which would wrap the body's own exception in a group.
-                failure = error
-            nursery.cancel_scope.cancel()
+            yield store
     finally:
         await store._close()
-    if failure is not None:
-        raise failure
 
 
 class _Worker:

@@ -25,6 +25,7 @@ from ledgerlog.net.adds import Burst
 from ledgerlog.net.connection import BookieConnection, ConnectionStatistics
 from ledgerlog.net.session import Session
 from ledgerlog.net.transport import Network
+from ledgerlog.nurseries import open_serving_nursery
 
 __all__ = ["ConnectionPool", "PoolStatistics", "open_pool"]
 
@@ -129,15 +130,5 @@ async def open_pool(
     ``resolve`` says where a bookie serves now and which instance its data is; it raises BookieUnavailable
     where the bookie is not registered. ``rng`` shortens reconnection delays by chance; a seeded one makes
     them repeat. ``cluster`` is the id of the metadata store: a bookie of another one refuses us."""
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        pool = ConnectionPool(network, resolve, nursery, rng=rng or Random(), cluster=cluster)
-        try:
-            yield pool
-        except Exception as error:
-            # Raised below as it is; through the nursery it would come out wrapped in a group.
-            failure = error
-        finally:
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    async with open_serving_nursery() as nursery:
+        yield ConnectionPool(network, resolve, nursery, rng=rng or Random(), cluster=cluster)

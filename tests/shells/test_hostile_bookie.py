@@ -18,10 +18,10 @@ from raw_client import RawClient, add
 from serving import Bookie, Machine
 
 from bookie.server import complaints
-from bookie.server.nursery import open_nursery
 from ledgerlog import limits
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.net.transport import ConnectionLost
+from ledgerlog.nurseries import open_nursery
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.entries import Entries, encode_add, encode_lac
 from ledgerlog.wire.frame import (

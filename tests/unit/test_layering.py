@@ -46,11 +46,19 @@ PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 # those who name it.
 
 VOCABULARY = ("ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
-BELOW_CLIENT = (*VOCABULARY, "ledgerlog.wire", "ledgerlog.core", "ledgerlog.net", "ledgerlog.meta")
+BELOW_CLIENT = (
+    *VOCABULARY,
+    "ledgerlog.nurseries",
+    "ledgerlog.wire",
+    "ledgerlog.core",
+    "ledgerlog.net",
+    "ledgerlog.meta",
+)
 BELOW_LOG = (*BELOW_CLIENT, "ledgerlog.client")
 BELOW_TOOLS = (*BELOW_LOG, "ledgerlog.archive", "ledgerlog.log")
 FROM_BOOKIE = (
     *VOCABULARY,
+    "ledgerlog.nurseries",
     "ledgerlog.wire",
     "ledgerlog.meta",
     "ledgerlog.net.transport",
@@ -62,11 +70,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # room: what it may import besides itself
     "ledgerlog.errors": (),
     "ledgerlog.limits": (),
+    # What goes wrong in a nursery comes out as itself.
+    "ledgerlog.nurseries": (),
     "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.core": VOCABULARY,
-    "ledgerlog.net": (*VOCABULARY, "ledgerlog.wire"),
-    "ledgerlog.meta": VOCABULARY,
+    "ledgerlog.net": (*VOCABULARY, "ledgerlog.nurseries", "ledgerlog.wire"),
+    "ledgerlog.meta": (*VOCABULARY, "ledgerlog.nurseries"),
     "ledgerlog.client": BELOW_CLIENT,
     # Archived parts of logs, as files: what readers of logs read through.
     "ledgerlog.archive": BELOW_CLIENT,
@@ -132,7 +142,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
     "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.election"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
-    "bookie.storage": (*VOCABULARY, "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
+    "bookie.storage": (*VOCABULARY, "ledgerlog.nurseries", "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
     # The entry point hands the node what it may not know by itself: reading and recovering ledgers
     # (limbo repair) and hosted auto-recovery.

@@ -46,6 +46,7 @@ from ledgerlog.meta.zookeeper.link import Changed, Connected, Ended, Event, Expi
 from ledgerlog.meta.zookeeper.names import Names
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 from ledgerlog.meta.zookeeper.tree import Tree
+from ledgerlog.nurseries import open_serving_nursery
 
 __all__ = ["ZooKeeperStore", "open_zookeeper_store"]
 
@@ -88,23 +89,15 @@ def open_zookeeper_store(
 
 @asynccontextmanager
 async def _open(store: ZooKeeperStore) -> AsyncIterator[ZooKeeperStore]:
-    failure: BaseException | None = None
     try:
         store._start_link(0)
         await store._reach()
-        async with trio.open_nursery() as nursery:
+        async with open_serving_nursery() as nursery:
             nursery.start_soon(store._keep_link)
             nursery.start_soon(store._watch_lease)
-            try:
-                yield store
-            except BaseException as error:
-                # Carried around the nursery, which would wrap the body's own exception in a group.
-                failure = error
-            nursery.cancel_scope.cancel()
+            yield store
     finally:
         await store._close()
-    if failure is not None:
-        raise failure
 
 
 @attrs.define(eq=False)

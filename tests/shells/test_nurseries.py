@@ -1,4 +1,4 @@
-"""What the body of a bookie raises comes out as it was raised, and what stops a bookie is one failure."""
+"""What a body raises comes out as it was raised, and what stops a node is one failure, not a group."""
 
 from __future__ import annotations
 
@@ -10,14 +10,42 @@ import pytest
 import trio
 from serving import Machine
 
-from bookie.server.nursery import open_nursery
 from ledgerlog import connect
+from ledgerlog.cli.processes import open_children
+from ledgerlog.log.beside import beside
+from ledgerlog.meta.sqlite import open_sqlite_store
+from ledgerlog.nurseries import open_nursery, open_serving_nursery
 
 
 @asynccontextmanager
 async def bare_nursery(_: Path) -> AsyncIterator[None]:
     async with open_nursery() as nursery:
         nursery.start_soon(trio.sleep_forever)
+        yield
+
+
+@asynccontextmanager
+async def serving_nursery(_: Path) -> AsyncIterator[None]:
+    async with open_serving_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        yield
+
+
+@asynccontextmanager
+async def task_beside(_: Path) -> AsyncIterator[None]:
+    async with beside(trio.sleep_forever, name="beside"):
+        yield
+
+
+@asynccontextmanager
+async def sqlite_store(path: Path) -> AsyncIterator[None]:
+    async with open_sqlite_store(path / "metadata.sqlite"):
+        yield
+
+
+@asynccontextmanager
+async def child_processes(_: Path) -> AsyncIterator[None]:
+    async with open_children():
         yield
 
 
@@ -33,7 +61,18 @@ async def embedded_cluster(path: Path) -> AsyncIterator[None]:
         yield
 
 
-@pytest.mark.parametrize("opened", [bare_nursery, whole_bookie, embedded_cluster])
+@pytest.mark.parametrize(
+    "opened",
+    [
+        bare_nursery,
+        serving_nursery,
+        task_beside,
+        sqlite_store,
+        child_processes,
+        whole_bookie,
+        embedded_cluster,
+    ],
+)
 @pytest.mark.parametrize(
     "error",
     [
@@ -68,6 +107,30 @@ async def test_the_failure_of_a_task_cancels_the_body_and_is_raised_alone() -> N
 
     with pytest.raises(ZeroDivisionError):
         await run()
+
+
+async def test_a_failure_of_the_body_and_what_a_task_meets_while_it_is_cancelled_are_both_told() -> None:
+    async def fail_on_the_way_out() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ZeroDivisionError
+
+    async def run() -> None:
+        async with open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(fail_on_the_way_out)
+            await trio.testing.wait_all_tasks_blocked()
+            raise ValueError
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert [type(each) for each in caught.value.exceptions] == [ValueError, ZeroDivisionError]
+
+
+async def test_tasks_that_serve_a_body_end_with_it() -> None:
+    async with open_serving_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
 
 
 async def test_a_cancelled_body_ends_as_cancelled(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,0 +1,71 @@
+"""Nurseries that their callers do not see: what goes wrong in one comes out as itself, not in a group.
+
+trio collects the failures of a nursery in an exception group, also when there is one. People who write
+``async with connect(...)`` did not open a nursery: what their body raises must come out as they raised it,
+and what stops a node, in three nurseries inside each other, is nearly always one fault, which is to be seen.
+
+A cancellation is not carried around a nursery: its scope may be the nursery's own, and beyond that nobody
+would catch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+__all__ = ["holds_cancellation", "open_nursery", "open_serving_nursery"]
+
+
+@asynccontextmanager
+async def open_nursery() -> AsyncIterator[trio.Nursery]:
+    """As ``trio.open_nursery``; what the body raises comes out as it is, and ends the tasks. A group of one
+    failure of a task, however deep, is raised as that failure; with one of the body, both in a group."""
+    body_error: BaseException | None = None
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                yield nursery
+            except BaseException as error:
+                if holds_cancellation(error):
+                    raise
+                body_error = error
+                nursery.cancel_scope.cancel()
+    except BaseException as ended:
+        # Where the body failed the tasks were cancelled for that; only what else they met is to be told.
+        failure = ended if body_error is None else _without_cancellation(ended)
+    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    if failure is not None and body_error is not None:
+        failure = BaseExceptionGroup("the body and a task failed", [body_error, failure])
+    try:
+        # Outside of the handler, so that the group is not shown as the context of what it held.
+        if failure is not None:
+            raise failure
+        if body_error is not None:
+            raise body_error
+    finally:
+        del failure, body_error
+
+
+@asynccontextmanager
+async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
+    """An ``open_nursery`` for tasks that serve the body: they are cancelled when it ends."""
+    async with open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+def holds_cancellation(error: BaseException) -> bool:
+    """Whether it is a cancellation, or a group with one in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(trio.Cancelled) is not None
+    return isinstance(error, trio.Cancelled)
+
+
+def _without_cancellation(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1]
+    return None if isinstance(error, trio.Cancelled) else error
