@@ -162,3 +162,29 @@ async def assert_whole(client: Client, ledger_id: int, entries: int) -> None:
     assert verification.under_replicated == []
     assert verification.unreachable == []
     assert verification.damaged == []
+
+
+class StoreWithHook(FaultyStore):
+    """Does something once, before a sync."""
+
+    before_sync: Callable[[], Awaitable[None]] | None = None
+
+    async def sync(self) -> None:
+        hook, self.before_sync = self.before_sync, None
+        if hook is not None:
+            await hook()
+        await super().sync()
+
+
+def board_has_tasks(board: Board) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return bool(await board.tasks())
+
+    return condition
+
+
+def lock_is_taken(board: Board) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return bool(await board.locks())
+
+    return condition

@@ -5,7 +5,11 @@ from __future__ import annotations
 from tests.mutants.mutant import Edit, mutant
 
 _ROOM = "ledgerlog/autorecovery"
-_TEST = "tests/scenarios/test_autorecovery.py"
+_LOST = "tests/scenarios/test_repair_of_lost_bookies.py"
+_OPEN = "tests/scenarios/test_repair_of_open_ledgers.py"
+_CROSSED = "tests/scenarios/test_repair_that_is_crossed.py"
+_LACKING = "tests/scenarios/test_repair_of_what_bookies_lack.py"
+_BOARD = "tests/scenarios/test_repair_board.py"
 _EMPTYING = "tests/scenarios/test_emptying_bookies.py"
 
 MUTANTS = (
@@ -15,7 +19,7 @@ MUTANTS = (
         f"{_ROOM}/board.py",
         "Delete(path, version))",
         "Delete(path))",
-        f"{_TEST}::test_a_task_that_grows_while_it_is_worked_on_is_not_removed",
+        f"{_BOARD}::test_a_task_that_grows_while_it_is_worked_on_is_not_removed",
     ),
     mutant(
         "task_is_removed_by_a_worker_whose_session_is_over",
@@ -23,7 +27,7 @@ MUTANTS = (
         f"{_ROOM}/board.py",
         "(Check(repair_worker_path(worker.token), worker.version), Delete(path, version))",
         "(Delete(path, version),)",
-        f"{_TEST}::test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since",
+        f"{_BOARD}::test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since",
     ),
     mutant(
         "a_lock_of_ones_own_is_somebody_elses",
@@ -32,7 +36,7 @@ MUTANTS = (
         "        except (NodeExists, MetadataOutcomeUnknown):\n            await self._store.sync()\n",
         "        except NodeExists:\n            return False\n        except MetadataOutcomeUnknown:\n"
         "            await self._store.sync()\n",
-        f"{_TEST}::test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker",
+        f"{_BOARD}::test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker",
     ),
     mutant(
         "somebody_elses_lock_is_let_go",
@@ -40,7 +44,7 @@ MUTANTS = (
         f"{_ROOM}/board.py",
         "        if node is None or node.value != worker.token.encode():\n            return\n",
         "        if node is None:\n            return\n",
-        f"{_TEST}::test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since",
+        f"{_BOARD}::test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since",
     ),
     mutant(
         "auditor_begins_with_what_it_hears",
@@ -48,7 +52,7 @@ MUTANTS = (
         f"{_ROOM}/auditor.py",
         "        audited: frozenset[BookieId] | None = None\n",
         "        audited: frozenset[BookieId] | None = frozenset()\n",
-        f"{_TEST}::test_rule_22_a_bookie_of_which_only_its_name_in_metadata_is_left_is_missed",
+        f"{_LOST}::test_rule_22_a_bookie_of_which_only_its_name_in_metadata_is_left_is_missed",
         also=(
             Edit(
                 f"{_ROOM}/auditor.py",
@@ -63,7 +67,7 @@ MUTANTS = (
         f"{_ROOM}/auditor.py",
         "absences.look({*named, *await self._board.known()}",
         "absences.look({*await self._board.known()}",
-        f"{_TEST}::test_rule_22_a_bookie_of_which_only_its_name_in_metadata_is_left_is_missed",
+        f"{_LOST}::test_rule_22_a_bookie_of_which_only_its_name_in_metadata_is_left_is_missed",
     ),
     mutant(
         "absent_bookie_is_lost_at_once",
@@ -72,7 +76,7 @@ MUTANTS = (
         "in self._since.items() if now - since >= delay_s)",
         "in self._since.items() if now - since >= 0)",
         "tests/unit/test_audit_core.py",
-        f"{_TEST}::test_a_bookie_that_is_back_before_the_delay_costs_no_copy",
+        f"{_LOST}::test_a_bookie_that_is_back_before_the_delay_costs_no_copy",
     ),
     mutant(
         "bookie_that_is_back_is_replaced_all_the_same",
@@ -80,7 +84,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "if bookie in named and bookie not in gone and not await self._board.is_registered(bookie):",
         "if bookie in named and bookie not in gone:",
-        f"{_TEST}::test_a_bookie_that_is_back_before_its_task_is_worked_on_is_kept",
+        f"{_LOST}::test_a_bookie_that_is_back_before_its_task_is_worked_on_is_kept",
     ),
     mutant(
         "open_ledger_is_recovered_without_grace",
@@ -88,7 +92,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "        if wait_s > 0:\n",
         "        if wait_s > 3600:\n",
-        f"{_TEST}::test_rule_20_an_open_ledger_without_a_writer_is_recovered_after_the_grace_period",
+        f"{_OPEN}::test_rule_20_an_open_ledger_without_a_writer_is_recovered_after_the_grace_period",
     ),
     mutant(
         "writer_is_stopped_though_nobody_could_take_the_lost_ones_place",
@@ -96,7 +100,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "            self._seen.pop(metadata.ledger_id, None)\n            return Verdict(_words(trouble))\n",
         "            pass\n",
-        f"{_TEST}::test_rule_20_without_a_spare_a_live_writer_is_not_stopped",
+        f"{_OPEN}::test_rule_20_without_a_spare_a_live_writer_is_not_stopped",
     ),
     mutant(
         "open_ledger_is_recovered_without_a_second_look",
@@ -104,7 +108,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "            if held_up is None and await self._is_still_so(metadata, gone):\n",
         "            if held_up is None:\n",
-        f"{_TEST}::test_rule_20_before_it_recovers_a_ledger_a_worker_looks_again",
+        f"{_OPEN}::test_rule_20_before_it_recovers_a_ledger_a_worker_looks_again",
     ),
     mutant(
         "writer_is_stopped_though_his_ledger_could_not_be_closed",
@@ -112,8 +116,8 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "        if not metadata.replication.covers(there):\n",
         "        if not there and not ensemble:\n",
-        f"{_TEST}::test_a_writer_whose_bookies_all_lost_their_registration_is_not_fenced",
-        f"{_TEST}::test_an_open_ledger_whose_last_bookies_are_all_gone_stays_open_and_says_what_to_do",
+        f"{_OPEN}::test_a_writer_whose_bookies_all_lost_their_registration_is_not_fenced",
+        f"{_OPEN}::test_an_open_ledger_whose_last_bookies_are_all_gone_stays_open_and_says_what_to_do",
     ),
     mutant(
         "one_fragment_that_is_stuck_holds_up_all",
@@ -121,7 +125,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "                    left[first] = _words(trouble)\n",
         "                    return Verdict(_words(trouble))\n",
-        f"{_TEST}::test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others",
+        f"{_CROSSED}::test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others",
     ),
     mutant(
         "task_with_a_stuck_fragment_is_done",
@@ -129,8 +133,8 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "    if not left:\n        return verdict\n",
         "    return verdict\n",
-        f"{_TEST}::test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others",
-        f"{_TEST}::test_an_entry_that_nobody_has_leaves_the_ledger_as_it_is_and_says_so",
+        f"{_CROSSED}::test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others",
+        f"{_CROSSED}::test_an_entry_that_nobody_has_leaves_the_ledger_as_it_is_and_says_so",
     ),
     mutant(
         "who_is_emptied_is_not_asked_for_what_it_alone_has",
@@ -154,7 +158,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "if b in named and not await self._copying.is_sound(metadata, b)]",
         "if b in named]",
-        f"{_TEST}::test_a_bookie_that_has_repaired_its_damage_keeps_its_place",
+        f"{_LACKING}::test_a_bookie_that_has_repaired_its_damage_keeps_its_place",
     ),
     mutant(
         "damage_is_taken_for_repaired_unheard",
@@ -162,7 +166,7 @@ MUTANTS = (
         f"{_ROOM}/copying.py",
         "if answer is None or answer.report.unsound or answer.through < first:",
         "if answer is None or answer.through < first:",
-        f"{_TEST}::test_a_damaged_copy_at_a_fragments_end_is_replaced",
+        f"{_LACKING}::test_a_damaged_copy_at_a_fragments_end_is_replaced",
     ),
     mutant(
         "lost_bookie_that_comes_and_goes_is_back",
@@ -170,7 +174,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "                    elif bookie in task.lost:\n",
         "                    elif bookie not in task.lost and silent:\n",
-        f"{_TEST}::test_a_lost_bookie_that_comes_and_goes_is_not_taken_for_one_that_is_back",
+        f"{_LOST}::test_a_lost_bookie_that_comes_and_goes_is_not_taken_for_one_that_is_back",
     ),
     mutant(
         "damaged_task_stops_the_auditor",
@@ -178,7 +182,7 @@ MUTANTS = (
         f"{_ROOM}/board.py",
         '                    logger.error("%s; it is made anew", damage)\n',
         "                    raise damage\n",
-        f"{_TEST}::test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew",
+        f"{_BOARD}::test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew",
     ),
     mutant(
         "holes_are_left_once_the_fragments_are_renamed",
@@ -186,7 +190,7 @@ MUTANTS = (
         f"{_ROOM}/ledger.py",
         "_together(left.values(), await self._complete(metadata, task, say))\n",
         "_together(left.values(), DONE)\n",
-        f"{_TEST}::test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given",
+        f"{_LACKING}::test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given",
     ),
     mutant(
         "full_check_looks_at_the_ends",
@@ -194,7 +198,7 @@ MUTANTS = (
         f"{_ROOM}/checking.py",
         "            if check_all:\n",
         "            if check_all and not shares:\n",
-        f"{_TEST}::test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone",
+        f"{_LACKING}::test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone",
     ),
     mutant(
         "new_bookie_that_was_lost_after_its_copies_is_named",
@@ -202,7 +206,7 @@ MUTANTS = (
         f"{_ROOM}/copying.py",
         "                core.on_target_lost(new, target.failure)\n",
         "                continue\n",
-        f"{_TEST}::test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named",
+        f"{_CROSSED}::test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named",
     ),
     mutant(
         "refusal_of_one_copy_is_passed_over",
@@ -210,7 +214,7 @@ MUTANTS = (
         f"{_ROOM}/copying.py",
         "        self._waiting.remove((first, last))\n        self._fail(",
         "        self._waiting.remove((first, last))\n        return self._tell()\n        self._fail(",
-        f"{_TEST}::test_a_new_bookie_that_refuses_one_copy_is_not_named",
+        f"{_CROSSED}::test_a_new_bookie_that_refuses_one_copy_is_not_named",
     ),
     mutant(
         "copies_are_not_held_to_the_rate",
@@ -218,7 +222,7 @@ MUTANTS = (
         f"{_ROOM}/copying.py",
         "                self._bucket.spend(byte_count, trio.current_time())\n",
         "                self._bucket.spend(0, trio.current_time())\n",
-        f"{_TEST}::test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wait",
+        f"{_BOARD}::test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wait",
     ),
     mutant(
         "worker_begins_before_it_knows_its_rate",
@@ -226,7 +230,7 @@ MUTANTS = (
         f"{_ROOM}/worker.py",
         "        await self._heed()\n        key = await",
         "        key = await",
-        f"{_TEST}::test_a_worker_does_nothing_before_it_has_read_its_settings",
+        f"{_BOARD}::test_a_worker_does_nothing_before_it_has_read_its_settings",
     ),
     mutant(
         "who_waits_at_an_old_rate_waits_on",
@@ -259,6 +263,6 @@ MUTANTS = (
         "return zone, None if rack is None else (zone, rack), host or",
         "return zone, None, host or",
         "tests/unit/test_placement.py",
-        f"{_TEST}::test_copies_go_to_other_racks_where_bookies_say_theirs",
+        f"{_LOST}::test_copies_go_to_other_racks_where_bookies_say_theirs",
     ),
 )

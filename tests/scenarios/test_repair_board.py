@@ -1,0 +1,202 @@
+"""The board that auto-recovery works by: tasks and locks, settings, lost answers, damaged records."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from ledgerlog.autorecovery.board import Board
+from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.meta.store import Versioned
+from ledgerlog.model.layout import REPAIR_SETTINGS, repair_task_path
+from tests.clusters import FaultyStore, eventually, open_cluster
+from tests.repairing import (
+    assert_whole,
+    board_has_tasks,
+    lock_is_taken,
+    names,
+    quiet,
+    repaired,
+    set_up,
+    start_repair,
+    until,
+    written,
+)
+
+
+async def test_a_task_that_grows_while_it_is_worked_on_is_not_removed(clock: MockClock) -> None:
+    """Rule 22: at the version that was read, and by a worker whose session lives."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        worker = await board.register_worker()
+        assert await board.post(7, lost=["b1"])
+        found = await board.task(7)
+        assert found is not None
+        assert await board.post(7, lost=["b2"])
+        assert not await board.post(7, lost=["b1"]), "it names both"
+        assert not await board.remove(7, found[1], worker)
+        found = await board.task(7)
+        assert found is not None
+        assert found[0].lost == ("b1", "b2")
+        assert await board.remove(7, found[1], worker)
+        assert await board.tasks() == []
+
+
+async def test_a_worker_that_was_cut_off_does_not_remove_a_task_that_was_made_since(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as one, cluster.client() as other:
+        mine, board = Board(one.opened), Board(other.opened)
+        worker = await mine.register_worker()
+        await board.post(7, lost=["b1"])
+        assert await mine.lock(7, worker)
+        before = await mine.task(7)
+        assert before is not None
+        one.store.inner.expire_session()
+        # Another one does it, and a new task is made, at the very version of the first.
+        second = await board.register_worker()
+        assert await board.lock(7, second)
+        found = await board.task(7)
+        assert found is not None
+        assert await board.remove(7, found[1], second)
+        await board.post(7, lost=["b2"])
+        again = await board.task(7)
+        assert again is not None
+        assert again[1] == before[1], "versions come back"
+        assert not await mine.remove(7, before[1], worker)
+        await mine.unlock(7, worker)
+        assert list(await board.locks()) == [7], "nor does it let go of somebody else's lock"
+        assert await board.tasks() == [7]
+
+
+async def test_a_worker_that_dies_with_a_lock_is_followed_by_another(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=1_000)
+        ledger_id = await written(client, 40, size=20_000)
+        processes = {name: await start_repair(cluster, name) for name in ("repair-1", "repair-2")}
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(lock_is_taken(board))
+        (token,) = (await board.locks()).values()
+        holder = (await board.workers())[token].name
+        await processes.pop(holder).kill()
+        assert list(await board.locks()) == [ledger_id], "the lock outlives it by its session"
+        await set_up(client, bytes_per_s=10_000_000)
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 40)
+        assert await board.locks() == {}
+
+
+async def test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=200_000)
+        ledger_id = await written(client, 40, size=20_000)
+        process = await start_repair(cluster)
+        session = process.store.session
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(lock_is_taken(board))
+        process.store.disconnect()
+        await trio.sleep(3)
+        process.store.reconnect()
+        assert process.store.session is session
+        assert list(await board.locks()) == [ledger_id], "its session holds it on"
+        with trio.fail_after(120):
+            await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 40)
+
+
+async def test_lost_answers_of_the_store_are_settled_by_looking(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledger_id = await written(client, 10)
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(board_has_tasks(board))
+        await set_up(client, paused=False)
+        for _ in range(20):
+            process.store.lost_answers = 1
+            await trio.sleep(0.3)
+            process.store.lost_answers, process.store.lost_writes = 0, 1
+            await trio.sleep(0.3)
+            process.store.lost_writes = 0
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 10)
+        assert await board.locks() == {}
+
+
+async def test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledgers = [await written(client, 5) for _ in range(4)]
+        await client.opened.store.create(repair_task_path(ledgers[0]), b"not a task")
+        await start_repair(cluster)
+        lost = set.intersection(*[await names(client, e) for e in ledgers]).pop()
+        await cluster.bookies[lost].kill(session_s=0)
+        for ledger_id in ledgers:
+            await repaired(client, board, ledger_id, {lost})
+            await assert_whole(client, ledger_id, 5)
+
+
+async def test_while_it_is_paused_tasks_are_made_and_nothing_is_copied(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledger_id = await written(client, 20)
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(board_has_tasks(board))
+        await trio.sleep(600)
+        assert await board.tasks() == [ledger_id]
+        assert process.copied == 0
+        await set_up(client, paused=False)
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 20)
+
+
+async def test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wait(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledgers = [await written(client, 20, size=1_000) for _ in range(8)]
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledgers[0]))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await eventually(lambda: process.copied > 0)
+        began, before = trio.current_time(), process.copied_bytes
+        await quiet(board)
+        took, copied = trio.current_time() - began, process.copied_bytes - before
+        assert copied >= 60_000
+        assert copied <= 20_000 * (took + 0.25) + 20_000
+        assert took < 2 * copied / 20_000 + 5, "nor much slower"
+
+
+async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledger_id = await written(client, 120, size=10_000)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        assert await board.post(ledger_id, lost=[lost])
+        store = StoreWithoutSettings(cluster.tree)
+        process = await start_repair(cluster, store=store)
+        await trio.sleep(100)
+        assert process.copied == 0, "it was to be paused"
+        await set_up(client, paused=False, bytes_per_s=10_000)
+        await trio.sleep(100)
+        assert process.copied == 0, "it would have copied a burst of the default rate"
+        store.has_settings = True
+        began = trio.current_time()
+        await repaired(client, board, ledger_id, {lost})
+        assert process.copied_bytes == 1_200_000
+        # Of three pieces, in whatever order, all but the last are waited for by the next.
+        assert 60 < trio.current_time() - began < 120
+
+
+class StoreWithoutSettings(FaultyStore):
+    """Cannot read the settings of repair."""
+
+    has_settings = False
+
+    async def get(self, path: str) -> Versioned | None:
+        if path == REPAIR_SETTINGS and not self.has_settings:
+            raise MetadataUnavailable("no answer")
+        return await super().get(path)

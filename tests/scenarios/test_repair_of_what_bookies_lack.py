@@ -1,0 +1,100 @@
+"""Auto-recovery of what bookies that live lack, or have damaged (rule 24)."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from ledgerlog.autorecovery.checking import CheckPace, check_ledger
+from ledgerlog.autorecovery.copying import Copying, Pacer
+from tests.clusters import open_cluster
+from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up, start_repair, until, written
+
+
+async def test_rule_24_entries_below_the_write_quorum_are_found_by_lists_and_given(clock: MockClock) -> None:
+    """The plain mode closes at the ack quorum: the third bookie misses what was on its way to it."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        slow = writer.metadata.last_fragment.ensemble[2]
+        cluster.network.stall(client.host, slow)
+        for n in range(5, 9):
+            await writer.append(payload(n))
+        await writer.close()
+        cluster.network.reset(client.host, slow)
+        cluster.network.heal()
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [5, 6, 7, 8]
+        process = await start_repair(cluster)
+        await set_up(client, entry_check_ms=10_000, check_all=True)
+
+        async def is_whole() -> bool:
+            return not (await client.ledgers.verify(writer.ledger_id)).under_replicated
+
+        await until(is_whole)
+        await quiet(board)
+        assert process.copied == 4
+        assert len((await client.ledgers.metadata(writer.ledger_id)).fragments) == 1
+
+
+async def test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        await set_up(client)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        bookie = writer.metadata.last_fragment.ensemble[2]
+        await cluster.bookies[bookie].stop()
+        await writer.append_many([payload(n) for n in range(5, 9)])
+        await cluster.bookies[bookie].start()
+        await writer.flush()
+        await trio.sleep(1)
+        # Nothing was sent again of what was settled meanwhile; what follows is.
+        await writer.append_many([payload(n) for n in range(9, 12)])
+        await writer.close()
+        assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [5, 6, 7, 8]
+        copying, pace = Copying(client.opened, Pacer(1_000_000)), CheckPace(1000)
+        ends = await check_ledger(client.opened, copying, writer.ledger_id, check_all=False, pace=pace)
+        full = await check_ledger(client.opened, copying, writer.ledger_id, check_all=True, pace=pace)
+        assert ends.is_clean
+        assert full.incomplete == (bookie,)
+
+
+async def test_a_damaged_copy_at_a_fragments_end_is_replaced(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10, size=100)
+        damaged = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble[1]
+        bookie = cluster.bookies[damaged]
+        await bookie.stop()
+        assert bookie.flip_byte(payload(9)) > 0
+        await bookie.start()
+        await start_repair(cluster)
+        await set_up(client, entry_check_ms=10_000)
+        await repaired(client, board, ledger_id, {damaged})
+        await assert_whole(client, ledger_id, 10)
+
+
+async def test_a_bookie_that_has_repaired_its_damage_keeps_its_place(clock: MockClock) -> None:
+    """It has copied again what rotted; and there is nobody who could take its place."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        process = await start_repair(cluster)
+        ledger_id = await written(client, 10, size=100)
+        bookie = cluster.bookies["b1"]
+        for others in ("b2", "b3"):
+            cluster.network.cut("b1", others)
+        await bookie.stop()
+        assert bookie.flip_byte(payload(4)) > 0
+        await bookie.start()
+        await board.post(ledger_id, damaged=["b1"])
+
+        async def has_reason() -> bool:
+            found = await board.task(ledger_id)
+            return found is not None and "NotEnoughBookies" in (found[0].trouble or "")
+
+        await until(has_reason)
+        cluster.network.heal()
+        assert await bookie.node.engine.scrubber.scrub() == 1
+        await quiet(board)
+        assert process.copied == 0, "the bookie did it"
+        await assert_whole(client, ledger_id, 10)

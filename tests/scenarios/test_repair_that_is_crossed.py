@@ -1,0 +1,200 @@
+"""What crosses a repair: second losses, new bookies that fail, deletion, and what cannot be repaired now."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgerlog.autorecovery.copying import Copying, Pacer, Target
+from ledgerlog.core.audit import named_bookies
+from ledgerlog.core.repair import FragmentRepair, RepairFailed
+from ledgerlog.model.layout import ledger_path
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.quorum import Replication
+from tests.clusters import eventually, open_cluster
+from tests.repairing import (
+    StoreThatNotes,
+    assert_whole,
+    lock_is_taken,
+    names,
+    payload,
+    quiet,
+    repaired,
+    set_up,
+    start_repair,
+    until,
+    written,
+)
+
+
+async def test_a_ledger_that_is_deleted_during_its_repair_is_let_go(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=1_000)
+        ledger_id = await written(client, 60, size=20_000)
+        process = await start_repair(cluster)
+        (lost,) = sorted(await names(client, ledger_id))[:1]
+        await cluster.bookies[lost].kill(session_s=0)
+        await until(lock_is_taken(board))
+        await client.ledgers.delete(ledger_id)
+        await set_up(client, bytes_per_s=10_000_000)
+        await quiet(board)
+        assert await board.locks() == {}
+        assert process.service.worker.repaired == 1
+
+
+async def test_a_second_bookie_is_lost_during_the_repair(clock: MockClock) -> None:
+    async with open_cluster(bookies=6) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledgers = [await written(client, 20, size=10_000) for _ in range(4)]
+        await start_repair(cluster)
+        first, second = sorted(await names(client, ledgers[0]))[:2]
+        await cluster.bookies[first].kill(session_s=0)
+        await until(lock_is_taken(board))
+        await cluster.bookies[second].kill()
+        await set_up(client, bytes_per_s=10_000_000)
+        for ledger_id in ledgers:
+            await repaired(client, board, ledger_id, {first, second})
+            await assert_whole(client, ledger_id, 20)
+
+
+async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledger_id = await written(client, 200, size=10_000)
+        process = await start_repair(cluster)
+        named = await names(client, ledger_id)
+        spare_1, spare_2 = (bookie.bookie_id for bookie in cluster.spares(sorted(named)))
+        lost = sorted(named)[0]
+        await cluster.bookies[lost].kill(session_s=0)
+        await eventually(lambda: process.copied > 0)
+        stored = [
+            spare
+            for spare in (spare_1, spare_2)
+            if cluster.bookies[spare].node.engine.last_durable(ledger_id) >= 0
+        ]
+        await cluster.bookies[stored[0]].kill(session_s=0)
+        await set_up(client, bytes_per_s=10_000_000)
+        await repaired(client, board, ledger_id, {lost, stored[0]})
+        await assert_whole(client, ledger_id, 200)
+
+
+async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: MockClock) -> None:
+    """It has every copy, and dies while another one is still being given its own."""
+    async with open_cluster(bookies=7) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledger_id = await written(client, 40, size=10_000)
+        store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
+        await start_repair(cluster, store=store)
+        named = await names(client, ledger_id)
+        spares = [bookie.bookie_id for bookie in cluster.spares(sorted(named))]
+        lost = set(sorted(named)[:2])
+        for bookie in sorted(lost):
+            await cluster.bookies[bookie].kill(session_s=0)
+
+        def given() -> list[str]:
+            return [b for b in spares if cluster.bookies[b].node.engine.last_durable(ledger_id) == 39]
+
+        await eventually(lambda: bool(given()))
+        (dead,) = given()
+        await cluster.bookies[dead].kill()
+        await repaired(client, board, ledger_id, {*lost, dead})
+        await assert_whole(client, ledger_id, 40)
+        assert store.noted
+        for value in store.noted:
+            assert dead not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
+
+
+async def test_a_new_bookie_that_refuses_one_copy_is_not_named(clock: MockClock) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=10_000_000)
+        ledger_id = await written(client, 300, size=10_000)
+        metadata = await client.ledgers.metadata(ledger_id)
+        refusing, other = (b.bookie_id for b in cluster.spares(metadata.last_fragment.ensemble))
+        # It has something else under the id of one entry, and refuses that one (rule 6).
+        copying = Copying(client.opened, Pacer(10_000_000))
+        target = Target(client.opened, metadata, refusing)
+        await copying.store(target, {150: b"something else"}, metadata.last_entry or 0)
+        target.close()
+        core = FragmentRepair(metadata, 0, 0, {metadata.last_fragment.ensemble[0]: refusing}, new_token=bytes)
+        with pytest.raises(RepairFailed, match=refusing):
+            await copying.repair_fragment(core, draining=board.draining)
+        assert await client.ledgers.metadata(ledger_id) == metadata
+        (lost, *_) = metadata.last_fragment.ensemble
+        await cluster.bookies[lost].kill(session_s=0)
+        await start_repair(cluster)
+        await repaired(client, board, ledger_id, {lost})
+        await assert_whole(client, ledger_id, 300)
+        assert await names(client, ledger_id) == {*metadata.last_fragment.ensemble[1:], other}
+
+
+async def test_too_few_bookies_leave_a_task_with_its_reason_until_one_comes(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10)
+        await start_repair(cluster)
+        await cluster.bookies["b1"].kill(session_s=0)
+
+        async def has_reason() -> bool:
+            found = await board.task(ledger_id)
+            return found is not None and "NotEnoughBookies" in (found[0].trouble or "")
+
+        await until(has_reason)
+        await cluster.add_bookie()
+        await repaired(client, board, ledger_id, {"b1"})
+        await assert_whole(client, ledger_id, 10)
+
+
+async def test_an_entry_that_nobody_has_leaves_the_ledger_as_it_is_and_says_so(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10, Replication(1, 1, 1))
+        await start_repair(cluster)
+        (only,) = await names(client, ledger_id)
+        before = await client.ledgers.metadata(ledger_id)
+        await cluster.bookies[only].kill(session_s=0)
+
+        async def has_reason() -> bool:
+            found = await board.task(ledger_id)
+            return found is not None and found[0].trouble is not None
+
+        await until(has_reason)
+        assert await client.ledgers.metadata(ledger_id) == before
+        await cluster.bookies[only].start()
+        await quiet(board)
+        await assert_whole(client, ledger_id, 10)
+
+
+async def test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others(clock: MockClock) -> None:
+    async with open_cluster(bookies=7) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        writer = await client.ledgers.create(replication=Replication(2, 2, 1))
+        await writer.append_many([payload(n) for n in range(5)])
+        first = set(writer.metadata.last_fragment.ensemble)
+        for bookie in sorted(first):
+            await cluster.bookies[bookie].kill(session_s=0)
+            while bookie in writer.metadata.last_fragment.ensemble:
+                await writer.append(payload(5))
+                await trio.sleep(0.1)
+        last = await writer.close()
+        assert writer.metadata.fragments[0].ensemble == tuple(
+            sorted(first, key=writer.metadata.fragments[0].ensemble.index)
+        )
+        also = writer.metadata.last_fragment.ensemble[0]
+        await cluster.bookies[also].kill(session_s=0)
+        await start_repair(cluster)
+
+        async def is_repaired() -> bool:
+            fragments = (await client.ledgers.metadata(writer.ledger_id)).fragments
+            return not {also, *first}.intersection(*(f.ensemble for f in fragments[1:]))
+
+        async def has_reason() -> bool:
+            found = await board.task(writer.ledger_id)
+            return found is not None and "entry 0 of ledger" in (found[0].trouble or "")
+
+        await until(is_repaired)
+        await until(has_reason)
+        for bookie in sorted(first):
+            await cluster.bookies[bookie].start()
+        await quiet(board)
+        await assert_whole(client, writer.ledger_id, last + 1)
