@@ -1,8 +1,8 @@
-"""Nurseries that their callers do not see: what goes wrong in one comes out as itself, not in a group.
+"""Nurseries that their callers do not see: what a body raises comes out as it was raised, not in a group.
 
 trio collects the failures of a nursery in an exception group, also when there is one. People who write
-``async with connect(...)`` did not open a nursery: what their body raises must come out as they raised it,
-and what stops a node, in three nurseries inside each other, is nearly always one fault, which is to be seen.
+``async with connect(...)`` did not open a nursery: what their body raises must come out as they raised it.
+And what stops a node, in three nurseries inside each other, is nearly always one fault, which is to be seen.
 
 A cancellation is not carried around a nursery: its scope may be the nursery's own, and beyond that nobody
 would catch it.
@@ -22,6 +22,22 @@ __all__ = ["holds_cancellation", "open_nursery", "open_serving_nursery"]
 async def open_nursery() -> AsyncIterator[trio.Nursery]:
     """As ``trio.open_nursery``; what the body raises comes out as it is, and ends the tasks. A group of one
     failure of a task, however deep, is raised as that failure; with one of the body, both in a group."""
+    async with _opened(bare=True) as nursery:
+        yield nursery
+
+
+@asynccontextmanager
+async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
+    """For tasks that serve the body and fail by a bug alone: they are cancelled when the body ends, and
+    what the body raises comes out as it is. What a task raises comes out in a group, the body's failure with
+    it, so that nobody takes a bug for an answer to what the body asked."""
+    async with _opened(bare=False) as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _opened(*, bare: bool) -> AsyncIterator[trio.Nursery]:
     body_error: BaseException | None = None
     failure: BaseException | None = None
     try:
@@ -36,7 +52,7 @@ async def open_nursery() -> AsyncIterator[trio.Nursery]:
     except BaseException as ended:
         # Where the body failed the tasks were cancelled for that; only what else they met is to be told.
         failure = ended if body_error is None else _without_cancellation(ended)
-    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
+    while bare and isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]
     if failure is not None and body_error is not None:
         failure = BaseExceptionGroup("the body and a task failed", [body_error, failure])
@@ -48,14 +64,6 @@ async def open_nursery() -> AsyncIterator[trio.Nursery]:
             raise body_error
     finally:
         del failure, body_error
-
-
-@asynccontextmanager
-async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
-    """An ``open_nursery`` for tasks that serve the body: they are cancelled when it ends."""
-    async with open_nursery() as nursery:
-        yield nursery
-        nursery.cancel_scope.cancel()
 
 
 def holds_cancellation(error: BaseException) -> bool:

@@ -1,8 +1,8 @@
 """Tasks that serve the body of an ``async with``, without a group around what the body raises.
 
 A nursery wraps every exception in an ExceptionGroup. People who write ``async with log.writer()`` did
-not open a nursery, so what their body raises must come out as they raised it. (A bug in a serving task
-comes out as itself, too.)
+not open a nursery, so what their body raises must come out as they raised it. Only a bug in a serving
+task comes out in a group.
 """
 
 from __future__ import annotations

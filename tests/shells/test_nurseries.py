@@ -133,6 +133,20 @@ async def test_tasks_that_serve_a_body_end_with_it() -> None:
         nursery.start_soon(trio.sleep_forever)
 
 
+async def test_a_bug_in_a_task_that_serves_a_body_is_not_taken_for_a_failure_of_the_body() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        async with open_serving_nursery() as nursery:
+            nursery.start_soon(fail)
+            await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(ZeroDivisionError)
+
+
 async def test_a_cancelled_body_ends_as_cancelled(autojump_clock: trio.testing.MockClock) -> None:
     with trio.move_on_after(1) as scope:
         async with open_nursery() as nursery:

@@ -70,7 +70,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # room: what it may import besides itself
     "ledgerlog.errors": (),
     "ledgerlog.limits": (),
-    # What goes wrong in a nursery comes out as itself.
+    # What the body of a nursery raises comes out as itself.
     "ledgerlog.nurseries": (),
     "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
