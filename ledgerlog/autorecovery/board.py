@@ -170,9 +170,9 @@ class Board:
                 await self._store.sync()
         raise MetadataUnavailable(f"the repair task of ledger {ledger_id} changes all the time")
 
-    async def note(self, task: RepairTask, version: int, why: str | None) -> int | None:
-        """Write down what keeps a task from being done; its new version, None if it was changed meanwhile."""
-        wanted = task.troubled(why)
+    async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
+        """Write down how a task stands, and what keeps it from being done; its new version, None if it was
+        changed meanwhile."""
         if wanted == task:
             return version
         try:

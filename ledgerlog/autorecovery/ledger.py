@@ -15,8 +15,12 @@ look. Nothing is remembered between looks but since when an open fragment has be
 The last step is what finds entries that their writer left below the write quorum: the plain mode acknowledges
 and closes at the ack quorum, and a bookie whose connection broke just then lacks what was on its way to it.
 
+**One bookie's entries that nobody has do not hold up another's**: the lost ones of a fragment are replaced
+together, and where some entry of theirs cannot be had, one by one. Of three that are lost one may be whole.
+
 **What is left undone** comes back as a ``Verdict`` with the reason, for people to read and for the worker to
-try again. Only bugs are raised from here.
+try again, and with the task as it stands: a bookie that is back is not among the lost ones any more. Only
+bugs are raised from here.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ from ledgerlog.core.audit import named_bookies, shares_of
 from ledgerlog.core.repair import Finding, FragmentRepair, Work, survey
 from ledgerlog.errors import (
     BookieUnavailable,
+    EntryCorrupt,
+    EntryNotFound,
     EntryUnavailable,
     LedgerLogError,
     LedgerNotFound,
@@ -60,6 +66,8 @@ class Verdict:
     """Why it is not done; None where it is."""
     again_in_s: float | None = None
     """When it is worth trying again; None leaves that to the worker."""
+    task: RepairTask | None = None
+    """The task as it stands now, with the trouble in it; None where it is done."""
 
     @property
     def is_done(self) -> bool:
@@ -67,6 +75,39 @@ class Verdict:
 
 
 DONE = Verdict()
+
+
+@attrs.define(eq=False)
+class _Attempt:
+    """One attempt at a task, and what it has learnt."""
+
+    task: RepairTask
+    gone: set[BookieId] | None = None
+    """See ``_gone``; None before the first look."""
+    damaged: frozenset[BookieId] | None = None
+    """See ``_damaged``; None before it was looked at."""
+    incomplete: set[BookieId] | None = None
+    """Who lacks entries, or may; None before bookies were asked what they have."""
+    unsteady: set[BookieId] = attrs.Factory(set)
+    """Lost bookies that were back and do not answer."""
+    stuck: dict[tuple[int, BookieId], str] = attrs.Factory(dict)
+    """Places in fragments, by their first entries, that could not be given to anybody now, and why."""
+    one_by_one: set[int] = attrs.Factory(set)
+    """Fragments, by their first entries, whose lost bookies cannot all be replaced together."""
+
+    def stands(self, trouble: str) -> RepairTask:
+        """The task as it stands: what it named and is not so any more is gone from it."""
+        task = self.task
+        lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
+        damaged = task.damaged if self.damaged is None else sorted(self.damaged)
+        incomplete = task.incomplete if self.incomplete is None else sorted(self.incomplete)
+        return attrs.evolve(
+            task, lost=tuple(lost), damaged=tuple(damaged), incomplete=tuple(incomplete)
+        ).troubled(trouble)
+
+    def reasons(self) -> list[str]:
+        """Why places are left, each once."""
+        return list(dict.fromkeys(self.stuck.values()))
 
 
 class LedgerRepair:
@@ -86,20 +127,20 @@ class LedgerRepair:
 
     async def run(self, task: RepairTask, *, grace_s: float, say: Callable[[str], None]) -> Verdict:
         """Do what there is to do about the task's ledger. ``say`` is told what is going on."""
+        attempt = _Attempt(task)
         try:
-            verdict = await self._run(task, grace_s, say)
+            verdict = await self._run(attempt, grace_s, say)
         except LedgerNotFound:
             verdict = DONE  # It was deleted while we worked: nobody misses a copy.
         except LedgerLogError as trouble:
-            return Verdict(_words(trouble))
-        if verdict.is_done:
+            verdict = Verdict(_words(trouble))
+        if verdict.trouble is None:
             self._seen.pop(task.ledger_id, None)
-        return verdict
+            return verdict
+        return attrs.evolve(verdict, task=attempt.stands(verdict.trouble))
 
-    async def _run(self, task: RepairTask, grace_s: float, say: Callable[[str], None]) -> Verdict:
-        left: dict[int, str] = {}
-        """Fragments, by their first entries, that could not be repaired now, and why."""
-        damaged: frozenset[BookieId] | None = None
+    async def _run(self, attempt: _Attempt, grace_s: float, say: Callable[[str], None]) -> Verdict:
+        task = attempt.task
         while True:
             await self._copying.pacer.wait_resumed()
             found = await self._registry.find(task.ledger_id)
@@ -107,31 +148,24 @@ class LedgerRepair:
                 return DONE
             metadata, version = found
             draining = await self._board.draining()
-            gone = await self._gone(metadata, task, draining)
-            if damaged is None:
-                damaged = await self._damaged(metadata, task)
+            attempt.gone = gone = await self._gone(metadata, task, draining)
+            if attempt.damaged is None:
+                attempt.damaged = await self._damaged(metadata, task)
+            damaged = attempt.damaged
             barred = {*gone, *draining, *damaged}
             findings = survey(metadata, {*gone, *damaged})
-            ready = [
-                finding
-                for finding in findings
-                if finding.work is not Work.RECOVER
-                and metadata.fragments[finding.fragment_index].first_entry not in left
-            ]
-            if ready:
-                first = metadata.fragments[ready[0].fragment_index].first_entry
-                say(f"fragment {first}")
-                try:
-                    await self._repair(metadata, version, ready[0], barred, {*draining, *damaged})
-                except (LedgerNotFound, MetadataUnavailable):
-                    raise
-                except LedgerLogError as trouble:
-                    # The others do not wait for it: it may be for ever.
-                    left[first] = _words(trouble)
+            ready = [_not_stuck(finding, metadata, attempt) for finding in findings]
+            to_do = next((finding for finding in ready if finding.lost), None)
+            if to_do is not None:
+                await self._repair_now(
+                    metadata, version, to_do, attempt, barred=barred, serving={*draining, *damaged}, say=say
+                )
                 continue
             waiting = [f for f in findings if f.work is Work.RECOVER and not gone.isdisjoint(f.lost)]
             if not waiting:
-                return _together(left.values(), await self._complete(metadata, task, say))
+                # Who is lost there again later leaves its writer the whole time again.
+                self._seen.pop(task.ledger_id, None)
+                return _together(attempt.reasons(), await self._complete(metadata, attempt, say))
             held_up = await self._what_holds_up_the_end(metadata, waiting[0], barred, grace_s)
             if held_up is None and await self._is_still_so(metadata, gone):
                 say("recovery")
@@ -142,7 +176,7 @@ class LedgerRepair:
                 )
                 held_up = await self._recover(metadata)
             if held_up is not None:
-                return _together(left.values(), held_up)
+                return _together(attempt.reasons(), held_up)
 
     async def _gone(
         self, metadata: LedgerMetadata, task: RepairTask, draining: Collection[BookieId]
@@ -166,6 +200,35 @@ class LedgerRepair:
 
     # --- fragments ----------------------------------------------------------------------------
 
+    async def _repair_now(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        finding: Finding,
+        attempt: _Attempt,
+        *,
+        barred: Collection[BookieId],
+        serving: Collection[BookieId],
+        say: Callable[[str], None],
+    ) -> None:
+        """Give the lost bookies' places in a fragment to others, or note why that cannot be done now: the
+        other fragments do not wait for it, since it may be for ever."""
+        first = metadata.fragments[finding.fragment_index].first_entry
+        if first in attempt.one_by_one:
+            finding = attrs.evolve(finding, lost=finding.lost[:1])
+        say(f"fragment {first}")
+        try:
+            await self._repair(metadata, version, finding, barred, serving)
+        except (LedgerNotFound, MetadataUnavailable):
+            raise
+        except (EntryCorrupt, EntryNotFound, EntryUnavailable) as trouble:
+            if len(finding.lost) > 1:
+                attempt.one_by_one.add(first)
+            else:
+                attempt.stuck[first, finding.lost[0]] = _words(trouble)
+        except LedgerLogError as trouble:
+            attempt.stuck.update(((first, bookie), _words(trouble)) for bookie in finding.lost)
+
     async def _repair(
         self,
         metadata: LedgerMetadata,
@@ -175,8 +238,8 @@ class LedgerRepair:
         serving: Collection[BookieId],
     ) -> None:
         fragment = metadata.fragments[finding.fragment_index]
-        staying = [bookie for bookie in fragment.ensemble if bookie not in finding.lost]
-        chosen = self._choose(len(finding.lost), staying, {*avoid, *finding.lost})
+        staying = [bookie for bookie in fragment.ensemble if bookie not in avoid]
+        chosen = self._choose(len(finding.lost), staying, {*avoid, *fragment.ensemble})
         core = FragmentRepair(
             metadata,
             version,
@@ -290,9 +353,11 @@ class LedgerRepair:
     # --- what bookies that live lack ------------------------------------------------------------
 
     async def _complete(
-        self, metadata: LedgerMetadata, task: RepairTask, say: Callable[[str], None]
+        self, metadata: LedgerMetadata, attempt: _Attempt, say: Callable[[str], None]
     ) -> Verdict:
         """Compare what each bookie should have with what it lists, and give it what it lacks."""
+        task = attempt.task
+        attempt.incomplete = incomplete = set[BookieId]()
         nowhere: list[str] = []
         silent: list[str] = []
         left: list[str] = []
@@ -300,11 +365,14 @@ class LedgerRepair:
             for share in shares:
                 missing = await self._copying.find_gaps(metadata.ledger_id, bookie, share)
                 if missing is None:
+                    if bookie in task.incomplete:
+                        incomplete.add(bookie)
                     if await self._board.is_registered(bookie):
                         silent.append(bookie)
-                    elif bookie in task.lost:
+                    elif bookie in task.lost and bookie not in (attempt.gone or ()):
                         # It was back when we looked for who is lost. The auditor may not have seen that, and
                         # would see no reason to make a task again.
+                        attempt.unsteady.add(bookie)
                         left.append(f"{bookie} comes and goes")
                     # Else it is for the auditor to call it lost, or not.
                     break
@@ -315,13 +383,24 @@ class LedgerRepair:
                         nowhere += [
                             f"{first}" if first == last else f"{first}..{last}" for first, last in lost
                         ]
+                        if lost:
+                            incomplete.add(bookie)
                 except (BookieUnavailable, EntryUnavailable) as trouble:
+                    incomplete.add(bookie)
                     left.append(f"{bookie} lacks entries: {_words(trouble)}")
         if nowhere:
             left.append(f"no intact copy is left of entries {', '.join(dict.fromkeys(nowhere))}")
         if silent:
             left.append(f"it is not known what {', '.join(silent)} has of it: no answer")
         return _together(left, DONE)
+
+
+def _not_stuck(finding: Finding, metadata: LedgerMetadata, attempt: _Attempt) -> Finding:
+    """The finding, as far as something is left to be tried: nothing of an open last fragment."""
+    if finding.work is Work.RECOVER:
+        return attrs.evolve(finding, lost=())
+    first = metadata.fragments[finding.fragment_index].first_entry
+    return attrs.evolve(finding, lost=tuple(b for b in finding.lost if (first, b) not in attempt.stuck))
 
 
 def _words(trouble: LedgerLogError) -> str:
@@ -340,6 +419,5 @@ def _together(left: Collection[str], verdict: Verdict) -> Verdict:
     """The verdict, and other reasons beside it."""
     if not left:
         return verdict
-    return Verdict(
-        "; ".join((*left, *(() if verdict.trouble is None else (verdict.trouble,)))), verdict.again_in_s
-    )
+    trouble = "; ".join((*left, *(() if verdict.trouble is None else (verdict.trouble,))))
+    return attrs.evolve(verdict, trouble=trouble)

@@ -226,8 +226,8 @@ class Worker:
                 self._busy[ledger_id] = what
 
             verdict = await self._repair.run(task, grace_s=self._settings.grace_ms / 1000, say=say)
-            if not verdict.is_done:
-                await self._board.note(task, version, verdict.trouble)
+            if verdict.task is not None:
+                await self._board.note(task, version, verdict.task)
                 self._wait(ledger_id, verdict.again_in_s)
             elif await self._board.remove(ledger_id, version, key):
                 self.repaired += 1
@@ -245,7 +245,7 @@ class Worker:
     def _wait(self, ledger_id: int, again_in_s: float | None = None) -> None:
         before = self._waiting.get(ledger_id)
         if again_in_s is not None:
-            self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s, _AGAIN_MIN_S, False)
+            self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s, _AGAIN_MIN_S, True)
             return
         pause_s = _AGAIN_MIN_S if before is None else min(2 * before.pause_s, _AGAIN_MAX_S)
         self._waiting[ledger_id] = _Waiting(trio.current_time() + pause_s, pause_s, True)

@@ -77,6 +77,8 @@ async def status_fields(cluster: Cluster) -> dict[str, Any]:
     record = await board.audit_record()
     workers, locks = await board.workers(), await board.locks()
     waiting = await board.tasks()
+    # A task says who was lost when somebody looked at it last; who is back since is not.
+    there = (await board.registered()).keys() - await board.draining()
     tasks = []
     for ledger_id in waiting[:_TASKS_SHOWN]:
         try:
@@ -91,7 +93,7 @@ async def status_fields(cluster: Cluster) -> dict[str, Any]:
         tasks.append(
             {
                 "ledger": ledger_id,
-                "lost": list(task.lost),
+                "lost": [bookie for bookie in task.lost if bookie not in there],
                 "damaged": list(task.damaged),
                 "incomplete": list(task.incomplete),
                 "made": _time(task.made_at_ms),

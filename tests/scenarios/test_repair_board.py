@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 from trio.testing import MockClock
 
+import ledgerlog.cluster
 from ledgerlog.autorecovery.board import Board
+from ledgerlog.autorecovery.copying import Copying, Pacer
+from ledgerlog.autorecovery.ledger import LedgerRepair
+from ledgerlog.cli.repair import status_fields
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import REPAIR_SETTINGS, repair_task_path
+from ledgerlog.model.repair import RepairTask
 from tests.clusters import FaultyStore, eventually, open_cluster
 from tests.repairing import (
     assert_whole,
@@ -200,3 +207,64 @@ class StoreWithoutSettings(FaultyStore):
         if path == REPAIR_SETTINGS and not self.has_settings:
             raise MetadataUnavailable("no answer")
         return await super().get(path)
+
+
+async def test_a_task_that_is_stuck_names_nobody_who_is_back(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10)
+        await start_repair(cluster)
+        for bookie in ("b1", "b2"):
+            await cluster.bookies[bookie].kill(session_s=0)
+
+        def stands_for(*lost: str) -> Callable[[], Awaitable[bool]]:
+            async def condition() -> bool:
+                found = await board.task(ledger_id)
+                return found is not None and found[0].lost == lost and found[0].trouble is not None
+
+            return condition
+
+        await until(stands_for("b1", "b2"))
+        await cluster.bookies["b1"].start()
+        await until(stands_for("b2"))
+        await cluster.bookies["b2"].start()
+        await quiet(board)
+        await assert_whole(client, ledger_id, 10)
+
+
+async def test_a_task_names_who_lacks_entries_that_nobody_has_and_who_is_emptied_since(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10)
+        await board.drain("b3")
+        repair = LedgerRepair(client.opened, board, Copying(client.opened, Pacer(1_000_000)))
+        task = RepairTask(ledger_id=ledger_id, lost=("b1",), damaged=("b2",), incomplete=("b1", "b2"))
+        verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
+        # Nobody could take the place of the one that is emptied; the others are there, sound and whole.
+        assert verdict.task == RepairTask(ledger_id=ledger_id, lost=("b3",), trouble=verdict.trouble)
+        assert "NotEnoughBookies" in (verdict.trouble or "")
+
+
+async def test_what_status_says_is_lost_is_not_there_now(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledger_id = await written(client, 10)
+        await start_repair(cluster)
+        away, gone, _ = sorted(await names(client, ledger_id))
+        for bookie in (away, gone):
+            await cluster.bookies[bookie].kill(session_s=0)
+
+        async def lost() -> list[str]:
+            status = await status_fields(ledgerlog.cluster.Cluster("memory:", client.opened))
+            return [bookie for task in status["tasks"] for bookie in task["lost"]]
+
+        async def both_are_lost() -> bool:
+            return await lost() == [away, gone]
+
+        await until(both_are_lost)
+        await cluster.bookies[away].start()
+        assert await lost() == [gone], "workers are paused, and nobody has looked at the task since"
+        await board.drain(away)
+        assert await lost() == [away, gone]

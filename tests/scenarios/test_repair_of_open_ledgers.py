@@ -190,3 +190,41 @@ async def test_an_idle_writer_leaves_a_lost_bookie_and_is_not_fenced(clock: Mock
         for writer in idle:
             await writer.append(payload(1))
             await writer.close()
+
+
+async def test_rule_20_a_bookie_that_is_lost_again_leaves_its_writer_the_whole_time_again(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        first = writer.metadata.last_fragment.ensemble[0]
+        await cluster.bookies[first].kill(session_s=0)
+        while first in writer.metadata.last_fragment.ensemble:
+            await writer.append(payload(5))
+            await trio.sleep(0.1)
+        ledger_id = writer.ledger_id
+        away, silent = writer.metadata.fragments[0].ensemble[1:]
+        await writer.aclose()
+        async with open_client(
+            FaultyStore(cluster.tree), cluster.network.at("worker"), environment=SeededEnvironment("worker")
+        ) as worker:
+            repair = LedgerRepair(worker, Board(worker), Copying(worker, Pacer(1_000_000)))
+            task = RepairTask(ledger_id=ledger_id, lost=(away,))
+
+            async def trouble() -> str | None:
+                return (await repair.run(task, grace_s=100.0, say=lambda _: None)).trouble
+
+            await cluster.bookies[away].kill(session_s=0)
+            await trio.sleep(1)
+            assert await trouble() == f"its writer may still replace {away}"
+            await cluster.bookies[away].start()
+            # The task stays, for another reason.
+            cluster.network.stall("worker", silent)
+            assert "no answer" in (await trouble() or "")
+            cluster.network.heal()
+            await trio.sleep(1_000)
+            await cluster.bookies[away].kill(session_s=0)
+            await trio.sleep(1)
+            assert await trouble() == f"its writer may still replace {away}"
+        assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN

@@ -198,3 +198,34 @@ async def test_a_fragment_that_cannot_be_repaired_does_not_hold_up_the_others(cl
             await cluster.bookies[bookie].start()
         await quiet(board)
         await assert_whole(client, writer.ledger_id, last + 1)
+
+
+async def test_a_lost_bookie_whose_entries_nobody_has_does_not_hold_up_another_of_its_fragment(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=9) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 20, Replication(5, 2, 1))
+        ensemble = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+        # Entries of slots 0 and 1 alone are on no other bookie; what slot 3 holds is on 2 and on 4.
+        lost = {slot: ensemble[slot] for slot in (0, 1, 3)}
+        for bookie in lost.values():
+            await cluster.bookies[bookie].kill(session_s=0)
+        await start_repair(cluster)
+
+        async def is_replaced() -> bool:
+            return lost[3] not in await names(client, ledger_id)
+
+        await until(is_replaced)
+        now = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+        assert (now[0], now[1]) == (lost[0], lost[1]), "only where somebody may still find their entries"
+
+        async def is_said() -> bool:
+            found = await board.task(ledger_id)
+            return found is not None and found[0].lost == tuple(sorted((lost[0], lost[1])))
+
+        await until(is_said)
+        for slot in (0, 1):
+            await cluster.bookies[lost[slot]].start()
+        await quiet(board)
+        await assert_whole(client, ledger_id, 20)
