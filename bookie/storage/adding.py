@@ -13,8 +13,9 @@ fence, goes through the journal, and so what is acknowledged has a ledger that a
 
 **Ids that are stored.** An add that brings ids up to the last known one compares digests with what is stored,
 which may read the disk right there when those entries are no longer in memory: dear, and rare, since a writer
-sends an id again only when it lost a connection. Those that are here already are taken as stored, the others
-are put into a frame of their own (rules 6 and 7).
+sends an id again only when it lost a connection. Those that are here already, and read well, are taken as
+stored, what is damaged is replaced (``mending``), and the others are put into a frame of their own (rules 6
+and 7).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bookie.storage.journal import Journal
 from bookie.storage.lac_watch import LacWatch
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.marks import KeptMarks
-from bookie.storage.reader import Reader
+from bookie.storage.mending import Mender
 from bookie.storage.write_cache import WriteCache
 from ledgerlog.errors import StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
@@ -44,7 +45,7 @@ class Adder:
         *,
         journal: Journal,
         ledgers: Ledgers,
-        reader: Reader,
+        mender: Mender,
         marks: KeptMarks,
         write_cache: WriteCache | None,
         lac_watch: LacWatch,
@@ -59,7 +60,7 @@ class Adder:
         self._commit = journal.commit
         self._ledgers = ledgers
         self._loaded = ledgers.loaded
-        self._reader = reader
+        self._mender = mender
         self._marks = marks
         self._write_cache = write_cache
         self._lac_watch = lac_watch
@@ -181,9 +182,10 @@ class Adder:
     ) -> int | Status:
         """An add that may bring ids which are stored: compare those, store the others (rules 6 and 7)."""
         try:
-            stored = self._reader.digests_now(state, header.first, header.last)
+            standing = self._mender.look_now(state, entries.ids)
         except StorageError as error:
             return status_of(error)
+        stored = standing.digests
         fresh = []
         for index, (entry_id, digest) in enumerate(zip(entries.ids, entries.digests, strict=True)):
             known = stored.get(entry_id)
@@ -191,6 +193,11 @@ class Adder:
                 fresh.append(index)
             elif known != digest:
                 return Status.CONFLICT
+        if standing.damaged:
+            refusal = self._mender.mend_now(state, standing.damaged, entries, header)
+            if refusal is not None:
+                return refusal
+            fresh = [index for index in fresh if not standing.is_damaged(entries.ids[index])]
         # What is here already and pending is durable with the newest block.
         newest = self._commit.newest
         if not fresh:

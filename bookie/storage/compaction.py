@@ -30,6 +30,7 @@ from bookie.core import rows
 from bookie.core.block import BLOCK_HEADER_BYTES, block_damage, decode_header
 from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
 from bookie.core.file_set import FileSet
+from bookie.core.frames import damaged_entries, decode_run
 from bookie.core.records import (
     ADD,
     DELETE,
@@ -48,7 +49,6 @@ from bookie.storage.catalogue import Catalogue
 from bookie.storage.entry_logs import EntryLogFiles, UnreadableSource
 from bookie.storage.files import FilePool
 from bookie.storage.pace import Pace
-from bookie.storage.reader import damaged_entries, decode_run
 from bookie.storage.rewriting import Rewriter
 from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
@@ -89,6 +89,12 @@ class Compactor:
         self._is_busy = is_busy
         self._pace = Pace(bytes_per_s)
         self._lock = trio.Lock()
+        self._sources: frozenset[int] = frozenset()
+        """The files that the job under way writes again."""
+
+    def is_moving(self, file: int) -> bool:
+        """Whether what a file holds is being written again now."""
+        return file in self._sources
 
     async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
         """Do what is to be done, for ever. StorageError if the disk or the index fails a write."""
@@ -116,6 +122,8 @@ class Compactor:
     async def _compact(self, *, is_eventual: bool) -> int:
         done = 0
         while (job := next_job(await self._candidates(), self._policy, is_eventual=is_eventual)) is not None:
+            # Without a wait since the files were found not to be busy.
+            self._sources = frozenset(row.file for row in job.sources)
             try:
                 await self._do(job)
             except DiskFull as full:
@@ -125,6 +133,8 @@ class Compactor:
                 self.damaged[damage.file] = str(damage)
                 logger.error("not compacted, kept as it is: %s", damage)
                 continue
+            finally:
+                self._sources = frozenset()
             done += 1
         return done
 

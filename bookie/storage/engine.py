@@ -45,6 +45,7 @@ from bookie.storage.journal import Journal
 from bookie.storage.lac_watch import LacWatch
 from bookie.storage.ledgers import InMemory, Ledgers
 from bookie.storage.marks import KeptMarks
+from bookie.storage.mending import Mender
 from bookie.storage.reader import Reader
 from bookie.storage.reclaiming import Reclaimer
 from bookie.storage.scrub import Scrubber
@@ -71,6 +72,7 @@ class Engine:
         compactor: Compactor,
         collector: Collector | None,
         scrubber: Scrubber,
+        mender: Mender,
         pool: FilePool,
         arenas: Arenas,
         marks: KeptMarks,
@@ -99,7 +101,7 @@ class Engine:
         self._adder = Adder(
             journal=journal,
             ledgers=ledgers,
-            reader=reader,
+            mender=mender,
             marks=marks,
             write_cache=write_cache,
             lac_watch=self._lac_watch,
@@ -129,8 +131,9 @@ class Engine:
         ledger is fenced and this is not a recovery add), CONFLICT (an id is stored with another digest),
         READ_ONLY, DISK_FULL, TOO_MANY_REQUESTS (no memory is free: see ``wait_room``), BAD_REQUEST (larger
         than ``frame_bytes_max``, or sparse ids too far apart), CORRUPT or IO_ERROR (stored entries or the
-        index, which it had to be compared with, cannot be read), IO_ERROR too once the engine has failed,
-        NOT_READY once it is being closed.
+        index, which it had to be compared with, cannot be read, and what it brings does not make them whole),
+        IO_ERROR too once the engine has failed, NOT_READY once it is being closed. What it brings of stored
+        entries that are damaged takes their place.
 
         The frame's bytes are copied. An add without entries tells LAC and LAFR, needs no sync and returns the
         current durable position; for a ledger that is unknown here nothing is remembered."""

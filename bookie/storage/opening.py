@@ -57,6 +57,7 @@ from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.leveldb import REMEDY
 from bookie.storage.marks import KeptMarks, read_marks
+from bookie.storage.mending import Mender
 from bookie.storage.patient_index import PatientIndex
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.reader import Reader, Resident
@@ -290,6 +291,15 @@ async def _assemble(
         compactor=compactor,
         collector=collector,
         scrubber=scrubber,
+        mender=Mender(
+            journal=journal,
+            residents=residents,
+            pool=pool,
+            catalogue=catalogue,
+            holder=scrubber,
+            is_moving=compactor.is_moving,
+            frame_bytes_max=config.frame_bytes_max,
+        ),
         pool=pool,
         arenas=arenas,
         marks=marks,

@@ -9,23 +9,25 @@ together to one with gaps, which may begin further before its entries than any d
 segment is flushed the same entries may be found in both, in runs that are cut differently; ``RangeReader``
 takes them once.
 
-Bytes from an arena were verified when they came and are copied out at once. Bytes from a file are verified
-here: the frame's checksum, which covers ids, lengths and digests, and each entry's digest. What fails is
-CORRUPT, what cannot be read is IO_ERROR, and neither is ever taken for an absence (rule 8). An entry that is
-not durable yet does not exist yet.
+Bytes from an arena were verified when they came and are copied out at once, but for runs that took the place
+of rotten ones (``bookie.storage.mending``). These, and bytes from a file, are verified here: the frame's
+checksum, which covers ids, lengths and digests, and each entry's digest. What fails is CORRUPT, what cannot
+be read is IO_ERROR, and neither is ever taken for an absence (rule 8). An entry that is not durable yet does
+not exist yet.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Protocol
 
 import trio
 
 from bookie.core.examining import Examination
+from bookie.core.frames import damaged_entries, decode_head, decode_run
 from bookie.core.journal import SegmentImage
 from bookie.core.ledger import LedgerState
 from bookie.core.reading import RangeLister, RangeReader
@@ -37,9 +39,8 @@ from bookie.storage.journal import Journal
 from bookie.storage.read_cache import ReadCache
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
 from ledgerlog.limits import ENTRY_ID_MAX
-from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
-from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted
-from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind, Status
+from ledgerlog.wire.entries import Entries
+from ledgerlog.wire.frame import Status
 from ledgerlog.wire.scrub import ScrubReport
 
 _RUNS_PER_FETCH = 256
@@ -52,6 +53,11 @@ class Resident(Protocol):
 
     @property
     def image(self) -> SegmentImage: ...
+
+    @property
+    def restored(self) -> Container[tuple[int, int]]:
+        """Ledger and first id of the runs in it that were not all verified when they came."""
+        ...
 
 
 class Reader:
@@ -212,11 +218,12 @@ class Reader:
         except WireError:
             reader.on_unreadable(run, Status.CORRUPT)
             return
-        if run.file in self._residents:
+        resident = self._residents.get(run.file)
+        if resident is not None and (run.ledger_id, run.first) not in resident.restored:
             reader.on_entries(run, entries)
             return
         reader.on_entries(run, entries, damaged := damaged_entries(entries))
-        if not damaged:
+        if resident is None and not damaged:
             self.cache.put(run, entries)
 
     # --- listing ----------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ class Reader:
             await trio.lowlevel.checkpoint()
         else:
             (head,) = await self._pool.read(run.file, [(run.offset, run.head_length)])
-        return self._decode_head(run, head)[0]
+        return decode_head(run, head, self._pool.path_of(run.file))[0]
 
     # --- scrubbing --------------------------------------------------------------------------------
 
@@ -300,79 +307,6 @@ class Reader:
                     return upcoming[0].first - 1
             await trio.lowlevel.checkpoint()
         return horizon
-
-    # --- for adds ---------------------------------------------------------------------------------
-
-    def digests_now(self, state: LedgerState, first: int, last: int) -> dict[int, int]:
-        """The digests of all entries from ``first`` to ``last``, durable or pending, by id.
-
-        Does not let other tasks run, because an add's verdict depends on it (rule 3); it reads the disk where
-        those entries left memory, which takes a re-sent or repaired entry of an older time. StorageCorrupt or
-        StorageError if they cannot be read."""
-        runs = {run.first: run for run in state.runs_between(first, last)}
-        if first <= state.index_last:
-            for run in self._catalogue.runs_now(
-                state.ledger_id, first=first, last=last, straddle=state.straddle
-            ):
-                runs.setdefault(run.first, run)
-        found: dict[int, int] = {}
-        for run in runs.values():
-            segment = self._residents.get(run.file)
-            if segment is not None:
-                head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
-            else:
-                head = self._pool.read_now(run.file, run.offset, run.head_length)
-            ids, digests = self._decode_head(run, head)
-            found.update((e, d) for e, d in zip(ids, digests, strict=True) if first <= e <= last)
-        return found
-
-    def _decode_head(self, run: Run, head: bytes) -> tuple[Sequence[int], Sequence[int]]:
-        """Ids and digests of a run, from the first ``run.head_length`` bytes of its frame."""
-        count, path = run.entry_count, self._pool.path_of(run.file)
-        if len(head) != run.head_length:
-            raise StorageCorrupt(path, run.offset, "the file ends inside a frame")
-        header = Header._make(HEADER.unpack_from(head))
-        if checksum(head[8:]) != header.checksum or not _is_frame_of(run, header):
-            raise StorageCorrupt(path, run.offset, f"not the frame of entries {run.first}..{run.last}")
-        digests = u32_array(head[HEADER_BYTES + 4 * count : HEADER_BYTES + 8 * count])
-        if run.is_dense:
-            return range(run.first, run.last + 1), digests
-        offsets = u32_array(head[HEADER_BYTES + 8 * count :])
-        return [run.first + offset for offset in offsets], digests
-
-
-def _is_frame_of(run: Run, header: Header) -> bool:
-    return (
-        header.kind == Kind.ADD
-        and header.length + 4 == run.length
-        and header.ledger_id == run.ledger_id
-        and header.first == run.first
-        and header.last == run.last
-        and header.entry_count == run.entry_count
-        and bool(header.flags & SPARSE) != run.is_dense
-    )
-
-
-def decode_run(run: Run, raw: bytes) -> Entries:
-    """The entries of a run's frame. WireError if the bytes are not that frame; digests are not looked at."""
-    if len(raw) != run.length or run.head_length > run.length:
-        raise WireError(f"{len(raw)} bytes of a frame of {run.length}")
-    header = Header._make(HEADER.unpack_from(raw))
-    if not _is_frame_of(run, header):
-        raise WireError(f"not the frame of entries {run.first}..{run.last} of ledger {run.ledger_id}")
-    if checksum(raw[8 : run.head_length]) != header.checksum:
-        raise WireError("the frame's checksum does not match")
-    entries = decode_entries_untrusted(Frame(header, memoryview(raw)))
-    entries.ids = compact_ids(list(entries.ids)) if not run.is_dense else entries.ids
-    return entries
-
-
-def damaged_entries(entries: Entries) -> list[int]:
-    """The ids of entries that do not match their digests."""
-    actual = entry_digests(entries.ledger_id, entries.ids, entries.payloads())
-    if actual == entries.digests:
-        return []
-    return [e for e, a, d in zip(entries.ids, actual, entries.digests, strict=True) if a != d]
 
 
 def _first_few(runs: Iterable[Run], bytes_max: int) -> list[Run]:

@@ -27,6 +27,7 @@ under way is waited for, and only then the row is looked at for the last time.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Sequence
 
 import attrs
@@ -128,7 +129,7 @@ class Scrubber:
                 for key, value in part:
                     run = rows.decode_run(key, value, self._catalogue.path)
                     taken += 1
-                    if run.file not in self._residents:
+                    if run.file not in self._residents and not self._is_superseded(run):
                         size += run.length
                         if await self._check(run):
                             self.rotten.pop((run.ledger_id, run.first), None)
@@ -162,6 +163,25 @@ class Scrubber:
             self.bytes_checked += run.length
         return True
 
+    def _is_superseded(self, run: Run) -> bool:
+        """Whether its entries were stored again, and its row is about to be theirs."""
+        state = self._ledgers.loaded.get(run.ledger_id)
+        # A state with runs in memory is itself in memory.
+        if state is None:
+            return False
+        at = bisect_left(state.runs, (run.ledger_id, run.first))
+        return at < len(state.runs) and state.runs[at].first == run.first
+
+    def hold(self, file: int) -> None:
+        """Keep a file as it is until all that is in the journal now is indexed."""
+        if self._held.get(file, self._journal.active) is not None:
+            self._held[file] = self._journal.active
+
+    def on_mended(self, run: Run) -> None:
+        """Somebody else put another run in the place of this one (``bookie.storage.mending``)."""
+        self.runs_restored += 1
+        self.rotten.pop((run.ledger_id, run.first), None)
+
     def holds(self, file: int) -> bool:
         """Whether a file must stay as it is for now."""
         if file not in self._held:
@@ -193,7 +213,7 @@ class Scrubber:
     async def _restore(self, run: Run, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         journal = self._journal
         state = self._ledgers.get(run.ledger_id)
-        if state is None or state.is_deleted or not self._is_current(run):
+        if state is None or state.is_deleted or self._is_superseded(run) or not self._is_current(run):
             self.rotten.pop((run.ledger_id, run.first), None)
             return False
         state.pins += 1

@@ -51,6 +51,8 @@ class CachedArena:
     """Bytes."""
     begun_at: float = 0.0
     """When its first run came."""
+    restored: frozenset[tuple[int, int]] = frozenset()
+    """Always empty: what takes the place of rotten runs goes through the journal."""
 
     @property
     def number(self) -> int:

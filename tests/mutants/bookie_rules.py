@@ -350,7 +350,7 @@ ANSWERS = (
         "rule 8",
         _READER,
         "        reader.on_entries(run, entries, damaged := damaged_entries(entries))\n",
-        "            reader.on_entries(run, entries)\n",
+        "        reader.on_entries(run, entries, damaged := damaged_entries(entries)[:0])\n",
         f"{_TEST_FAILURES}::test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given",
     ),
     mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import mutant
+from tests.mutants.mutant import Edit, mutant
 
 _FULLNESS = "bookie/core/fullness.py"
 _NODE = "bookie/server/node.py"
@@ -13,6 +13,8 @@ _FULLNESS_TEST = "tests/unit/test_fullness.py"
 _FULL_TEST = "tests/storage/test_full_disk.py"
 _WATCH_TEST = "tests/shells/test_disk_watch.py"
 _SCRUB_TEST = "tests/storage/test_scrub.py"
+_MENDING = "bookie/storage/mending.py"
+_MENDING_TEST = "tests/storage/test_mending.py"
 
 MUTANTS = (
     mutant(
@@ -113,5 +115,78 @@ MUTANTS = (
         "                    continue\n",
         "tests/shells/test_rot_repair.py::"
         "test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_about_nothing_else",
+    ),
+    mutant(
+        "a_rotten_copy_is_taken_for_stored",
+        "rule 6, rule 8",
+        _MENDING,
+        "        bad = wanted.intersection(damaged_entries(entries))\n",
+        "        bad = wanted.intersection(damaged_entries(entries)[:0])\n",
+        f"{_MENDING_TEST}::test_a_good_copy_of_a_rotten_entry_takes_its_place_for_good",
+    ),
+    mutant(
+        "what_mends_a_run_leaves_the_rest_of_it_out",
+        "rule 8",
+        _MENDING,
+        "        found = [payloads.get(entry_id) or self.kept.get(entry_id) for entry_id in self.ids]\n"
+        "        parts = [part for part in found if part is not None]\n",
+        "        found = [payloads.get(entry_id) for entry_id in self.ids]\n"
+        "        parts = found = [part for part in found if part is not None]\n",
+        f"{_MENDING_TEST}::test_a_frame_that_proves_nothing_is_replaced_by_all_of_its_entries_and_by_no_fewer",
+        also=(
+            Edit(
+                _MENDING,
+                "compact_ids(list(self.ids)),",
+                "compact_ids([e for e in self.ids if e in payloads]),",
+            ),
+        ),
+    ),
+    mutant(
+        "what_is_carried_on_damaged_is_given_out_from_memory",
+        "rule 8",
+        "bookie/storage/reader.py",
+        "        if resident is not None and (run.ledger_id, run.first) not in resident.restored:\n",
+        "        if resident is not None:\n",
+        f"{_MENDING_TEST}::test_of_two_rotten_entries_of_a_run_each_is_mended_when_it_is_brought",
+    ),
+    mutant(
+        "what_is_carried_on_damaged_counts_as_verified",
+        "rule 6, rule 8",
+        _MENDING,
+        "is_verified = resident is not None and (run.ledger_id, run.first) not in resident.restored",
+        "is_verified = resident is not None",
+        f"{_MENDING_TEST}::test_of_two_rotten_entries_of_a_run_each_is_mended_when_it_is_brought",
+    ),
+    mutant(
+        "entries_without_a_head_are_not_compared",
+        "rule 6",
+        _MENDING,
+        "        return {e: digest for e, (digest, _) in kept.items()}, Damaged(run, ids, kept, error)\n",
+        "        return {}, Damaged(run, ids, kept, error)\n",
+        f"{_MENDING_TEST}::test_a_frame_without_a_head_is_replaced_by_all_of_its_entries",
+    ),
+    mutant(
+        "the_file_of_what_was_mended_is_put_together",
+        "rule 8",
+        _MENDING,
+        "            self._holder.hold(each.run.file)\n",
+        "",
+        f"{_MENDING_TEST}::test_the_file_of_what_was_mended_is_held_until_the_copy_is_indexed",
+    ),
+    mutant(
+        "what_is_being_moved_is_mended",
+        "rule 8",
+        _MENDING,
+        "None if self._is_moving(each.run.file) else each",
+        "each",
+        f"{_MENDING_TEST}::test_nothing_is_mended_in_a_file_that_is_being_written_again",
+    ),
+    mutant(
+        "what_was_mended_is_found_rotten_again",
+        "storage",
+        _SCRUB,
+        "not in self._residents and not self._is_superseded(run):",
+        "not in self._residents:",
+        f"{_MENDING_TEST}::test_a_mended_run_is_not_found_rotten_nor_stored_again_before_it_is_indexed",
     ),
 )

@@ -1,0 +1,92 @@
+"""The frame of a run as it was read back: whether it is that frame, and what of it can be believed.
+
+A frame proves itself in two parts. Its checksum covers the header and the index part, which are the lengths,
+digests and ids of its entries; each digest covers one payload, together with the ledger's id and the entry's.
+So where the checksum holds it is known which entries the run has and what each of them should be, and of each
+payload whether it is that. Where it does not hold, an entry that matches the digest beside it is what was
+written all the same: the digest and the place of the payload were not made to fit each other by damage.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from bookie.core.records import Run
+from ledgerlog.errors import StorageCorrupt, WireError
+from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
+from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, split_payloads
+from ledgerlog.wire.frame import HEADER, HEADER_BYTES, SPARSE, Frame, Header, Kind
+
+
+def _is_frame_of(run: Run, header: Header) -> bool:
+    return (
+        header.kind == Kind.ADD
+        and header.length + 4 == run.length
+        and header.ledger_id == run.ledger_id
+        and header.first == run.first
+        and header.last == run.last
+        and header.entry_count == run.entry_count
+        and bool(header.flags & SPARSE) != run.is_dense
+    )
+
+
+def decode_head(run: Run, head: bytes, path: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Ids and digests of a run, from the first ``run.head_length`` bytes of its frame. StorageCorrupt, naming
+    ``path``, if these are not the bytes that were written."""
+    count = run.entry_count
+    if len(head) != run.head_length:
+        raise StorageCorrupt(path, run.offset, "the file ends inside a frame")
+    header = Header._make(HEADER.unpack_from(head))
+    if checksum(head[8:]) != header.checksum or not _is_frame_of(run, header):
+        raise StorageCorrupt(path, run.offset, f"not the frame of entries {run.first}..{run.last}")
+    digests = u32_array(head[HEADER_BYTES + 4 * count : HEADER_BYTES + 8 * count])
+    if run.is_dense:
+        return range(run.first, run.last + 1), digests
+    offsets = u32_array(head[HEADER_BYTES + 8 * count :])
+    return [run.first + offset for offset in offsets], digests
+
+
+def decode_run(run: Run, raw: bytes) -> Entries:
+    """The entries of a run's frame. WireError if the bytes are not that frame; digests are not looked at."""
+    if len(raw) != run.length or run.head_length > run.length:
+        raise WireError(f"{len(raw)} bytes of a frame of {run.length}")
+    header = Header._make(HEADER.unpack_from(raw))
+    if not _is_frame_of(run, header):
+        raise WireError(f"not the frame of entries {run.first}..{run.last} of ledger {run.ledger_id}")
+    if checksum(raw[8 : run.head_length]) != header.checksum:
+        raise WireError("the frame's checksum does not match")
+    entries = decode_entries_untrusted(Frame(header, memoryview(raw)))
+    entries.ids = compact_ids(list(entries.ids)) if not run.is_dense else entries.ids
+    return entries
+
+
+def damaged_entries(entries: Entries) -> list[int]:
+    """The ids of entries that do not match their digests."""
+    actual = entry_digests(entries.ledger_id, entries.ids, entries.payloads())
+    if actual == entries.digests:
+        return []
+    return [e for e, a, d in zip(entries.ids, actual, entries.digests, strict=True) if a != d]
+
+
+def salvage(run: Run, raw: bytes) -> dict[int, tuple[int, bytes]]:
+    """Digest and payload of each entry that proves itself, by id, in a run's frame whose head does not."""
+    count, start = run.entry_count, run.head_length
+    if len(raw) != run.length or start > run.length:
+        return {}
+    lengths = u32_array(raw[HEADER_BYTES : HEADER_BYTES + 4 * count])
+    if sum(lengths) != run.length - start:
+        return {}
+    digests = u32_array(raw[HEADER_BYTES + 4 * count : HEADER_BYTES + 8 * count])
+    ids: Sequence[int] = range(run.first, run.last + 1)
+    if not run.is_dense:
+        ids = [run.first + offset for offset in u32_array(raw[HEADER_BYTES + 8 * count : start])]
+        if ids[-1] > run.last or any(a >= b for a, b in itertools.pairwise(ids)):
+            return {}
+    payloads = split_payloads(raw[start:], lengths)
+    actual = entry_digests(run.ledger_id, ids, payloads)
+    return {
+        entry_id: (digest, payload)
+        for entry_id, digest, payload, found in zip(ids, digests, payloads, actual, strict=True)
+        if digest == found
+    }
