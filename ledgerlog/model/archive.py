@@ -24,6 +24,15 @@ for, and ``record_count`` how many records are left of it.
     file          its URL                     archived_ms   wall clock; the delay of deletion counts from it
     file_bytes    its size                    token         random, of whoever wrote this
     ledgers       [id, first offset, end offset, last entry, ...], four numbers for each ledger
+
+**Destinations.** Where files lie is a place that can be taken for another: a disk that is not mounted leaves
+an empty directory. Each destination therefore has a marker, a file whose name ends with an id that was drawn
+when it was made, and the metadata store says which id that is: ``ArchivePlace``, one canonical CBOR map in
+the node ``destinations/HASH``, HASH being the first 16 bytes of the SHA-256 of ``where``, in hexadecimal:
+
+    v             1                           marker        8 bytes, the id of its marker
+    where         the place, in the words     made_ms       wall clock, when the marker was made; for
+                  that tell it from others                  people
 """
 
 from __future__ import annotations
@@ -38,12 +47,13 @@ from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 
-__all__ = ["DIGEST_BYTES", "ArchiveRecord", "ArchivedLedger"]
+__all__ = ["DIGEST_BYTES", "MARKER_BYTES", "ArchivePlace", "ArchiveRecord", "ArchivedLedger"]
 
 _FORMAT = 1
 _OFFSET_MAX = 2**63 - 1
 
 DIGEST_BYTES = 32
+MARKER_BYTES = 8
 
 
 def _require(holds: bool, rule: str) -> None:
@@ -174,3 +184,32 @@ class ArchiveRecord:
             )
         except (ValueError, AssertionError) as cause:
             raise MetadataCorrupt(f"{what}: {cause}") from cause
+
+
+@attrs.frozen(kw_only=True)
+class ArchivePlace:
+    """A destination that files were archived to. See the module."""
+
+    where: str
+    """``archive.places.Destination.where``."""
+    marker: bytes
+    """The id of the one marker that vouches for it."""
+    made_ms: int
+
+    def encode(self) -> bytes:
+        """Canonical CBOR."""
+        return encode_record(
+            {"v": _FORMAT, "where": self.where, "marker": self.marker, "made_ms": self.made_ms}
+        )
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes, node: str) -> Self:
+        """The inverse of ``encode``; MetadataCorrupt names the node and the field."""
+        fields = decode_record_untrusted(data, f"destination of archives {node}", MetadataCorrupt)
+        version = fields.integer("v")
+        if version != _FORMAT:
+            fields.fail(f"format {version}; this version reads format {_FORMAT}")
+        marker = fields.get("marker", bytes)
+        if len(marker) != MARKER_BYTES:
+            fields.fail(f"the field 'marker' has {len(marker)} bytes and not {MARKER_BYTES}")
+        return cls(where=fields.get("where", str), marker=marker, made_ms=fields.integer("made_ms"))

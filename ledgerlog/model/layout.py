@@ -12,6 +12,8 @@
     splices/HHHHHHHHHHHHHHHH/NAME   what a producer has spliced into that incarnation of a log last
     archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
                                     a file that holds a ledger of that incarnation of a log
+    destinations/HH...              a place that archived files lie at, and which marker vouches for it: 32
+                                    hexadecimal digits of the SHA-256 of where it is
     snapshots/HHHHHHHHHHHHHHHH      which ledgers hold snapshots of a state machine on that log
     elections/NAME                  the record of an election: its term and who has it
     elections/NAME/candidates/ID    a candidate (ephemeral)
@@ -22,6 +24,8 @@ another node: a stale writer's compare-and-set meets NodeMissing, never an equal
 """
 
 from __future__ import annotations
+
+import hashlib
 
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.model.ids import BookieId
@@ -37,6 +41,7 @@ LOG_NAMES = "logs"
 CURSORS = "cursors"
 SPLICES = "splices"
 ARCHIVES = "archives"
+DESTINATIONS = "destinations"
 
 REPAIR = "repair"
 REPAIR_SETTINGS = "repair/settings"
@@ -143,6 +148,11 @@ def archived_ledger_of(incarnation: int, component: str) -> int:
     if archive_path(incarnation, ledger_id) != f"{archives_path(incarnation)}/{component}":
         raise ValueError(f"{component!r} is not the number of a ledger")
     return ledger_id
+
+
+def destination_path(where: str) -> str:
+    """What is known of a destination of archives, by the words that tell it from others."""
+    return f"{DESTINATIONS}/{hashlib.sha256(where.encode()).hexdigest()[:32]}"
 
 
 def cursor_name_of(component: str) -> str:

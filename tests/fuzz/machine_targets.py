@@ -13,7 +13,13 @@ from typing import Any
 
 from ledgerlog.core.replica import RequestTable
 from ledgerlog.errors import WireError
-from ledgerlog.model.archive import DIGEST_BYTES, ArchivedLedger, ArchiveRecord
+from ledgerlog.model.archive import (
+    DIGEST_BYTES,
+    MARKER_BYTES,
+    ArchivedLedger,
+    ArchivePlace,
+    ArchiveRecord,
+)
 from ledgerlog.model.command import Envelope, Outcome
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
@@ -161,5 +167,10 @@ MACHINE_TARGETS = (
         lambda: [encode_snapshot_list([ListedSnapshot(5, 40, 900), ListedSnapshot(9, 80)])],
     ),
     metadata_target("archive", lambda data: ArchiveRecord.decode_untrusted(data, _LOG), _archives),
+    metadata_target(
+        "archive-place",
+        lambda data: ArchivePlace.decode_untrusted(data, "destinations/0"),
+        lambda: [ArchivePlace(where="s3://bucket/archive", marker=bytes(MARKER_BYTES), made_ms=5)],
+    ),
     metadata_target("splice", lambda data: SpliceMark.decode_untrusted(data, "copier"), _splices),
 )
