@@ -17,7 +17,9 @@ and so are the directories on the way to it: copies are given up for a file that
 Object stores have no rename; theirs is a copy that appears when it is complete.
 
 Everything here blocks and is to be run in a thread. The errors of file systems are translated here:
-``FileNotFoundError`` and every other ``OSError`` become ``ArchiveUnavailable``.
+``FileNotFoundError`` and every other ``OSError`` become ``ArchiveUnavailable``. So does a file that a record
+names and that lies where pyarrow finds no files here; a destination that somebody has asked for is
+``InvalidArgument`` then.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ __all__ = [
     "log_directory",
     "offsets_of_name",
     "open_input",
+    "recorded",
 ]
 
 
@@ -99,6 +102,15 @@ def files_as_errors(url: str) -> Iterator[None]:
         raise ArchiveUnavailable(url, str(cause)) from cause
 
 
+@contextmanager
+def recorded(url: str) -> Iterator[None]:
+    """What a record names, inside, is ArchiveUnavailable where pyarrow knows no such place."""
+    try:
+        yield
+    except InvalidArgument as cause:
+        raise ArchiveUnavailable(url, f"it cannot be reached from here: {cause}") from cause
+
+
 def _resolve(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(url)
@@ -109,13 +121,13 @@ def _resolve(url: str) -> tuple[Any, str]:
 
 def open_input(url: str) -> Any:
     """The file, for reading at any place. ArchiveUnavailable."""
-    with files_as_errors(url):
+    with files_as_errors(url), recorded(url):
         filesystem, path = _resolve(url)
         return filesystem.open_input_file(path)
 
 
 class Destination:
-    """A directory for archives. InvalidArgument where pyarrow knows no such place."""
+    """A directory for archives. InvalidArgument where pyarrow knows no such place; ArchiveUnavailable."""
 
     def __init__(self, where: str) -> None:
         if "://" not in where and not where.startswith("file:"):
@@ -142,6 +154,16 @@ class Destination:
             return None
         return path[len(base) + 1 :]
 
+    def where(self) -> str:
+        """What tells the place from others, in whatever words it was given: without options and passwords,
+        and on disks of this machine without links. This asks the file system."""
+        if self._is_local:
+            return Path(os.path.realpath(self._root)).as_uri()
+        scheme, mark, rest = self.url.partition("?")[0].partition("://")
+        host, slash, path = rest.partition("/")
+        user, at, host = host.rpartition("@")
+        return f"{scheme}{mark}{user.partition(':')[0]}{at}{host}{slash}{path}"
+
     def holds(self, url: str) -> bool:
         """Whether a file lies below here, be it there or not. On disks of this machine also where the place
         is given in other words, through a link perhaps; this asks the file system."""
@@ -149,7 +171,10 @@ class Destination:
             return True
         if not self._is_local or not url.startswith("file:"):
             return False
-        _, path = _resolve(url)
+        try:
+            _, path = _resolve(url)
+        except InvalidArgument:
+            return False  # A file of another machine, by its name.
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root))
 
     def _path(self, name: str) -> str:
@@ -204,7 +229,8 @@ def delete_file(url: str) -> bool:
     """Delete a file by its URL; whether there was one. ArchiveUnavailable."""
     base, mark, query = url.partition("?")
     directory, _, name = base.rpartition("/")
-    return Destination(directory + mark + query).delete(name)
+    with recorded(url):
+        return Destination(directory + mark + query).delete(name)
 
 
 def _sync_directories(directory: Path) -> None:

@@ -42,9 +42,11 @@ def _limiter() -> trio.CapacityLimiter:
         return limiter
 
 
-async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float = ARCHIVE_READ_TIMEOUT_S) -> T:
-    """What ``work`` returns or raises, done in a thread. ArchiveUnavailable where it takes too long; it goes
-    on then, and nobody hears of it, as when the caller is cancelled."""
+async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None = None) -> T:
+    """What ``work`` returns or raises, done in a thread. ArchiveUnavailable where it takes longer than
+    ``timeout_s``, by default ``limits.ARCHIVE_READ_TIMEOUT_S``; it goes on then, and nobody hears of it, as
+    when the caller is cancelled."""
+    timeout_s = ARCHIVE_READ_TIMEOUT_S if timeout_s is None else timeout_s
     with trio.move_on_after(timeout_s):
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
     raise ArchiveUnavailable(file, f"its file system did not answer within {timeout_s:g} s")

@@ -15,8 +15,8 @@ leaves something that a later run finishes.
               2  the file is deleted, then its record
     clean        files in the log's directory that no record names, and that are a day old
 
-What a file says is believed where the marker of its destination is there (``archive.marker``): copy asks for
-it behind 4, give up behind 1, and retire where it finds no file to delete.
+What a file says is believed where the marker of its destination is there (``archiving.claiming``): copy asks
+for it behind 4, give up behind 1, and retire where it finds no file to delete.
 
 A crash before copy's step 5 leaves a file that nothing names, for ``clean``; one anywhere else leaves a state
 that the plan knows. Two jobs at once do some work twice: of two records for one ledger the first stands, and
@@ -38,6 +38,7 @@ import attrs
 
 from ledgerlog.archive.reader import check_archive, in_thread
 from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.archiving.claiming import Markers
 from ledgerlog.autorecovery.checking import CheckPace, check_ledger
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.client.client import LedgerClient
@@ -45,12 +46,10 @@ from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.core.archiving import ArchivePlan, plan_archive
 from ledgerlog.errors import (
     ArchiveCorrupt,
-    ArchiveSupportMissing,
     ArchiveUnavailable,
     EntryCorrupt,
     EntryNotFound,
     EntryUnavailable,
-    InvalidArgument,
     LedgerLogError,
     LedgerNotFound,
     MetadataOutcomeUnknown,
@@ -71,6 +70,7 @@ from ledgerlog.wire.records import decode_entry
 
 if TYPE_CHECKING:
     from ledgerlog.archive.parquet import ArchiveWriter, Facts
+    from ledgerlog.archive.places import Destination
 
 __all__ = ["Archiver", "LogState", "OnStep", "Step", "done", "guarded"]
 
@@ -122,23 +122,20 @@ class Archiver:
         client: LedgerClient,
         name: str,
         incarnation: int,
-        destination: str,
+        destination: Destination,
         *,
         cluster: str,
         keep_copies_s: float,
     ) -> None:
-        try:
-            from ledgerlog.archive import marker, parquet, places
-        except ImportError as cause:
-            raise ArchiveSupportMissing(destination) from cause
+        from ledgerlog.archive import parquet, places
+
         self._parquet = parquet
         self._places = places
-        self._marker = marker
-        self._cluster = cluster
         self.client = client
         self.name = name
         self.incarnation = incarnation
-        self.destination = places.Destination(destination)
+        self.destination = destination
+        self.markers = Markers(client, cluster)
         self.directory = places.log_directory(name, incarnation, cluster)
         """Where its files lie below the destination."""
         self.archives = ArchiveRegistry(client.store)
@@ -148,40 +145,6 @@ class Archiver:
         settings = RepairSettings()
         self._copying = Copying(client, Pacer(settings.bytes_per_s))
         self._pace = CheckPace(settings.checks_per_s)
-
-    # --- the marker ---------------------------------------------------------------------------
-
-    @property
-    def marker_name(self) -> str:
-        """The name of the marker below the destination."""
-        return self._marker.marker_name(self._cluster)
-
-    async def has_marker(self) -> bool:
-        """Whether the marker is at the job's destination. ArchiveUnavailable."""
-        return await self._is_marked(self.destination.url_of(self.marker_name))
-
-    async def make_marker(self) -> None:
-        """Leave it there. ArchiveUnavailable."""
-        nonce = self.client.environment.new_token()[:8].hex()
-        destination = self.destination
-        await in_thread(
-            lambda: self._marker.make_marker(destination, self._cluster, nonce), file=destination.url
-        )
-        logger.info("%s is an archive of cluster %s from now on", destination.url, self._cluster)
-
-    async def _is_marked(self, url: str) -> bool:
-        return await in_thread(lambda: self._marker.has_marker(url, self._cluster), file=url)
-
-    async def expect_marker(self, file: str) -> None:
-        """ArchiveUnavailable unless the marker is at the destination that a file lies in, or ought to."""
-        marker = self._marker.marker_of_file(file, self._cluster)
-        if not await self._is_marked(marker):
-            raise ArchiveUnavailable(
-                file,
-                f"its destination has no marker ({marker}), so it is not known whether it is the right one "
-                "and there: mount it, or archive to it once with --accept-destination "
-                "(accept_destination=True)",
-            )
 
     def mark(self, step: str) -> None:
         self.client.environment.mark(f"archive: {step}")
@@ -383,7 +346,7 @@ class Archiver:
                 raise
             gone = str(failure)
         # Behind the look at the file: what was there before it may have gone away under it.
-        await self.expect_marker(record.file)
+        await self.markers.expect(record.file)
         if gone is not None:
             return await self._withdraw(record, version, ledger_id, gone)
         self.mark("checked again")
@@ -446,7 +409,7 @@ class Archiver:
         if not await self.delete_file(record.file):
             # A job that ended here may have deleted it. Or it is where nobody looks just now, and nobody
             # would ever come back for it.
-            await self.expect_marker(record.file)
+            await self.markers.expect(record.file)
         self.mark("file deleted")
         # Another job may have done it; and where the answer is lost the next run sees what is left.
         with contextlib.suppress(NodeMissing, VersionConflict, MetadataOutcomeUnknown):
@@ -505,7 +468,7 @@ class Archiver:
         """Whether a file is known to be there; it may lie at another destination."""
         try:
             await self.expect_file(record)
-        except (ArchiveUnavailable, InvalidArgument):
+        except ArchiveUnavailable:
             return False
         return True
 
@@ -560,7 +523,7 @@ class _Writing:
         )
         await check_archive(record)
         # A destination that was unmounted under the job has got the file below its mount point.
-        await archiver.expect_marker(url)
+        await archiver.markers.expect(url)
         archiver.mark("verified")
         return record
 
@@ -582,7 +545,6 @@ async def guarded(work: Awaitable[Step], ledger_id: int) -> Step:
     either."""
     try:
         return await work
-    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt, InvalidArgument) as failure:
-        # InvalidArgument: a record may name a place that pyarrow does not know here.
+    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt) as failure:
         logger.error("ledger=%d: %s", ledger_id, failure)
         return Step(what="failed", ledger_id=ledger_id, why=str(failure))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.archiving.archiver import Archiver, OnStep, Step, guarded
-from ledgerlog.archiving.claiming import claim_destination
+from ledgerlog.archiving.claiming import load_destination
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import LogNotFound, NotEnoughBookies
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S
@@ -24,8 +24,9 @@ async def open_archiver(
     accept_destination: bool = False,
 ) -> Archiver:
     """The archive of the log of that name. LogNotFound, also where it is not that ``incarnation`` any more;
-    InvalidArgument, ArchiveSupportMissing. ArchiveUnavailable where the destination has no marker and must
-    have one (``archiving.claiming``), unless ``accept_destination``."""
+    InvalidArgument, ArchiveSupportMissing. ArchiveUnavailable where the destination's file system fails or
+    does not answer, and where it has no marker and must have one (``archiving.claiming``), unless
+    ``accept_destination``."""
     found = await LogRegistry(client.store, client.environment).find(name)
     if found is None or (incarnation is not None and found != incarnation):
         raise LogNotFound(name)
@@ -33,11 +34,11 @@ async def open_archiver(
         client,
         name,
         found,
-        destination,
+        await load_destination(destination),
         cluster=await _cluster_id(client),
         keep_copies_s=keep_copies_s,
     )
-    await claim_destination(archiver, accept=accept_destination)
+    await archiver.markers.claim(archiver.destination, accept=accept_destination)
     return archiver
 
 
@@ -113,19 +114,22 @@ async def retire_gone(
     archives = ArchiveRegistry(client.store)
     await client.store.sync()
     for incarnation in await archives.incarnations():
-        records = await archives.of_log(incarnation)
         metadata, _ = await LogRegistry(client.store, client.environment).read(incarnation)
-        if metadata is not None or not records:
+        if metadata is not None:
+            continue
+        # Its log is gone for good, so no record is added to these any more.
+        records = await archives.of_log(incarnation)
+        if not records:
             continue
         archiver = Archiver(
             client,
             records[0][0].log,
             incarnation,
-            destination,
+            await load_destination(destination),
             cluster=await _cluster_id(client),
             keep_copies_s=ARCHIVE_KEEP_COPIES_S,
         )
-        await claim_destination(archiver, accept=accept_destination)
+        await archiver.markers.claim(archiver.destination, accept=accept_destination)
         # First what no record names, of whatever age, for nobody comes here again after the last record: a
         # job that is about to make one finds no log to name its file in.
         for step in await archiver.clean(min_age_s=0):

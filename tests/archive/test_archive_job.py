@@ -238,7 +238,7 @@ async def test_a_log_that_remembers_producers_is_taken_over_after_it_was_archive
 # --- a crash at every step --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", range(14))
+@pytest.mark.parametrize("step", range(15))
 async def test_a_run_after_a_crash_at_any_step_finishes_and_nothing_is_ever_missing(
     tmp_path: Path, step: int
 ) -> None:

@@ -9,23 +9,30 @@ from pathlib import Path
 import attrs
 import pytest
 
+from ledgerlog.archive import places
+from ledgerlog.archive.registry import PlaceRegistry
 from ledgerlog.archiving.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
-from ledgerlog.model.layout import archive_path
+from ledgerlog.model.archive import ArchivePlace
+from ledgerlog.model.layout import ARCHIVES, archive_path
+from ledgerlog.model.ledger import MetadataCorrupt
 from tests.archive.archived_logs import (
     DAY_S,
+    Crash,
     archive,
     archived,
     archiver_of,
+    crash_at,
     files,
     fill,
     new_log,
     path_of,
     records_of,
     remove,
+    steps_of,
     write,
 )
 from tests.clusters import Client, open_cluster
@@ -47,6 +54,15 @@ def mount(where: Path, away: Path) -> None:
 
 def marker_in(where: Path) -> Path:
     (found,) = where.glob("_ledgerlog-archive-*")
+    return found
+
+
+def markers_in(where: Path) -> list[bytes]:
+    return [bytes.fromhex(path.name.rpartition("-")[2]) for path in where.glob("_ledgerlog-archive-*")]
+
+
+def marker_bytes(where: Path) -> bytes:
+    (found,) = markers_in(where)
     return found
 
 
@@ -144,15 +160,17 @@ async def test_a_place_without_its_marker_can_be_accepted_and_reading_never_asks
     async with open_cluster() as cluster, cluster.client() as client:
         log = await two_archived(client, tmp_path)
         before = await records_of(log)
-        kept = marker_in(tmp_path).read_bytes()
-        assert json.loads(kept)["format"] == 1
+        kept = json.loads(marker_in(tmp_path).read_bytes())
+        assert kept["format"] == 1
         assert await archive(client, tmp_path) == ["given up"] * 2
         remove(marker_in(tmp_path))
         assert await records_of(log) == before
         with pytest.raises(ArchiveUnavailable, match="accept"):
             await archive(client, tmp_path)
         assert await archive_log(client.opened, "log", str(tmp_path), accept_destination=True) == []
-        assert marker_in(tmp_path).read_bytes() == kept
+        made = json.loads(marker_in(tmp_path).read_bytes())
+        assert made.pop("id") != kept.pop("id")
+        assert made == kept
         assert await archive(client, tmp_path) == []
         write(marker_in(tmp_path), b"something else")
         with pytest.raises(ArchiveUnavailable, match="it is not the marker"):
@@ -186,18 +204,173 @@ async def test_a_job_that_sees_the_first_records_of_another_looks_for_its_marker
     async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
         log = await new_log(client)
         await fill(log, 5, 4)
-        sync = client.store.sync
+        children = client.store.children
         begun: list[list[str]] = []
 
-        async def after_another_began() -> None:
-            if not begun:
+        async def after_another_began(path: str) -> list[str]:
+            if path == ARCHIVES and not begun:
                 begun.append([])
                 begun.append(await archive(other, tmp_path, keep_copies_s=DAY_S))
-            await sync()
+            return await children(path)
 
-        monkeypatch.setattr(client.store, "sync", after_another_began)
+        monkeypatch.setattr(client.store, "children", after_another_began)
         await open_archiver(client.opened, "log", str(tmp_path))
         assert begun == [[], ["copied", "copied"]]
+
+
+# --- which marker it is -----------------------------------------------------------------------------
+
+
+async def test_a_marker_below_the_mount_point_vouches_no_more_once_the_disk_has_its_own(
+    tmp_path: Path,
+) -> None:
+    where, disk = tmp_path / "there", tmp_path / "disk"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, where)  # Nothing was mounted, and nobody noticed.
+        disk.mkdir()
+        below = where.rename(tmp_path / "below")
+        disk.rename(where)
+        with pytest.raises(ArchiveUnavailable, match="Mount it"):
+            await archive(client, where)
+        steps = await archive_log(
+            client.opened, "log", str(where), keep_copies_s=0.0, accept_destination=True
+        )
+        assert {step.what for step in steps} == {"withdrawn", "copied", "given up"}
+        before = await archived(client, log)
+        where.rename(disk)
+        below.rename(where)
+        assert marker_bytes(where) != marker_bytes(disk)
+        with pytest.raises(ArchiveUnavailable, match="Mount it"):
+            await archive(client, where)
+        assert await archived(client, log) == before
+
+
+async def test_a_destination_that_is_known_is_refused_without_its_marker_before_it_has_a_file(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "there"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        await archiver_of(client, where)
+        marker = marker_bytes(where)
+        away = unmount(where)
+        with pytest.raises(ArchiveUnavailable, match=marker.hex()):
+            await archive(client, where)
+        mount(where, away)
+        assert await archive(client, where) == ["copied", "copied", "given up"]
+
+
+async def test_a_link_that_leads_elsewhere_now_is_no_new_destination(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "one")
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, link)
+        before = await archived(client, log)
+        link.unlink()
+        link.symlink_to(tmp_path / "two")
+        with pytest.raises(ArchiveUnavailable, match="no marker"):
+            await archive(client, link)
+        assert markers_in(tmp_path / "two") == []
+        assert await archived(client, log) == before
+
+
+async def test_an_archive_of_another_destination_does_not_vouch_for_one_that_is_known(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await two_archived(client, tmp_path / "one")
+        await fill(await new_log(client, "other"), 2, 2)
+        await archive(client, tmp_path / "two", log="other")
+        (tmp_path / "one").rename(tmp_path / "away")
+        (tmp_path / "two").rename(tmp_path / "one")
+        with pytest.raises(ArchiveUnavailable, match="its marker"):
+            await archive(client, tmp_path / "one")
+
+
+async def test_an_archive_that_is_mounted_elsewhere_is_known_by_its_marker(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, tmp_path / "one")
+        marker = marker_bytes(tmp_path / "one")
+        (tmp_path / "one").rename(tmp_path / "two")
+        await fill(log, 2)
+        steps = await steps_of(client, tmp_path / "two")
+        assert [step.what for step in steps[:4]] == ["failed"] * 3 + ["copied"]
+        assert all("its marker" in step.why for step in steps[:3]), "of where the files were"
+        assert marker_bytes(tmp_path / "two") == marker
+
+
+@pytest.mark.parametrize("fault", ["lost_answers", "lost_writes"])
+async def test_a_destination_is_claimed_though_the_answer_is_lost(tmp_path: Path, fault: str) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        await fill(await new_log(client), 5, 4)
+        setattr(client.store, fault, 1)
+        job = await archiver_of(client, tmp_path)
+        assert getattr(client.store, fault) == 0
+        (place,) = await PlaceRegistry(client.opened.store).all()
+        assert place.marker in markers_in(tmp_path)
+        assert job.destination.where() == place.where == tmp_path.as_uri()
+        assert await archive(client, tmp_path) == ["copied", "copied", "given up"]
+
+
+@pytest.mark.parametrize("accept", [False, True])
+async def test_of_two_jobs_that_begin_at_once_both_work_and_one_marker_is_left(
+    tmp_path: Path, accept: bool
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        await fill(await new_log(client), 5, 4)
+        if accept:
+            await archiver_of(client, tmp_path)
+            remove(marker_in(tmp_path))
+
+        async def begin() -> None:
+            await open_archiver(other.opened, "log", str(tmp_path), accept_destination=accept)
+
+        client.store.before_write = begin
+        await open_archiver(client.opened, "log", str(tmp_path), accept_destination=accept)
+        (place,) = await PlaceRegistry(client.opened.store).all()
+        assert marker_bytes(tmp_path) == place.marker
+
+
+async def test_a_job_that_dies_when_it_has_made_the_marker_keeps_nobody_out(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        await fill(await new_log(client), 5, 4)
+        crash_at(client, 0)
+        with pytest.raises(Crash):
+            await archive(client, tmp_path)
+        assert await archive(other, tmp_path) == ["copied", "copied", "given up"]
+
+
+def test_what_is_known_of_a_destination_is_read_as_it_was_written() -> None:
+    place = ArchivePlace(where="file:///archive", marker=bytes(range(8)), made_ms=1_700_000_000_000)
+    assert ArchivePlace.decode_untrusted(place.encode(), "node") == place
+    short = attrs.evolve(place, marker=b"short")
+    for data in (place.encode()[:-1], b"", short.encode()):
+        with pytest.raises(MetadataCorrupt, match="node"):
+            ArchivePlace.decode_untrusted(data, "node")
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ("s3://key:secret@bucket/archive/?region=eu", "s3://key@bucket/archive"),
+        ("s3://bucket", "s3://bucket"),
+        ("file:///archive/./here", "file:///archive/here"),
+    ],
+)
+def test_a_place_is_told_from_others_without_options_and_passwords(
+    given: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = places._resolve
+    monkeypatch.setattr(
+        places, "_resolve", lambda url: resolve(url) if url.startswith("file") else (None, url)
+    )
+    assert places.Destination(given).where() == where
+
+
+# --- strays, and records of other places --------------------------------------------------------------
 
 
 async def test_a_stray_is_kept_while_the_file_that_replaced_it_is_not_there(tmp_path: Path) -> None:

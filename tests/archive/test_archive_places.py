@@ -6,12 +6,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from threading import Event
+from typing import NoReturn
 
 import pyarrow.parquet as pq
 import pytest
 import trio
 
-from ledgerlog.archive import places
+from ledgerlog.archive import places, reader
 from ledgerlog.archive.parquet import SCHEMA
 from ledgerlog.archive.places import Destination
 from ledgerlog.archive.reader import check_archive, in_thread, open_archive
@@ -80,6 +81,29 @@ async def test_a_file_system_that_hangs_leaves_threads_to_everything_else() -> N
         assert len(refused) == 50
         with trio.fail_after(10):
             assert await trio.to_thread.run_sync(lambda: "done") == "done"
+    finally:
+        released.set()
+
+
+async def test_a_destination_that_does_not_answer_is_an_error_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = Event()
+
+    def hang(url: str) -> NoReturn:
+        released.wait(30)
+        raise AssertionError("nobody hears of it")
+
+    monkeypatch.setattr(places, "_resolve", hang)
+    monkeypatch.setattr(reader, "ARCHIVE_READ_TIMEOUT_S", 0.1)
+    try:
+        async with open_cluster() as cluster, cluster.client() as client:
+            await fill(await new_log(client), 4)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep, 0)
+                with pytest.raises(ArchiveUnavailable, match=f"{tmp_path}.*did not answer"):
+                    await archive(client, tmp_path)
+            assert not released.is_set()
     finally:
         released.set()
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -14,7 +15,7 @@ from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.archiving.job import open_archiver
 from ledgerlog.archiving.rewrite import compact_log, groups_to_compact, merge_log
 from ledgerlog.core.compaction import KeyRule, json_rule, prefix_rule
-from ledgerlog.errors import InvalidArgument, MetadataOutcomeUnknown, Truncated
+from ledgerlog.errors import ArchiveUnavailable, InvalidArgument, MetadataOutcomeUnknown, Truncated
 from ledgerlog.log import reader as log_reader
 from ledgerlog.log.log import Log, open_log
 from ledgerlog.log.sweep import sweep
@@ -297,6 +298,31 @@ async def test_what_is_truncated_while_it_is_merged_stays_truncated(tmp_path: Pa
         assert await archive(client, tmp_path) == ["retired"]
         assert await merge(client, tmp_path) == ["merged"]
         assert await records_of(log) == before[5:]
+
+
+async def put_elsewhere(client: Client, record: ArchiveRecord) -> None:
+    """Have a record name a place that nobody here knows."""
+    path = archive_path(record.incarnation, record.ledger_id)
+    found = await client.opened.store.get(path)
+    assert found is not None
+    strange = attrs.evolve(record, file="strange://there/log/file.parquet")
+    await client.opened.store.set(path, strange.encode(), version=found.version)
+
+
+async def test_a_file_at_a_place_that_is_not_known_here_fails_its_step_and_says_so(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4, 3, 5)
+        await archive(client, tmp_path)
+        await put_elsewhere(client, (await archived(client, log))[1])
+        for steps in (
+            await merge_log(client.opened, "log", str(tmp_path)),
+            await compact_log(client.opened, "log", str(tmp_path), rule=prefix_rule(1)),
+        ):
+            assert [step.what for step in steps] == ["failed"]
+            assert "strange://there/log/file.parquet" in steps[0].why
+        with pytest.raises(ArchiveUnavailable, match="strange://there"):
+            await records_of(log)
 
 
 # --- compaction -------------------------------------------------------------------------------------

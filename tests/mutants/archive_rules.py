@@ -7,6 +7,7 @@ from tests.mutants.mutant import mutant
 _CORE = "ledgerlog/core/archiving.py"
 _COMPACTION = "ledgerlog/core/compaction.py"
 _JOB = "ledgerlog/archiving/archiver.py"
+_CLAIMING = "ledgerlog/archiving/claiming.py"
 _REWRITE = "ledgerlog/archiving/rewrite.py"
 _PARQUET = "ledgerlog/archive/parquet.py"
 _READER = "ledgerlog/log/reader.py"
@@ -191,16 +192,48 @@ MUTANTS = (
     mutant(
         "destination_that_is_not_mounted_is_taken_for_a_new_one",
         "A.6",
-        "ledgerlog/archiving/claiming.py",
-        "        if named is not None and not await archiver.has_marker():\n",
-        "        if False and named is not None:\n",
-        f"{_MARKER}::test_a_destination_that_is_not_mounted_is_refused_and_nothing_is_withdrawn",
+        _CLAIMING,
+        "                if found is not None:\n                    raise",
+        "                if False and found is not None:\n                    raise",
+        f"{_MARKER}::test_a_destination_that_is_known_is_refused_without_its_marker_before_it_has_a_file",
+    ),
+    mutant(
+        "destination_with_files_is_taken_for_a_new_one",
+        "A.6",
+        _CLAIMING,
+        "                if named is not None:\n",
+        "                if False and named is not None:\n",
+        f"{_MARKER}::test_a_link_that_leads_elsewhere_now_is_no_new_destination",
+    ),
+    mutant(
+        "any_marker_vouches_for_any_destination",
+        "A.6",
+        _CLAIMING,
+        "candidates = [known] if known is not None else await self._places.all()",
+        "candidates = await self._places.all()",
+        f"{_MARKER}::test_an_archive_of_another_destination_does_not_vouch_for_one_that_is_known",
+    ),
+    mutant(
+        "marker_below_a_mount_point_vouches_for_ever",
+        "A.6",
+        _CLAIMING,
+        "        marker = environment.new_token()[:MARKER_BYTES]\n",
+        "        marker = bytes(MARKER_BYTES)\n",
+        f"{_MARKER}::test_a_marker_below_the_mount_point_vouches_no_more_once_the_disk_has_its_own",
+    ),
+    mutant(
+        "file_that_was_merged_is_not_looked_for_in_the_list",
+        "A.6",
+        "ledgerlog/archive/registry.py",
+        "            ledger_id = listed\n",
+        "            return None\n",
+        "tests/archive/test_archive_registry.py",
     ),
     mutant(
         "record_is_withdrawn_where_the_place_of_its_file_is_away",
         "A.6",
         _JOB,
-        "        await self.expect_marker(record.file)\n        if gone is not None:\n",
+        "        await self.markers.expect(record.file)\n        if gone is not None:\n",
         "        if gone is not None:\n",
         f"{_MARKER}::test_the_marker_of_the_place_where_the_file_lies_counts_and_not_that_of_the_job",
     ),
@@ -208,7 +241,7 @@ MUTANTS = (
         "file_below_a_mount_point_is_recorded",
         "A.6",
         _JOB,
-        "        await archiver.expect_marker(url)\n",
+        "        await archiver.markers.expect(url)\n",
         "",
         f"{_MARKER}::test_a_destination_that_goes_away_under_a_job_gets_no_record_and_withdraws_none",
     ),
@@ -239,9 +272,9 @@ MUTANTS = (
     mutant(
         "record_of_a_strange_place_ends_every_run",
         "A.6",
-        _JOB,
-        "    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt, InvalidArgument) as failure:\n",
-        "    except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt) as failure:\n",
+        "ledgerlog/archive/places.py",
+        "    except InvalidArgument as cause:\n        raise ArchiveUnavailable(",
+        "    except ZeroDivisionError as cause:\n        raise ArchiveUnavailable(",
         f"{_MARKER}::test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step",
     ),
 )

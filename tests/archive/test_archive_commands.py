@@ -1,0 +1,62 @@
+"""The commands that archive and compact, without Spark, against a cluster of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from ledgerlog.cli.main import cli
+
+
+class Commands:
+    def __init__(self, where: Path) -> None:
+        self.uri = f"file:{where}?bookies=3"
+
+    def run(self, *words: str, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(cli, words, input=stdin, env={"LEDGERLOG_URI": self.uri})
+
+    def lines(self, *words: str, stdin: bytes | None = None) -> list[Any]:
+        result = self.run(*words, "--json", stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_destination_without_its_marker_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "cluster")
+    where = tmp_path / "archive"
+    archive = ("spark", "archive", "orders", "--to", str(where), "--master", "none")
+    commands.lines("log", "create", "orders")
+    for _ in range(2):  # Each leader has a ledger of its own.
+        assert commands.run("log", "append", "orders", stdin=b"one\ntwo\n").exit_code == 0
+    assert commands.lines(*archive)[-1]["steps"] == {"copied": 2}
+    (marker,) = where.glob("_ledgerlog-archive-*")
+    marker.unlink()
+    refused = commands.run(*archive)
+    assert refused.exit_code == 1
+    assert marker.name in refused.stderr
+    assert "--accept-destination" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert list(where.glob("_ledgerlog-archive-*")) == []
+    assert commands.lines(*archive, "--accept-destination", "--keep-copies", "0")[-1]["steps"] == {
+        "given up": 1
+    }
+    (made,) = where.glob("_ledgerlog-archive-*")
+    assert made != marker
+    assert commands.lines(*archive, "--keep-copies", "0")[-1]["steps"] == {}
+    read = commands.run("log", "read", "orders").stdout.split()
+    assert read == ["0", "one", "1", "two", "2", "one", "3", "two"]
+
+
+def test_a_destination_that_is_accepted_again_keeps_its_marker(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "cluster")
+    where = tmp_path / "archive"
+    archive = ("spark", "archive", "orders", "--to", str(where), "--master", "none")
+    commands.lines("log", "create", "orders")
+    assert commands.run("log", "append", "orders", stdin=b"one\n").exit_code == 0
+    assert commands.lines(*archive, "--accept-destination")[-1]["steps"] == {"copied": 1}
+    (marker,) = where.glob("_ledgerlog-archive-*")
+    assert commands.lines(*archive, "--accept-destination")[-1]["steps"] == {}
+    assert list(where.glob("_ledgerlog-archive-*")) == [marker]
