@@ -242,6 +242,15 @@ class LedgerState:
         """The runs known in memory that may hold an id from ``first`` to ``last``, by first id."""
         return runs_between(self.runs, self.ledger_id, first, last, self.straddle)
 
+    def horizon(self, first: int, last: int, runs_max: int) -> int:
+        """The last id up to ``last`` such that no more than about ``runs_max`` runs known in memory begin
+        from ``first`` to it."""
+        at = bisect_left(self.runs, (self.ledger_id, first)) + runs_max
+        if at >= len(self.runs) or self.runs[at].first > last:
+            return last
+        # Runs that begin alike stay together.
+        return max(first, self.runs[at].first - 1, self.runs[at - 1].first)
+
     def last_durable(self, durable: int) -> int:
         """The highest id in a durable run, where ``durable`` is the journal's last durable block."""
         highest = self.index_last

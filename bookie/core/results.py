@@ -45,7 +45,8 @@ class ReadResult:
 @attrs.frozen
 class ListResult:
     """``pairs``: ranges (first, last) of ids that are stored, growing and not adjacent, complete from the id
-    asked for through ``through``. ``status`` as in ``ReadResult``."""
+    asked for through ``through``, which is the last asked for where there are none. ``status`` as in
+    ``ReadResult``."""
 
     status: Status
     pairs: list[tuple[int, int]]

@@ -228,13 +228,14 @@ class LimboRepair:
         found: list[Range] = []
         first = share.first
         while first <= share.last:
-            listed = await self._engine.list_entries(ledger_id, first=first, pairs_max=_LIST_PAIRS)
+            listed = await self._engine.list_entries(
+                ledger_id, first=first, last=share.last, pairs_max=_LIST_PAIRS
+            )
             if listed.status not in (Status.OK, Status.UNKNOWN):
                 raise _Refused(f"what is stored of it cannot be read: {listed.status.name}")
-            through = listed.through if listed.pairs else share.last
-            part = Share(first, min(share.last, through), share.slot, share.replication)
+            part = Share(first, listed.through, share.slot, share.replication)
             found += gaps(part, listed.pairs)
-            first = through + 1
+            first = listed.through + 1
         return found
 
     async def _copy(

@@ -160,13 +160,14 @@ class Requests:
         self._reply([_encode_reply(header, status, last=last, lac=lac, lafr=lafr)])
 
     async def _list(self, header: Header) -> None:
-        if header.first < 0:
+        last = header.last or limits.ENTRY_ID_MAX  # Some do not say where to end.
+        if not 0 <= header.first <= last:
             self._refuse(header, Status.BAD_REQUEST)
             return
         bytes_max = 16 * _LIST_PAIRS_MAX
         await self._take(bytes_max)
         result = await self._shared.engine.list_entries(
-            header.ledger_id, first=header.first, pairs_max=_LIST_PAIRS_MAX
+            header.ledger_id, first=header.first, last=last, pairs_max=_LIST_PAIRS_MAX
         )
         assert len(result.pairs) <= _LIST_PAIRS_MAX
         body = encode_pairs(result.pairs)

@@ -51,6 +51,7 @@ from bookie.storage.reclaiming import Reclaimer
 from bookie.storage.scrub import Scrubber
 from bookie.storage.write_cache import CachedArena, WriteCache
 from ledgerlog.errors import StorageError
+from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Frame, Status
@@ -225,8 +226,14 @@ class Engine:
             return ReadResult(fenced.status, no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         return await self.read(ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max)
 
-    async def list_entries(self, ledger_id: int, *, first: int, pairs_max: int) -> ListResult:
-        """Which entries of the ledger are stored, from ``first`` on, as up to ``pairs_max`` ranges."""
+    async def list_entries(
+        self, ledger_id: int, *, first: int, last: int = ENTRY_ID_MAX, pairs_max: int
+    ) -> ListResult:
+        """Which of the entries first..last of the ledger are stored, as up to ``pairs_max`` ranges.
+
+        It looks at so much of the index as takes a fraction of a second, however long the ledger is, and
+        says in ``through`` how far it came: ask for the rest behind that. Where it names no entry at all it
+        is complete through ``last``."""
         try:
             state = self._living(ledger_id)
         except StorageError as error:
@@ -234,10 +241,10 @@ class Engine:
         in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
-            return ListResult(Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER, [], first - 1)
+            return ListResult(Status.UNKNOWN if in_limbo else Status.NO_SUCH_LEDGER, [], last)
         state.pins += 1
         try:
-            found = await self._reader.list_entries(state, first=first, pairs_max=pairs_max)
+            found = await self._reader.list_entries(state, first=first, last=last, pairs_max=pairs_max)
         finally:
             state.pins -= 1
         return found.undenied() if in_limbo else found

@@ -11,7 +11,13 @@ import trio
 from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.core.recovery import Negative
 from ledgerlog.errors import BookieUnavailable, WireError
-from ledgerlog.limits import READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S, SCRUB_BYTES, SCRUB_TIMEOUT_S
+from ledgerlog.limits import (
+    ENTRY_ID_MAX,
+    READ_REPLY_BYTES_TARGET,
+    REQUEST_TIMEOUT_S,
+    SCRUB_BYTES,
+    SCRUB_TIMEOUT_S,
+)
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.net.connection import BookieConnection
@@ -39,7 +45,7 @@ class Listing:
     pairs: list[tuple[int, int]]
     """Growing ranges."""
     through: int
-    """They are complete up to here; meaningful where there are any."""
+    """They are complete up to here: at least the entry asked for first."""
     negative: Negative
     """What it means that an entry is not among them."""
 
@@ -171,12 +177,20 @@ async def read_entries(
 
 
 async def list_range(
-    connection: BookieConnection, ledger_id: int, *, first: int, timeout_s: float = REQUEST_TIMEOUT_S
+    connection: BookieConnection,
+    ledger_id: int,
+    *,
+    first: int,
+    last: int = ENTRY_ID_MAX,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Listing | None:
-    """Which entries of a ledger a bookie has, from ``first`` on, as far as one reply goes; the bytes are not
-    looked at. None where it did not answer, or cannot read its index: nothing is known then."""
+    """Which of the entries first..last of a ledger a bookie has, as far as one reply goes (it may go further
+    than ``last``); the bytes are not looked at. None where it did not answer, or cannot read its index:
+    nothing is known then."""
     try:
-        reply = await connection.request(Kind.LIST, timeout_s=timeout_s, ledger_id=ledger_id, first=first)
+        reply = await connection.request(
+            Kind.LIST, timeout_s=timeout_s, ledger_id=ledger_id, first=first, last=last
+        )
         pairs = decode_pairs_untrusted(reply.body)
     except (BookieUnavailable, WireError) as cause:
         logger.debug("ledger=%d bookie=%s listing failed: %s", ledger_id, connection.bookie_id, cause)
@@ -184,7 +198,10 @@ async def list_range(
     negative = _NEGATIVES.get(Status(reply.header.status))
     if negative is None:
         return None
-    return Listing(pairs, reply.header.argument, negative)
+    # A reply that names nothing is about all that was asked for. Where the ledger is not known at all, some
+    # bookies do not say so in ``argument``.
+    through = reply.header.argument if pairs else max(last, reply.header.argument)
+    return Listing(pairs, through, negative) if through >= first else None
 
 
 async def scrub_range(

@@ -33,7 +33,7 @@ from ledgerlog.client.ranges import list_range, scrub_range
 from ledgerlog.client.together import together
 from ledgerlog.core.copies import CopyAnswer, CopyAsk, CopyCheck, CopyFault, is_due
 from ledgerlog.errors import LedgerLogError
-from ledgerlog.limits import ENTRY_ID_MAX, SCRUB_TIMEOUT_S
+from ledgerlog.limits import SCRUB_TIMEOUT_S
 from ledgerlog.log.beside import beside
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
@@ -204,13 +204,12 @@ class _Audit:
     async def _answer(self, ledger_id: int, ask: CopyAsk) -> CopyAnswer | None:
         connection = self._client.pool.connection(ask.bookie)
         if not ask.classes:
-            # Of a large ledger the index is long, and nobody waits for an audit: a scrub's patience.
+            # As far as one reply goes, beyond what is asked for now. Nobody waits for an audit: a scrub's
+            # patience.
             listed = await list_range(connection, ledger_id, first=ask.first, timeout_s=SCRUB_TIMEOUT_S)
             if listed is None:
                 return None
-            # Where it names nothing there is nothing, up to the end.
-            through = listed.through if listed.pairs else ENTRY_ID_MAX
-            return CopyAnswer(through=through, negative=listed.negative, sound=listed.pairs)
+            return CopyAnswer(through=listed.through, negative=listed.negative, sound=listed.pairs)
         scrubbed = await scrub_range(
             connection, ledger_id, first=ask.first, last=ask.last, classes=ask.classes
         )

@@ -45,8 +45,9 @@ reply says nothing of any entry: ``argument`` is below ``first``, and no reader 
 **READ_LAC** asks for the LAC, and may wait until it has passed ``first``. The reply says in ``last`` which
 entry is the last that is durable on the bookie, acknowledged by the ledger's writer or not (-1: none).
 
-**LIST** asks which entries of a ledger the bookie's index names, from ``first`` on; the reply's body
-is pairs (first, last) of i64, complete through ``argument``.
+**LIST** asks which of the entries from ``first`` to ``last`` the bookie's index names (``last`` 0: to the
+end); the reply's body is pairs (first, last) of i64, complete through ``argument``. A reply may end early
+where there is much to look at; one without pairs never does.
 
 **SCRUB** has the bookie read the entries from ``first`` to ``last`` and check their digests, ``argument``
 bytes of them at most; ``count`` is by how many classes their digests are added up. The reply's body is in

@@ -305,8 +305,8 @@ ADDS = (
         "readable_before_it_is_durable",
         "storage",
         _READER,
-        "return [run for run in state.runs_between(first, last) if run.sequence <= durable]",
-        "return [run for run in state.runs_between(first, last) if durable]",
+        "return [run for run in state.runs_between(first, last) if run.sequence <= durable], last",
+        "return [run for run in state.runs_between(first, last) if durable], last",
         f"{_TEST_ENGINE}::test_an_entry_is_not_readable_before_it_is_durable",
     ),
     mutant(

@@ -198,4 +198,31 @@ MUTANTS = (
         "runs=runs,",
         f"{_MOVING}::test_a_run_that_the_index_names_no_more_is_not_brought_back",
     ),
+    mutant(
+        "a_list_looks_at_a_whole_ledger",
+        "bounds",
+        _READER,
+        "                    if effort <= 0 and lister.pairs:\n",
+        "                    if False:\n",
+        "tests/storage/test_lists.py::"
+        "test_a_list_looks_at_a_bounded_part_of_the_index_and_says_how_far_it_came",
+    ),
+    mutant(
+        "a_list_that_ends_early_says_that_it_is_complete",
+        "rule 8",
+        _READER,
+        "                        return ListResult(Status.OK, lister.pairs, run.first - 1)\n",
+        "                        return ListResult(Status.OK, lister.pairs, last)\n",
+        "tests/storage/test_lists.py::"
+        "test_a_list_looks_at_a_bounded_part_of_the_index_and_says_how_far_it_came",
+    ),
+    mutant(
+        "all_that_is_in_memory_is_found_without_a_wait",
+        "bounds",
+        _STATE,
+        "        if at >= len(self.runs) or self.runs[at].first > last:\n            return last\n",
+        "        if at >= 0:\n            return last\n",
+        "tests/storage/test_lists.py::"
+        "test_what_is_in_memory_is_listed_and_read_with_others_served_in_between",
+    ),
 )

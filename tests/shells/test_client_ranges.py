@@ -8,10 +8,10 @@ import pytest
 import trio
 from scripted_bookie import Peer, Scene, opened_scene
 
-from ledgerlog.client.ranges import RangeAnswer, read_range
+from ledgerlog.client.ranges import Listing, RangeAnswer, list_range, read_range
 from ledgerlog.core.recovery import Negative
 from ledgerlog.net.local import LocalNetwork
-from ledgerlog.wire.frame import Kind, Status
+from ledgerlog.wire.frame import Kind, Status, encode_pairs
 
 ABOUT_ENTRIES = frozenset((Status.OK, Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER, Status.UNKNOWN))
 ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
@@ -58,3 +58,43 @@ async def test_an_error_in_reading_an_entry_leaves_what_the_reply_says_of_those_
     assert answer is not None
     assert (answer.through, answer.negative) == (4, Negative.ABSENT)
     assert answer.damaged == (5 if status is Status.CORRUPT else None)
+
+
+async def listing_of(
+    scene: Scene, *, status: Status, pairs: list[tuple[int, int]], through: int
+) -> Listing | None:
+    """What is made of a reply to a list of 4 to 9."""
+    listings: list[Listing | None] = []
+
+    async def ask() -> None:
+        listings.append(await list_range(scene.connection, 7, first=4, last=9, timeout_s=60))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        peer: Peer = await scene.bookie.next()
+        request = await peer.next_frame()
+        assert (request.header.kind, request.header.first, request.header.last) == (Kind.LIST, 4, 9)
+        await peer.reply(request, status=status, argument=through, index=encode_pairs(pairs))
+    return listings[0]
+
+
+async def test_a_list_that_ends_early_says_how_far_it_is_complete(scene: Scene) -> None:
+    listing = await listing_of(scene, status=Status.OK, pairs=[(4, 5)], through=6)
+    assert listing == Listing([(4, 5)], 6, Negative.ABSENT)
+
+
+@pytest.mark.parametrize("through", [3, 9])
+@pytest.mark.parametrize("status", [Status.OK, Status.NO_SUCH_LEDGER])
+async def test_a_list_that_names_nothing_is_about_all_that_was_asked_for(
+    scene: Scene, status: Status, through: int
+) -> None:
+    assert await listing_of(scene, status=status, pairs=[], through=through) == Listing(
+        [], 9, Negative.ABSENT
+    )
+
+
+@pytest.mark.parametrize(("status", "pairs", "through"), [(Status.IO_ERROR, [], 9), (Status.OK, [(4, 5)], 3)])
+async def test_a_list_that_failed_or_does_not_reach_its_first_entry_says_nothing(
+    scene: Scene, status: Status, pairs: list[tuple[int, int]], through: int
+) -> None:
+    assert await listing_of(scene, status=status, pairs=pairs, through=through) is None

@@ -332,6 +332,28 @@ async def test_a_list_names_the_ranges_that_are_there(machine: Machine) -> None:
         assert reply.header.argument >= 11
 
 
+async def test_a_list_ends_where_it_is_asked_to_and_at_the_end_where_it_is_not_told(machine: Machine) -> None:
+    async with machine.bookie() as bookie:
+        client = await filled(bookie, 3)
+        await client.add(L, 10, [b"x", b"y"])
+        await client.acknowledged(2)
+        for first, last, named in (
+            (0, 1, [(0, 1)]),
+            (1, 10, [(1, 2), (10, 10)]),
+            (3, 9, []),
+            (2, 0, [(2, 2), (10, 11)]),
+        ):
+            reply = await client.ask(Kind.LIST, ledger_id=L, first=first, last=last)
+            assert reply.header.status == Status.OK
+            assert pairs(reply) == named
+            assert reply.header.argument == (last or limits.ENTRY_ID_MAX)
+        reply = await client.ask(Kind.LIST, ledger_id=L + 1, first=4, last=9)
+        assert (reply.header.status, reply.header.argument) == (Status.NO_SUCH_LEDGER, 9)
+        for first, last in ((-1, 5), (6, 5)):
+            reply = await client.ask(Kind.LIST, ledger_id=L, first=first, last=last)
+            assert reply.header.status == Status.BAD_REQUEST
+
+
 async def test_a_scrub_says_what_is_sound_and_what_its_digests_add_up_to(machine: Machine) -> None:
     async with machine.bookie() as bookie:
         client = await filled(bookie, 3)
