@@ -10,6 +10,7 @@ collection included, stops it cleanly and asks again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -210,23 +211,35 @@ async def check(engine: Engine, notes: list[object], story: str) -> None:
 
 async def boot_and_check(state: CrashState, notes: list[object]) -> Recorder:
     """Start a bookie from the state, check it, let it work, stop it cleanly and check that."""
+    return await _boot_and_check(state, notes, goes_on=True)
+
+
+async def boot_and_look(state: CrashState, notes: list[object]) -> Recorder:
+    """Start a bookie from the state, check it, and kill it. A third of the cost of ``boot_and_check``."""
+    return await _boot_and_check(state, notes, goes_on=False)
+
+
+async def _boot_and_check(state: CrashState, notes: list[object], *, goes_on: bool) -> Recorder:
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, state), RecordingIndexes(recorder, state)
     notes = list(notes)
     witness = NotedWitness(recorder)
     witness.gone = going_of(notes)
-    async with opened(PATH, disk, indexes) as directory:
-        async with open_engine(directory, MOVING, witness=witness) as engine:
-            await check(engine, notes, state.story)
-            await add_durably(engine, 9, range(3))
-            notes.append(("entries", 9, (0, 1, 2)))
-            if witness.gone:
-                assert engine.collector is not None
-                await engine.collector.collect()
-                await engine.compactor.compact(is_eventual=True)
-                await check(engine, notes, f"{state.story}, then collected and compacted")
-        async with open_engine(directory, MOVING) as engine:
-            await check(engine, notes, f"{state.story}, then a clean stop")
+    with suppress(Crash):
+        async with opened(PATH, disk, indexes) as directory:
+            async with open_engine(directory, MOVING, witness=witness) as engine:
+                await check(engine, notes, state.story)
+                if not goes_on:
+                    raise Crash
+                await add_durably(engine, 9, range(3))
+                notes.append(("entries", 9, (0, 1, 2)))
+                if witness.gone:
+                    assert engine.collector is not None
+                    await engine.collector.collect()
+                    await engine.compactor.compact(is_eventual=True)
+                    await check(engine, notes, f"{state.story}, then collected and compacted")
+            async with open_engine(directory, MOVING) as engine:
+                await check(engine, notes, f"{state.story}, then a clean stop")
     return recorder
 
 

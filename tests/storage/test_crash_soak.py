@@ -2,10 +2,11 @@
 
 Each seed makes a scenario of its own: adds of all shapes, fences, flushes, deletions and compaction in an
 order that only the seed knows. It is crashed at random points, each in a state drawn from those that such a
-crash may leave, and now and then a second time while it starts, or its index is lost and made again.
+crash may leave, and now and then a second time while it starts, or its index is lost and made again. Each
+state is booted and checked; a fifth of the bookies then also work, stop, and are started and checked again.
 Environment:
 
-    CRASH_SOAK_STATES   how many states are examined (a million; three to five milliseconds each)
+    CRASH_SOAK_STATES   how many states are examined (a million; about four milliseconds each)
     CRASH_SOAK_SEED     the first seed (1). A failure names its seed
 
 Every ten thousand states it says how many there were, how much memory it has, and the seed to go on from.
@@ -18,13 +19,23 @@ import random
 import resource
 
 import pytest
-from crashing import NotedWitness, add_noted, boot_and_check, fence_noted, rebuild_and_check, record
+from crashing import (
+    NotedWitness,
+    add_noted,
+    boot_and_check,
+    boot_and_look,
+    fence_noted,
+    rebuild_and_check,
+    record,
+)
 from recording_disk import CrashPoint, CrashState, Recorder
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.engine import Engine
 
 _POINTS_PER_SCENARIO = 60
+_GOES_ON = 0.2
+"""How often a bookie that started is also let work, stopped cleanly and started once more."""
 _TELL_STATES = 10_000
 _MEMORY_MIB = 1024
 
@@ -94,12 +105,12 @@ async def examine(seed: int) -> int:
         position = dice.randint(0, recorder.position)
         notes = recorder.notes_before(position)
         state = draw(recorder, position, dice, None)
-        second = await boot_and_check(state, notes)
+        second = await (boot_and_check if dice.random() < _GOES_ON else boot_and_look)(state, notes)
         examined += 1
         if dice.random() < 0.3:
             point = dice.randint(0, second.position)
             again = draw(second, point, dice, state)
-            await boot_and_check(again, [*notes, *second.notes_before(point)])
+            await boot_and_look(again, [*notes, *second.notes_before(point)])
             examined += 1
         if dice.random() < 0.1 and any(path.endswith(".journal") for path in state.files):
             await rebuild_and_check(state, notes)
