@@ -154,20 +154,29 @@ class Splice:
         self.base_mark, self.mark_version = mark, mark_version
         self.ledgers = {ledger.metadata.ledger_id: ledger for ledger in ledgers if ledger is not None}
         self._now_ms = now_ms
+        if metadata is None:
+            # Its marks and its ledgers go after its record, and what they say is worth nothing any more.
+            self._fail(LogNotFound(self._name))
+            return
         if self._is_there():
-            self._was_found = True
             is_ours = bool(self._commit.staged) and all(
                 each.ledger_id in self.ledgers and self.ledgers[each.ledger_id].is_spliced
                 for each in self._commit.staged
             )
+            followed = None if is_ours or self._was_tried else self._followed()
+            if followed is not None:
+                # The batch of that number is the other run's. Where each has a checkpoint of its own (one was
+                # copied) it may hold other rows, and this run would pass for done batch after batch.
+                self._fail(followed)
+                return
+            self._was_found = True
             self.was_there = not (is_ours and self._was_tried)
             self.need = SpliceNeed.DONE
             return
-        refusal = self._refusal()
+        refusal = self._refusal(metadata)
         if refusal is not None:
             self._fail(refusal)
             return
-        assert metadata is not None
         self._takes_over = bool(metadata.open_segments) or mark is None or mark.run != self._commit.run
         self._go_on()
 
@@ -204,10 +213,19 @@ class Splice:
             )
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
 
-    def _refusal(self) -> LedgerLogError | None:
+    def _followed(self) -> LedgerLogError | None:
         commit, mark, metadata = self._commit, self.base_mark, self.base
-        if metadata is None:
-            return LogNotFound(self._name)
+        assert metadata is not None
+        if mark is not None and commit.run in mark.former:
+            return LostLeadership(
+                self._name,
+                metadata.epoch,
+                f"another run of producer {commit.producer!r} has followed this one",
+            )
+        return None
+
+    def _refusal(self, metadata: LogMetadata) -> LedgerLogError | None:
+        commit, mark = self._commit, self.base_mark
         if metadata.sealed:
             return LogSealed(self._name)
         if metadata.dedupe_epoch is not None:
@@ -222,12 +240,9 @@ class Splice:
                 "its batches begin at 0 again and would pass for done: take another producerId, and see what "
                 "is there twice"
             )
-        if mark is not None and commit.run in mark.former:
-            return LostLeadership(
-                self._name,
-                metadata.epoch,
-                f"another run of producer {commit.producer!r} has followed this one",
-            )
+        followed = self._followed()
+        if followed is not None:
+            return followed
         if mark is not None and commit.run == mark.run and metadata.epoch != mark.epoch:
             return LostLeadership(self._name, metadata.epoch)
         expected = 0 if mark is None else mark.batch + 1

@@ -52,6 +52,22 @@ MUTANTS = (
         f"{_TEST}::test_of_two_runs_on_one_checkpoint_the_older_is_told",
     ),
     mutant(
+        "run_that_was_followed_takes_the_others_batch_for_its_own",
+        "A.6",
+        _CORE,
+        "followed = None if is_ours or self._was_tried else self._followed()",
+        "followed = None",
+        f"{_TEST}::test_a_run_that_was_followed_is_told_also_where_the_other_has_a_batch_of_that_number",
+    ),
+    mutant(
+        "batch_of_a_log_that_is_gone_passes_for_done",
+        "A.6",
+        _CORE,
+        "        if metadata is None:\n",
+        "        if metadata is None and not self._is_there():\n",
+        f"{_TEST}::test_what_is_left_of_a_log_that_is_gone_passes_for_no_batch",
+    ),
+    mutant(
         "run_goes_on_in_the_epoch_of_another_leader",
         "A.6",
         _CORE,

@@ -268,6 +268,63 @@ async def test_of_two_runs_on_one_checkpoint_the_older_is_told(autojump_clock: o
         assert await contents(log) == [b"a", b"b", b"c"]
 
 
+async def test_a_run_that_was_followed_is_told_also_where_the_other_has_a_batch_of_that_number(
+    autojump_clock: object,
+) -> None:
+    """As with a copy of a checkpoint: the batches of the two have the same numbers, and other rows."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        first = batch(0, await staged(client.opened, log, [b"a"]))
+        await commit(client.opened, log, first)
+        await commit(client.opened, log, batch(1, await staged(client.opened, log, [b"b"]), run="run 2"))
+        assert (await commit(client.opened, log, first)).was_there  # These very ledgers are there.
+        for others in (await staged(client.opened, log, [b"b", b"c"]), ()):
+            with pytest.raises(LostLeadership, match="another run"):
+                await commit(client.opened, log, batch(1, others))
+        assert await contents(log) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+async def test_a_run_that_is_followed_while_its_answer_is_lost_finds_its_own_batch_there(
+    autojump_clock: object, is_truncated: bool
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        ledgers = await staged(client.opened, log, [b"b"])
+        follows = batch(2, await staged(client.opened, log, [b"c"]), run="run 2")
+        settling = False
+
+        async def follow(path: str) -> None:
+            nonlocal settling
+            if settling:
+                client.store.before_get = None
+                await commit(other.opened, log, follows)
+                if is_truncated:
+                    await log.truncate(2)
+            settling = settling or not client.store.lost_answers
+
+        client.store.lost_answers = 1
+        client.store.before_get = follow
+        done = await commit(client.opened, log, batch(1, ledgers))
+        assert done.was_there is is_truncated
+        async with log.read() as records:
+            assert [record.data async for record in records] == [b"a", b"b", b"c"][2 * is_truncated :]
+
+
+@pytest.mark.parametrize("producer", ["etl", None])
+async def test_what_is_left_of_a_log_that_is_gone_passes_for_no_batch(
+    autojump_clock: object, producer: str | None
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        made = batch(0, await staged(client.opened, log, [b"a"]), producer=producer)
+        await commit(client.opened, log, made)
+        await registry(client.opened).delete(log.name, log.incarnation)  # Its marks and ledgers go next.
+        with pytest.raises(LogNotFound):
+            await commit(client.opened, log, made)
+
+
 async def test_who_takes_the_log_over_deposes_a_run_and_the_next_run_goes_on(autojump_clock: object) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
