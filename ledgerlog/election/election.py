@@ -33,6 +33,7 @@ from ledgerlog.election.beats import BeatServer, Hearing
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
+    MetadataOutcomeUnknown,
     MetadataUnavailable,
     SessionExpired,
 )
@@ -205,6 +206,9 @@ class _Stand:
         """The candidacy that had the term."""
         self._failure: LedgerLogError | None = None
         self._server: BeatServer | None = None
+        self._is_left = False
+        """Nothing of this stand is begun any more, and what was under way counts for nothing: the core, which
+        lives on for the next one, has been told that it is over."""
         self.scope = trio.CancelScope()
         """Cancelled when the leadership is over."""
 
@@ -249,7 +253,7 @@ class _Stand:
     async def _drive(self) -> None:
         core = self._core
         delay_s = 0.0
-        while core.lost is None:
+        while core.lost is None and not self._is_left:
             self._wake = trio.Event()
             need = core.need(trio.current_time())
             if need is ElectionNeed.WAIT:
@@ -282,13 +286,26 @@ class _Stand:
                 with suppress(NodeExists):
                     await store.create(path, ElectionRecord().encode())
             case ElectionNeed.REGISTER:
-                session_id = store.session.session_id
-                me = self._client.environment.new_token().hex()
-                node_path = candidate_path(self._name, me)
-                version = await store.create(node_path, self._candidate.encode(), ephemeral=True)
-                core.on_registered(me, version, session_id)
+                await self._register()
             case ElectionNeed.CLAIM:
                 await self._claim()
+
+    async def _register(self) -> None:
+        store = self._client.store
+        session = store.session
+        me = self._client.environment.new_token().hex()
+        try:
+            version = await store.create(
+                candidate_path(self._name, me), self._candidate.encode(), ephemeral=True
+            )
+        except (MetadataOutcomeUnknown, trio.Cancelled):
+            # It may be there, or come yet, and nobody stands for it.
+            self._client.nursery.start_soon(self._withdraw, session, me, None)
+            raise
+        if self._is_left:
+            self._client.nursery.start_soon(self._withdraw, session, me, version)
+        else:
+            self._core.on_registered(me, version, session.session_id)
 
     async def _claim(self) -> None:
         core = self._core
@@ -307,7 +324,9 @@ class _Stand:
             core.on_unsettled()
             raise
         else:
-            core.on_claimed(versions[1])
+            # One that is left names a candidacy that is being withdrawn: the term is free for anybody.
+            if not self._is_left:
+                core.on_claimed(versions[1])
 
     async def _follow_session(self) -> None:
         store, core = self._client.store, self._core
@@ -385,6 +404,7 @@ class _Stand:
     async def leave(self) -> None:
         """The body has ended, or nobody waits for it any more: let others know."""
         core, store = self._core, self._client.store
+        self._is_left = True
         me, node_version, version = core.me, core.node_version, core.version
         vacated = core.leave()
         if self._term is not None:
@@ -412,7 +432,7 @@ class _Stand:
                 logger.info("election=%s: %s is still registered: %s", self._name, self._candidate, cause)
                 self._client.nursery.start_soon(self._withdraw, session, me, node_version)
 
-    async def _withdraw(self, session: Session, me: str, node_version: int) -> None:
+    async def _withdraw(self, session: Session, me: str, node_version: int | None) -> None:
         """Take our node away once the store is back. A session that is over has done that; one that goes on
         would keep up the appearance of a leader for as long as this process lives."""
         store = self._client.store

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -18,7 +19,7 @@ from ledgerlog.errors import InvalidArgument, LedgerLogError, LostLeadership
 from ledgerlog.limits import ELECTION_SILENCE_S, ELECTION_TENURE_S, SESSION_TIMEOUT_S
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.meta.memory import MemoryTree
-from ledgerlog.model.layout import candidates_path, election_path
+from ledgerlog.model.layout import candidate_path, candidates_path, election_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from tests.clusters import Client, Cluster, FaultyNetwork, FaultyStore, eventually, open_cluster
 
@@ -79,6 +80,10 @@ class Stage:
         self.candidates.append(candidate)
         self.nursery.start_soon(candidate.run)
         return candidate
+
+    def tree_candidates(self) -> list[str]:
+        """Who is registered, as the store has it."""
+        return self.tree._children(candidates_path("e"))
 
     @property
     def leaders(self) -> list[Candidate]:
@@ -311,6 +316,63 @@ async def test_a_cancelled_standby_is_no_candidate_any_more(clock: MockClock) ->
         b.scope.cancel()
         await trio.sleep(1)
         assert len(await store.children(candidates_path("e"))) == 1
+
+
+class FinishingStore(FaultyStore):
+    """A store that takes its time for writes, and finishes what was begun although its caller is cancelled,
+    as the worker thread of a file does."""
+
+    write_s = 0.0
+
+    async def _write(self, write: Callable[[], Awaitable[Any]]) -> Any:
+        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.write_s)
+            return await super()._write(write)
+
+
+async def test_a_candidate_that_is_cancelled_at_any_moment_leaves_nothing_behind(clock: MockClock) -> None:
+    for moment in range(16):
+        async with stage() as s:
+            store = FinishingStore(s.tree)
+            client = await s.stack.enter_async_context(open_client(store, s.network.at("a")))
+            store.write_s = 0.2
+            with trio.move_on_after(0.05 * moment):
+                async with Election(client, "e", candidate="a", listen="a").leadership():
+                    await trio.sleep_forever()
+            store.write_s = 0.0
+            await eventually(lambda s=s: not s.tree_candidates())
+            await s.join("b")
+            await s.one_leads()
+
+
+async def test_who_leaves_stands_no_more_however_long_the_store_takes(clock: MockClock) -> None:
+    async with stage() as s:
+        store = FaultyStore(s.tree)
+        client = await s.stack.enter_async_context(open_client(store, s.network.at("a")))
+
+        async def take_long() -> None:
+            # Somebody else's registration wakes all candidates meanwhile.
+            await s.candidates[0].store.create(candidate_path("e", "0" * 32), b"c", ephemeral=True)
+            await trio.sleep(1)
+
+        may_leave = trio.Event()
+
+        async def lead_once() -> None:
+            async with Election(client, "e", candidate="a", listen="a").leadership():
+                await may_leave.wait()
+                store.before_write = take_long
+
+        s.nursery.start_soon(lead_once)
+        await trio.sleep(1)
+        b = await s.join("b")
+        await trio.sleep(1)
+        may_leave.set()
+        await eventually(lambda: b.leading is not None, timeout_s=5)
+        assert b.terms[-1].number == 2
+        await trio.sleep(2)
+        assert len(s.tree_candidates()) == 2, "b and the other one"
+        assert s.leaders == [b]
 
 
 async def test_a_damaged_record_is_told(clock: MockClock) -> None:

@@ -92,6 +92,25 @@ ELECTIONS = (
         "                pass\n",
         f"{_TEST_STAND}::test_a_leader_that_loses_the_store_ends_at_once_and_its_standby_follows_at_once",
     ),
+    mutant(
+        "a_registration_that_is_answered_after_its_candidate_left_stays",
+        "election",
+        _STAND,
+        "        if self._is_left:\n"
+        "            self._client.nursery.start_soon(self._withdraw, session, me, version)\n"
+        "        else:\n"
+        "            self._core.on_registered(me, version, session.session_id)\n",
+        "        self._core.on_registered(me, version, session.session_id)\n",
+        f"{_TEST_STAND}::test_a_candidate_that_is_cancelled_at_any_moment_leaves_nothing_behind",
+    ),
+    mutant(
+        "a_claim_that_is_answered_after_its_candidate_left_counts",
+        "election",
+        _STAND,
+        "            if not self._is_left:\n                core.on_claimed(versions[1])\n",
+        "            core.on_claimed(versions[1])\n",
+        f"{_TEST_STAND}::test_a_candidate_that_is_cancelled_at_any_moment_leaves_nothing_behind",
+    ),
 )
 
 REPLICAS = (
