@@ -22,7 +22,7 @@ whether there is room for it, it tries: what is in its way is given up first.
 
 Where the file system of a directory has no bounds there is nothing to keep. The size is at most a sixteenth
 of the disk: on a small one the bookie's files are small too. A crash while the file is made leaves one under
-another name, which the next look removes.
+another name, ``PATH/ballast.new``, which is given up with it, and goes when the ballast is taken.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Ballast:
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/ballast"
+        self._fresh = f"{self._path}.new"
+        """As which it is made. A crash may leave it, and it holds as much as if it had its name."""
         self._lock = trio.Lock()
         self._was_given_up = False
         self._is_ending = False
@@ -98,7 +100,7 @@ class Ballast:
             return
         if size * _SMALL <= kept:
             await self.ensure()
-        elif free - size < (kept if await self._is_held() else 2 * kept):
+        elif free - size < 2 * kept - min(kept, await self._held()):
             raise DiskFull(
                 f"{free} bytes are free in {self._directory}: not enough for another {size}, because "
                 f"{kept} are kept for the index"
@@ -112,35 +114,44 @@ class Ballast:
 
     async def give_up(self, why: str) -> bool:
         """Give back what is held; False if nothing is."""
+        is_held = False
         async with self._lock:
-            try:
-                await self._disk.unlink(self._path)
-            except FileMissing:
-                return False
-        self._was_given_up = True
-        logger.warning("%s was given up: %s", self._path, why)
-        return True
+            for path in (self._path, self._fresh):
+                with contextlib.suppress(FileMissing):
+                    await self._disk.unlink(path)
+                    is_held = True
+        if is_held:
+            self._was_given_up = True
+            logger.warning("%s was given up: %s", self._path, why)
+        return is_held
 
     async def restore(self) -> None:
-        """Take the ballast, if it is not held and there is plenty."""
+        """Take the ballast, if it is not all held and there is plenty."""
         free, size = await self._look()
         if free >= 2 * size and not self._is_ending:
             await self._take(size)
 
     async def _take(self, size: int) -> None:
         async with self._lock:
-            if size <= 0 or await self._is_held():
+            if size <= await self._held():
                 return
-            fresh = f"{self._path}.new"
             with contextlib.suppress(FileMissing):
-                await self._disk.unlink(fresh)
+                await self._disk.unlink(self._fresh)
             with contextlib.suppress(DiskFull):  # Somebody was quicker.
-                self._disk.close(await self._disk.create(fresh, size))
-                await self._disk.rename(fresh, self._path)
+                self._disk.close(await self._disk.create(self._fresh, size))
+                await self._disk.rename(self._fresh, self._path)
                 await self._disk.sync_directory(self._directory)
 
-    async def _is_held(self) -> bool:
-        return "ballast" in await self._disk.list_directory(self._directory)
+    async def _held(self) -> int:
+        """How many bytes are held; what an earlier life could not take all of is less than it should be."""
+        try:
+            file = await self._disk.open(self._path)
+        except FileMissing:
+            return 0
+        try:
+            return await self._disk.size(file)
+        finally:
+            self._disk.close(file)
 
     async def _look(self) -> tuple[int, int]:
         """How much is free, and how much of it is to be kept."""

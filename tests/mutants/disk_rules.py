@@ -69,7 +69,7 @@ MUTANTS = (
         "large_files_take_the_room_that_the_index_needs",
         "storage",
         _BALLAST,
-        "elif free - size < (kept if await self._is_held() else 2 * kept):",
+        "elif free - size < 2 * kept - min(kept, await self._held()):",
         "elif free - size < 0:",
         f"{_FULL_TEST}::test_large_files_leave_what_the_index_needs",
     ),
@@ -188,5 +188,23 @@ MUTANTS = (
         "not in self._residents and not self._is_superseded(run):",
         "not in self._residents:",
         f"{_MENDING_TEST}::test_a_mended_run_is_not_found_rotten_nor_stored_again_before_it_is_indexed",
+    ),
+    mutant(
+        "what_is_left_of_the_ballast_counts_as_all_of_it",
+        "storage",
+        _BALLAST,
+        "            if size <= await self._held():\n",
+        "            if size <= 0 or await self._held():\n",
+        f"{_FULL_TEST}::test_what_was_left_of_the_ballast_is_made_whole_when_there_is_plenty",
+    ),
+    mutant(
+        "a_ballast_without_its_name_stays_in_the_way",
+        "storage",
+        _BALLAST,
+        "            for path in (self._path, self._fresh):\n",
+        "            for path in (self._path,):\n",
+        f"{_FULL_TEST}::test_a_ballast_that_a_crash_kept_from_its_name_is_given_up_as_well",
+        "tests/storage/test_crash_full_disk.py::"
+        "test_every_crash_state_of_a_full_disk_boots_on_it_to_what_was_acknowledged",
     ),
 )

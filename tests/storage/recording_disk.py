@@ -11,13 +11,17 @@ the states it may leave follow from the contract in ``bookie.storage.disk``:
 * of a truncation in flight, that it happened or not;
 * index batches that had ended are there; one in flight is there or not.
 
+What is refused has no effect but for a file that found no room: it had its name for a moment. What others
+took of the disk is a note, ("others", bytes) (``leave``): a crash does not give it back.
+
 So one run of a scenario is examined in thousands of places without running it again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import overload
 
 import attrs
@@ -27,8 +31,11 @@ from bookie.core.rows import Change
 from bookie.storage.disk import File
 from bookie.storage.index import MemoryIndex, MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk, MemoryFile
+from ledgerlog.errors import DiskFull, StorageError
 
 SECTOR = 512
+_INDEX_ROOM = 4096
+"""With less than this an index takes nothing. What it takes is not counted."""
 
 
 @attrs.define(eq=False)
@@ -71,6 +78,23 @@ class Recorder:
         effect.ended = self.position
         self.position += 1
 
+    @contextmanager
+    def during(self, effect: Effect) -> Iterator[None]:
+        """Around what has that effect; none if it fails."""
+        self.begin(effect)
+        try:
+            yield
+        except StorageError as failure:
+            self.end(effect)
+            if effect.kind == "create" and isinstance(failure, DiskFull):
+                undone = Effect("unlink", effect.path)
+                self.begin(undone)
+                self.end(undone)
+            else:
+                self.effects.remove(effect)
+            raise
+        self.end(effect)
+
     def note(self, what: object) -> None:
         """Something that a test must find true of every crash from here on."""
         self.notes.append((self.position, what))
@@ -83,53 +107,56 @@ class RecordingDisk(MemoryDisk):
     def __init__(self, recorder: Recorder, image: CrashState | None = None) -> None:
         super().__init__()
         self.recorder = recorder
+        self.others_bytes = 0
+        """What others have on it."""
         recorder.disk = self
         if image is not None:
             self.files = {path: bytearray(content) for path, content in image.files.items()}
             self.directories = set(image.directories)
 
+    @property
+    def free_bytes(self) -> int:
+        """Of a disk that has a capacity."""
+        assert self.capacity_bytes is not None
+        return max(0, self.capacity_bytes - self._bytes_used)
+
+    @property
+    def _bytes_used(self) -> int:
+        return self.others_bytes + sum(map(len, self.files.values()))
+
+    def leave(self, free: int) -> None:
+        """Let others take what is free but for so many bytes, or give back what that takes."""
+        assert self.capacity_bytes is not None
+        self.others_bytes = max(0, self.others_bytes + self.capacity_bytes - self._bytes_used - free)
+        self.recorder.note(("others", self.others_bytes))
+
     async def make_directory(self, path: str) -> None:
-        effect = Effect("mkdir", path)
-        self.recorder.begin(effect)
-        await super().make_directory(path)
-        self.recorder.end(effect)
+        with self.recorder.during(Effect("mkdir", path)):
+            await super().make_directory(path)
 
     async def sync_directory(self, path: str) -> None:
-        effect = Effect("sync_directory", path)
-        self.recorder.begin(effect)
-        await super().sync_directory(path)
-        self.recorder.end(effect)
+        with self.recorder.during(Effect("sync_directory", path)):
+            await super().sync_directory(path)
 
     async def rename(self, source: str, target: str) -> None:
-        effect = Effect("rename", source, target=target)
-        self.recorder.begin(effect)
-        await super().rename(source, target)
-        self.recorder.end(effect)
+        with self.recorder.during(Effect("rename", source, target=target)):
+            await super().rename(source, target)
 
     async def unlink(self, path: str) -> None:
-        effect = Effect("unlink", path)
-        self.recorder.begin(effect)
-        await super().unlink(path)
-        self.recorder.end(effect)
+        with self.recorder.during(Effect("unlink", path)):
+            await super().unlink(path)
 
     async def truncate(self, path: str, size: int) -> None:
-        effect = Effect("truncate", path, size=size)
-        self.recorder.begin(effect)
-        await super().truncate(path, size)
-        self.recorder.end(effect)
+        with self.recorder.during(Effect("truncate", path, size=size)):
+            await super().truncate(path, size)
 
     async def write_file(self, path: str, data: bytes) -> None:
-        effect = Effect("write_file", path, data=data)
-        self.recorder.begin(effect)
-        await super().write_file(path, data)
-        self.recorder.end(effect)
+        with self.recorder.during(Effect("write_file", path, data=data)):
+            await super().write_file(path, data)
 
     async def create(self, path: str, size: int) -> MemoryFile:
-        effect = Effect("create", path, size=size)
-        self.recorder.begin(effect)
-        file = await super().create(path, size)
-        self.recorder.end(effect)
-        return file
+        with self.recorder.during(Effect("create", path, size=size)):
+            return await super().create(path, size)
 
     def rot(self, path: str, at: int) -> None:
         """Let a byte be another from now on, as disks do by themselves."""
@@ -153,6 +180,10 @@ class RecordingIndex(MemoryIndex):
         self.apply(list(rows.items()))
 
     async def write(self, rows: Sequence[Change]) -> None:
+        disk = self._recorder.disk
+        if disk.capacity_bytes is not None and disk.free_bytes < _INDEX_ROOM:
+            await trio.lowlevel.checkpoint()
+            raise DiskFull("no room for a batch")
         effect = Effect("index", self.path, rows=tuple(rows))
         self._recorder.begin(effect)
         await super().write(rows)

@@ -213,6 +213,38 @@ async def test_large_files_leave_what_the_index_needs() -> None:
         await ballast.check(BALLAST + 1)
 
 
+async def test_what_was_left_of_the_ballast_is_made_whole_when_there_is_plenty() -> None:
+    disk = MemoryDisk()
+    disk.capacity_bytes = MIB
+    await disk.make_directory("b")
+    ballast = Ballast(disk, "b", BALLAST)
+    await ballast.restore()
+    disk.files["others"] = bytearray(MIB - BALLAST)
+    await ballast.make_way()  # Nothing else is free.
+    disk.files["others"] += bytes(BALLAST // 2)
+    await ballast.leave()
+    assert len(disk.files["b/ballast"]) == BALLAST // 2
+    disk.files["others"] = bytearray(MIB - 3 * BALLAST)  # Two and a half are free, and half of it is missing.
+    await ballast.check(BALLAST)
+    with pytest.raises(DiskFull):
+        await ballast.check(BALLAST + 4096)
+    await ballast.restore()
+    assert len(disk.files["b/ballast"]) == BALLAST
+
+
+async def test_a_ballast_that_a_crash_kept_from_its_name_is_given_up_as_well() -> None:
+    disk = MemoryDisk()
+    disk.capacity_bytes = MIB
+    await disk.make_directory("b")
+    disk.files["b/ballast.new"] = bytearray(BALLAST)
+    disk.files["others"] = bytearray(MIB - BALLAST)
+    ballast = Ballast(disk, "b", BALLAST)
+    await ballast.make_way()
+    space = await disk.space("b")
+    assert space is not None
+    assert space.free == BALLAST
+
+
 # --- LevelDB --------------------------------------------------------------------------------------
 
 
