@@ -30,7 +30,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.spark.audit_plan import AuditPart, plan_audit
-from ledgerlog.spark.audit_task import AuditRow, open_audit
+from ledgerlog.spark.audit_task import AuditBroken, AuditRow, open_audit
 from ledgerlog.spark.columns import ColumnTypes, arrow_schema
 from ledgerlog.spark.options import AuditOptions, parse_audit_options
 from ledgerlog.spark.source import connected
@@ -89,8 +89,15 @@ def read_audit(part: AuditPart, schema: Any) -> Iterator[Any]:
     portal = Portal()
     try:
         client, _ = portal.enter(connected(part.uri))
-        take, _ = portal.enter(open_audit(part, client))
-        while (rows := portal.run(take)) is not None:
+        take, held = portal.enter(open_audit(part, client))
+        while True:
+            try:
+                rows = portal.run(take)
+            except AuditBroken:
+                held.leave()  # It says why.
+                raise
+            if rows is None:
+                return
             yield batch_of(rows, schema)
     finally:
         portal.close()

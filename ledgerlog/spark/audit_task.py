@@ -39,7 +39,7 @@ from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.spark.audit_plan import AuditPart, ListedLedger
 
-__all__ = ["CHECKED", "METADATA", "AuditRow", "open_audit"]
+__all__ = ["CHECKED", "METADATA", "AuditBroken", "AuditRow", "open_audit"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +70,24 @@ class AuditRow:
     kind: str
 
 
+class AuditBroken(LedgerLogError):
+    """An audit has ended before its end. Why, the context that it was opened with raises when it is left."""
+
+
 @asynccontextmanager
 async def open_audit(
     part: AuditPart, client: LedgerClient
 ) -> AsyncIterator[Callable[[], Awaitable[list[AuditRow] | None]]]:
     """For the body of the ``async with``, an async function that gives rows as they are found, and None at
-    the end. It raises MetadataUnavailable."""
+    the end, once. It raises MetadataUnavailable; AuditBroken where a bug has ended the audit."""
     send, receive = trio.open_memory_channel[list[AuditRow] | LedgerLogError | None](_AHEAD)
     audit = _Audit(part, client, send)
 
     async def take() -> list[AuditRow] | None:
-        got = await receive.receive()
+        try:
+            got = await receive.receive()
+        except trio.EndOfChannel:
+            raise AuditBroken("the audit ended before its end") from None
         if isinstance(got, LedgerLogError):
             raise got
         return got
@@ -113,22 +120,28 @@ class _Audit:
 
     async def run(self) -> None:
         """Check all; the last thing that is sent is None, or what it failed with."""
-        try:
-            doubtful: list[ListedLedger] = []
+        with self._send:
+            try:
+                await self._check_all()
+            except LedgerLogError as failure:
+                await self._send.send(failure)
+            else:
+                await self._send.send(None)
 
-            async def first(ledger: ListedLedger) -> None:
-                if not await self._is_clean(ledger):
-                    doubtful.append(ledger)
+    async def _check_all(self) -> None:
+        # A ledger that a replica of the store has not heard of yet would pass for deleted.
+        await self._client.store.sync()
+        doubtful: list[ListedLedger] = []
 
-            await self._for_each(self._part.ledgers, first)
-            if doubtful:
-                await trio.sleep(self._part.settle_s)
-                self._silent_until.clear()
-                await self._for_each(sorted(doubtful, key=lambda ledger: ledger.ledger_id), self._report)
-        except LedgerLogError as failure:
-            await self._send.send(failure)
-        else:
-            await self._send.send(None)
+        async def first(ledger: ListedLedger) -> None:
+            if not await self._is_clean(ledger):
+                doubtful.append(ledger)
+
+        await self._for_each(self._part.ledgers, first)
+        if doubtful:
+            await trio.sleep(self._part.settle_s)
+            self._silent_until.clear()
+            await self._for_each(sorted(doubtful, key=lambda ledger: ledger.ledger_id), self._report)
 
     async def _for_each(
         self, ledgers: Iterable[ListedLedger], work: Callable[[ListedLedger], Awaitable[None]]

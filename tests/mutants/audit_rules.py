@@ -109,9 +109,18 @@ MUTANTS = (
         "audit_does_not_wait_for_copies_on_their_way",
         _RULE,
         _TASK,
-        "                await trio.sleep(self._part.settle_s)\n",
+        "            await trio.sleep(self._part.settle_s)\n",
         "",
         f"{_TEST_BOOKIES}::test_a_copy_on_its_way_is_no_hole",
+    ),
+    mutant(
+        "audit_takes_an_old_view_of_the_metadata",
+        _RULE,
+        _TASK,
+        "        # A ledger that a replica of the store has not heard of yet would pass for deleted.\n"
+        "        await self._client.store.sync()\n",
+        "",
+        f"{_TEST_BOOKIES}::test_a_ledger_that_a_replica_of_the_store_has_not_heard_of_is_not_taken_for_deleted",
     ),
     mutant(
         "copies_that_differ_are_copied_over",
