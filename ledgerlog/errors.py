@@ -399,11 +399,13 @@ class BookieUnavailable(LedgerLogError):
     """A bookie cannot be reached, closed the connection, or did not answer within its deadline."""
 
 
-class BookieReadOnly(LedgerLogError):
-    """The bookie takes no ordinary writes now (its disk is nearly full or it is being drained).
+class BookieReadOnly(NotEnoughBookies):
+    """Enough bookies serve for an ensemble, but too many of them take no ordinary writes now, because their
+    disks are nearly full or they are being emptied; the message names them. The former are writable again by
+    themselves once there is room.
 
-    A name that programs may catch. The client raises it nowhere: it puts another bookie in the place of one
-    that is read-only, and where none is left NotEnoughBookies tells each bookie's reason."""
+    Where a bookie turns read-only under a writer, another takes its place; only where none is left is this
+    raised, or NotEnoughBookies, which then tells what each bookie of the ledger said."""
 
 
 class Unauthorized(LedgerLogError):

@@ -16,7 +16,13 @@ import trio
 
 from ledgerlog.client.environment import Environment
 from ledgerlog.core.placement import choose_bookies
-from ledgerlog.errors import BookieUnavailable, LedgerLogError, MetadataUnavailable, NotEnoughBookies
+from ledgerlog.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    LedgerLogError,
+    MetadataUnavailable,
+    NotEnoughBookies,
+)
 from ledgerlog.limits import METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo
@@ -77,7 +83,8 @@ class BookieDirectory:
     ) -> list[BookieId]:
         """``count`` writable bookies, kept apart by their labels, doubtful ones last or not at all.
 
-        NotEnoughBookies where there are fewer."""
+        NotEnoughBookies where there are fewer; BookieReadOnly, which is one, where those that are read-only
+        would make up for it."""
         candidates = self.writable()
         self._environment.random.shuffle(candidates)
         if even_doubtful:
@@ -85,7 +92,19 @@ class BookieDirectory:
         else:
             candidates = [info for info in candidates if not self.is_doubtful(info.bookie_id)]
         staying = [self._known.get(b) or BookieInfo(b, "", "") for b in beside]
-        return choose_bookies(candidates, count, beside=staying, exclude=exclude)
+        try:
+            return choose_bookies(candidates, count, beside=staying, exclude=exclude)
+        except NotEnoughBookies as few:
+            taken = {*beside, *exclude}
+            free = {info.bookie_id for info in candidates} - taken
+            raise self._why_few(count - len(free), taken, str(few)) from None
+
+    def _why_few(self, missing: int, taken: Collection[BookieId], few: str) -> NotEnoughBookies:
+        """The error to raise where so many bookies are missing; those that are ``taken`` do not help."""
+        read_only = sorted(self._read_only.keys() - self._writable.keys() - set(taken))
+        if len(read_only) < missing:
+            return NotEnoughBookies(few)
+        return BookieReadOnly(f"{few}; read-only, nearly full or being emptied: {', '.join(read_only)}")
 
     def replacements(
         self, ensemble: Sequence[BookieId], failed: Sequence[int], *, even_doubtful: bool
@@ -132,13 +151,16 @@ class BookieDirectory:
         await self._changed.wait()
 
     async def wait_writable(self, count: int, *, timeout_s: float = METADATA_TIMEOUT_S) -> None:
-        """Return once ``count`` bookies are writable. NotEnoughBookies after ``timeout_s``."""
+        """Return once ``count`` bookies are writable. After ``timeout_s`` NotEnoughBookies or BookieReadOnly,
+        as ``choose``."""
         with trio.move_on_after(timeout_s):
             while len(self._writable) < count:
                 await self.wait_change()
             return
-        raise NotEnoughBookies(
-            f"{count} writable bookies are needed, {len(self._writable)} registered within {timeout_s:g} s"
+        raise self._why_few(
+            count - len(self._writable),
+            (),
+            f"{count} writable bookies are needed, {len(self._writable)} registered within {timeout_s:g} s",
         )
 
     # --- keeping it ---------------------------------------------------------------------------

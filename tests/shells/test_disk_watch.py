@@ -11,12 +11,13 @@ from trio.testing import MockClock
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.errors import NotEnoughBookies, StorageError
+from ledgerlog.errors import BookieReadOnly, NotEnoughBookies, StorageError
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.model.layout import read_only_path, writable_path
 from ledgerlog.model.quorum import Replication
 
 R222 = Replication(2, 2, 2)
+R333 = Replication(3, 3, 3)
 CONFIG = attrs.evolve(SMALL, disk_reserve_bytes=4 * MIB, log_bytes_max=2 * MIB)
 CAPACITY = 16 * MIB
 ENTRY = bytes(64 * KIB)
@@ -86,8 +87,11 @@ async def test_without_another_bookie_the_writer_is_told_and_recovery_closes_the
         writer = await client.ledgers.create(replication=R222)
         with pytest.raises(NotEnoughBookies, match=r"failed: .*b\d \(READ_ONLY\)"):
             await append_for_ever(writer)
-        with pytest.raises(NotEnoughBookies):
+        with pytest.raises(BookieReadOnly, match=r"2 writable bookies are needed, 0 .* emptied: b1, b2"):
             await client.ledgers.create(replication=R222)
+        with pytest.raises(NotEnoughBookies) as few:
+            await client.ledgers.create(replication=R333)
+        assert type(few.value) is NotEnoughBookies, "the two that are full would not do either"
         async with cluster.client() as another:
             reader = await another.ledgers.open(writer.ledger_id, recover=True)
             assert await reader.last_add_confirmed() >= writer.last_add_confirmed
