@@ -4,6 +4,9 @@ This holds the only ``trio.run`` of the command line. SIGINT, SIGTERM and SIGHUP
 context managers then end what it started; what they do is bounded in time by themselves, so further
 signals are taken and change nothing. A command that only an interruption ends (``run_until_interrupted``)
 is done then; any other raises ``Interrupted``, which ``main`` turns into the exit code that shells know.
+SIGHUP is left alone where it is ignored, which is what ``nohup`` asks for.
+
+A command that runs no loop of its own, or loops of others (``simulate``), is ``interruptible``.
 
 Nurseries wrap what leaves them in groups. ``unwrap`` finds the one exception that a person should
 hear about: what is not of our tree (a bug) before what is, and nothing before its cause. The others
@@ -15,6 +18,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Generic, TypeVar
 
 import attrs
@@ -22,7 +26,7 @@ import trio
 
 from ledgerlog.errors import LedgerLogError
 
-__all__ = ["Interrupted", "run", "run_until_interrupted", "ungrouped", "unwrap"]
+__all__ = ["Interrupted", "interruptible", "run", "run_until_interrupted", "ungrouped", "unwrap"]
 
 T = TypeVar("T")
 
@@ -60,7 +64,7 @@ def _run(body: Callable[[], Awaitable[T]]) -> _Returned[T] | signal.Signals:
     received: list[signal.Signals] = []
 
     async def main() -> None:
-        with trio.open_signal_receiver(*_SIGNALS) as signals:
+        with trio.open_signal_receiver(*_signals()) as signals:
             async with trio.open_nursery() as nursery:
 
                 async def listen() -> None:
@@ -75,6 +79,43 @@ def _run(body: Callable[[], Awaitable[T]]) -> _Returned[T] | signal.Signals:
     with ungrouped():
         trio.run(main)
     return returned[0] if returned else received[0]
+
+
+def _signals() -> list[signal.Signals]:
+    return [
+        number
+        for number in _SIGNALS
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    ]
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """Interrupted for a signal that comes in the body, which is left wherever it is.
+
+    What the signal raises there may come out in a group, or be taken for a failure of what was running. So
+    whatever the body does then, it was interrupted; and the body calls what it is given before it relies on
+    an outcome, which raises then as well."""
+    received: list[signal.Signals] = []
+
+    def check() -> None:
+        if received:
+            raise Interrupted(received[0])
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.signal(number, receive) for number in _signals()}
+    try:
+        yield check
+    except BaseException:
+        check()
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    check()
 
 
 @contextmanager

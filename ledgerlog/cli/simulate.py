@@ -22,6 +22,7 @@ import click
 
 from ledgerlog.cli.options import json_option, parsed
 from ledgerlog.cli.output import print_json, print_line, progress_bar
+from ledgerlog.cli.running import interruptible
 from ledgerlog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ def simulate(
     size = Size.SMALL if small else Size.FULL
     total = Total()
     began = time.monotonic()
-    with progress_bar("simulating", len(seeds)) as bar:
+    with interruptible() as check, progress_bar("simulating", len(seeds)) as bar:
         for seed in seeds:
             report = run_seed(seed, size=size, only=only)
+            check()
             total.add(report)
             if as_json:
                 print_json(line_of(report))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 import trio
 
 from ledgerlog.cli.complaints import complaint
 from ledgerlog.cli.options import numbers, parse_start, replication_of
-from ledgerlog.cli.running import Interrupted, run, run_until_interrupted, unwrap
+from ledgerlog.cli.running import Interrupted, interruptible, run, run_until_interrupted, unwrap
 from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound, NotEnoughBookies
 from ledgerlog.model.ids import Position
 from ledgerlog.model.quorum import Replication
@@ -56,6 +58,52 @@ def test_a_signal_ends_the_body_through_its_context_managers(number: signal.Sign
     assert caught.value.exit_code == 128 + number
     run_until_interrupted(body)
     assert left == ["left", "left"]
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    async def body() -> object:
+        await trio.lowlevel.checkpoint()
+        return signal.getsignal(signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(body) is signal.SIG_IGN, "nohup asks for that"
+        with interruptible():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_a_body_that_has_no_loop_whatever_becomes_of_it_there(
+    number: signal.Signals,
+) -> None:
+    def grouped() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt as error:
+            raise BaseExceptionGroup("as a nursery does it", [error]) from None
+
+    def swallowed() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+
+    def asks(check: Callable[[], None]) -> None:
+        swallowed()
+        check()
+        raise AssertionError("an outcome that the signal may have made is relied on")
+
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as caught, interruptible():
+        grouped()
+    assert caught.value.exit_code == 128 + number
+    with pytest.raises(Interrupted), interruptible():
+        swallowed()
+    with pytest.raises(Interrupted), interruptible() as check:
+        asks(check)
+    assert signal.getsignal(number) is before
+    with pytest.raises(ZeroDivisionError), interruptible():
+        raise ZeroDivisionError
 
 
 def test_a_complaint_is_one_line_that_says_what_to_try() -> None:
