@@ -14,7 +14,8 @@ still be there.
 **Starting over what was killed.** The bookies of a runner that was killed are killed with it, but may hold
 their directories for a moment longer. A bookie that ends before it served is therefore started again, with
 growing pauses. That gives up after ``START_ATTEMPTS`` starts in a row that came to nothing, which
-covers what never gets better (a damaged or foreign directory) without knowing what it was.
+covers what never gets better (a damaged or foreign directory) without knowing what it was. One that
+says that it was called wrongly (a configuration file with a mistake) is not started again.
 
 **Supervision** (``supervise``) starts a bookie or a ZooKeeper server again that ended after it had served.
 Without it, who kills one means it: the demo and tests do.
@@ -69,6 +70,9 @@ _ENSEMBLE_S = 60.0
 
 _LASTING_S = 10.0
 """A server that ran for so long had served."""
+
+_WRONG_USAGE = 2
+"""The exit status of a command whose arguments or configuration are wrong: they are so the next time."""
 
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
@@ -139,6 +143,8 @@ class LocalCluster:
             child = await self.start_bookie(bookie_id)
             if await self._serves(child):
                 return child
+            if child.exit_status == _WRONG_USAGE:
+                raise ChildFailed(child.how_it_ended())
             if attempt < attempts:
                 await trio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _DELAY_MAX_S)

@@ -110,6 +110,21 @@ async def test_a_bookie_that_never_comes_to_serve_is_given_up(
     assert "given up after 2 starts" in str(caught)
 
 
+async def test_bookies_are_not_started_again_with_a_configuration_that_they_refuse(tmp_path: Path) -> None:
+    (tmp_path / "bookie.toml").write_text("segment_byts = 1\n")
+    caught = None
+    try:
+        async with local_cluster(tmp_path / "cluster", bookies=1, config=tmp_path / "bookie.toml"):
+            pass
+    except ChildFailed as error:
+        caught = error
+    assert caught is not None
+    assert "bookie-1" in str(caught)
+    assert "there is no option 'segment_byts'" in str(caught)
+    said = (tmp_path / "cluster" / "bookie-1.log").read_text(encoding="utf-8")
+    assert said.count("segment_byts") == 1, "it was started once"
+
+
 async def test_all_bookies_that_a_directory_has_run_whatever_is_asked_for(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=2):
         pass
