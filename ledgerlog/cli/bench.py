@@ -18,6 +18,8 @@ from ledgerlog.cli.bench_takeover import TakeoverRun, takeover_runs
 from ledgerlog.cli.bench_write import WritePlan, WriteRun, write_runs
 from ledgerlog.cli.demo import throw_away_directory
 from ledgerlog.cli.options import (
+    FiniteNumber,
+    WholeNumber,
     bench_uri_option,
     json_option,
     numbers,
@@ -61,10 +63,10 @@ def bench() -> None:
     callback=numbers(1, 1_000_000),
     help="Records in flight, several with commas. One at a time is always measured too.",
 )
-@click.option("--rate", type=click.FloatRange(1), help="Open loop: so many entries a second, and no window.")
+@click.option("--rate", type=FiniteNumber(1), help="Open loop: so many entries a second, and no window.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1),
+    type=FiniteNumber(0.1),
     default=3.0,
     show_default=True,
     help="How long each run is measured.",
@@ -163,7 +165,7 @@ def _cpu(cpu_us: dict[str, Any]) -> tuple[str, str, str]:
     callback=numbers(1, RECORD_BYTES_MAX),
     help="Bytes of a record, several with commas.",
 )
-@click.option("--records", type=click.IntRange(1), default=500_000, show_default=True, help="Of each size.")
+@click.option("--records", type=WholeNumber(1), default=500_000, show_default=True, help="Of each size.")
 @replication_options
 @bench_uri_option
 @json_option
@@ -218,10 +220,8 @@ def bench_read(
     callback=numbers(0, 16_000),
     help="Entries after the LAC, several with commas.",
 )
-@click.option(
-    "--size", type=click.IntRange(1, 1000), default=100, show_default=True, help="Bytes of an entry."
-)
-@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often each.")
+@click.option("--size", type=WholeNumber(1, 1000), default=100, show_default=True, help="Bytes of an entry.")
+@click.option("--rounds", type=WholeNumber(1), default=7, show_default=True, help="How often each.")
 @replication_options
 @bench_uri_option
 @json_option
@@ -264,7 +264,7 @@ def bench_takeover(
 
 
 @bench.command("failover")
-@click.option("--rounds", type=click.IntRange(1), default=30, show_default=True, help="How many leaders die.")
+@click.option("--rounds", type=WholeNumber(1), default=30, show_default=True, help="How many leaders die.")
 @bench_uri_option
 @json_option
 def bench_failover(rounds: int, uri: str | None, as_json: bool) -> None:

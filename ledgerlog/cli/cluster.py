@@ -8,7 +8,7 @@ import click
 import trio
 
 from ledgerlog.cli.local_cluster import existing_bookies, existing_metadata, local_cluster
-from ledgerlog.cli.options import json_option
+from ledgerlog.cli.options import WholeNumber, json_option
 from ledgerlog.cli.output import print_json, print_line
 from ledgerlog.cli.running import run_until_interrupted
 from ledgerlog.cli.zookeeper import existing_servers
@@ -26,7 +26,7 @@ def cluster() -> None:
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--bookies",
-    type=click.IntRange(1, ENSEMBLE_MAX),
+    type=WholeNumber(1, ENSEMBLE_MAX),
     help=f"How many bookies.  [default: as many as PATH has, at least {_BOOKIES}]",
 )
 @click.option(
@@ -36,7 +36,7 @@ def cluster() -> None:
 )
 @click.option(
     "--zookeepers",
-    type=click.IntRange(1, 7),
+    type=WholeNumber(1, 7),
     help="How many ZooKeeper servers.  [default: as many as PATH has, else 1]",
 )
 @click.option(

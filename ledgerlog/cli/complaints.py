@@ -11,7 +11,7 @@ import re
 from ledgerlog import errors
 from ledgerlog.cli.processes import ChildFailed
 
-__all__ = ["complaint"]
+__all__ = ["complaint", "os_complaint"]
 
 _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     (errors.RecordTooLarge, "split the record, or store it elsewhere and append where it is"),
@@ -52,7 +52,10 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
     (errors.Unauthorized, "it is not this client's ledger"),
     (errors.StorageLocked, "stop that process, or use a cluster that processes share (sqlite:PATH)"),
     (errors.CookieMismatch, "see 'bookie cookie --help' before anything is deleted"),
-    (errors.StorageCorrupt, "keep the files; move the directory away and let its ledgers be repaired"),
+    (
+        errors.StorageCorrupt,
+        "keep the files, and restore them from a copy; or let a new bookie take the place of a damaged one",
+    ),
     (errors.DiskFull, "free space on the disk"),
     (ChildFailed, "its log says more where one was kept"),
 )
@@ -65,3 +68,10 @@ def complaint(error: BaseException) -> str:
         if isinstance(error, kind):
             return f"{what} ({next_step})"
     return what
+
+
+def os_complaint(error: OSError) -> str:
+    """One line: which file it was, where that is known, and what the operating system says of it."""
+    if error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

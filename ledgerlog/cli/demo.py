@@ -14,7 +14,7 @@ import click
 from ledgerlog.cli.demo_driver import DemoFailed, Driver, Outcome
 from ledgerlog.cli.demo_text import numbered, text_lines
 from ledgerlog.cli.local_cluster import local_cluster
-from ledgerlog.cli.options import json_option
+from ledgerlog.cli.options import WholeNumber, json_option
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.errors import InvalidArgument
@@ -34,7 +34,7 @@ _CONFIG = f"segment_bytes = {16 * MIB}\n"
 
 
 @click.command()
-@click.option("--records", type=click.IntRange(1, 999_999_999), help="How many records.")
+@click.option("--records", type=WholeNumber(1, 999_999_999), help="How many records.")
 @click.option(
     "--input",
     "path",

@@ -51,6 +51,11 @@ def ledger_fields(metadata: LedgerMetadata) -> dict[str, Any]:
     }
 
 
+def _fields_with_labels(metadata: LedgerMetadata) -> dict[str, Any]:
+    labels = {key: bytes_fields(value) for key, value in metadata.custom.items()}
+    return {**ledger_fields(metadata), "custom": labels}
+
+
 @click.group()
 def ledger() -> None:
     """Look at ledgers, recover and verify them."""
@@ -90,7 +95,7 @@ def ledger_show(ledger_id: int, uri: str, as_json: bool) -> None:
 def _print_ledger(metadata: LedgerMetadata, as_json: bool) -> None:
     fields = ledger_fields(metadata)
     if as_json:
-        print_json({**fields, "custom": {key: bytes_fields(v) for key, v in metadata.custom.items()}})
+        print_json(_fields_with_labels(metadata))
         return
     last = metadata.last_entry
     end = (
@@ -117,6 +122,8 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
     The entries of a log's ledger hold a header and packed records; 'log read' prints records."""
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
+    if last is not None and first > last:
+        raise click.UsageError(f"--first {first} is beyond --last {last}")
 
     async def body() -> None:
         async with connect(uri) as cluster, open_sink(raw_output()) as sink:
@@ -124,8 +131,15 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
                 reader = await cluster.ledgers.open(ledger_id)
             end = await reader.last_add_confirmed()
             stop = end if last is None else last
-            if stop > end:
-                raise EntryNotFound(ledger_id, stop, f"the last entry that may be read is {end}")
+            # One beyond the end is what a caller asks for that has read all there was.
+            if max(stop, first - 1) > end:
+                missing = max(stop, first)
+                known = (
+                    "none of it may be read"
+                    if end == NO_ENTRY
+                    else f"the last entry that may be read is {end}"
+                )
+                raise EntryNotFound(ledger_id, missing, known)
             at = first
             while at <= stop:
                 payloads = await reader.read_batch(at, stop)
@@ -185,7 +199,7 @@ def ledger_recover(
     if as_json:
         print_json(
             {
-                **ledger_fields(found.metadata),
+                **_fields_with_labels(found.metadata),
                 "lost_from": found.lost_from,
                 "cut_off": found.cut,
                 "unreadable": found.unreadable,

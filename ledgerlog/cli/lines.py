@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 import trio
 
+from ledgerlog.cli.output import telling_of_output
 from ledgerlog.errors import RecordTooLarge
 from ledgerlog.limits import MIB, RECORD_BYTES_MAX
 
@@ -165,11 +166,12 @@ class Sink:
 
     async def _write(self, data: bytes) -> None:
         fd = self._fd
-        if fd is None:
-            self._file.write(data)
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
+        with telling_of_output():
+            if fd is None:
+                self._file.write(data)
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import click
 import trio
 
@@ -16,6 +17,7 @@ from ledgerlog.cli.log_keeping import (
     log_retain,
     log_sweep,
     policies_of,
+    policies_text,
     policy_options,
 )
 from ledgerlog.cli.options import (
@@ -34,6 +36,7 @@ from ledgerlog.errors import LedgerNotFound
 from ledgerlog.log.log import LogInfo
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
 from ledgerlog.model.segments import Segment
 
@@ -128,7 +131,12 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
         print_json(shown)
         return
     print_line(f"{name}: {'sealed' if shown['sealed'] else 'open'}, epoch {shown['epoch']}")
-    print_line(f"offsets: {shown['first_offset']} to {shown['next_offset'] - 1}, next {shown['next_offset']}")
+    first, end = shown["first_offset"], shown["next_offset"]
+    print_line(f"offsets: {f'{first} to {end - 1}' if first < end else 'none'}, next {end}")
+    chosen = shown["replication"]
+    quorums = f"{chosen['ensemble_size']}/{chosen['write_quorum']}/{chosen['ack_quorum']}"
+    print_line(f"new ledgers: {quorums}{' guaranteed' if chosen['guaranteed'] else ''}")
+    print_line(policies_text(shown["roll"], shown["retention"]))
     for place in shown["cursors"]:
         print_line(f"cursor {place['name']}: offset {place['offset']}{', pins' if place['pins'] else ''}")
     for key, value in shown["properties"].items():
@@ -155,10 +163,10 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
         "last entry",
         "replication",
         "bookies from entry",
-        "records",
+        "size",
         "kept because",
     )
-    print_table(columns, rows, numbers=("ledger", "first offset", "last entry", "records"))
+    print_table(columns, rows, numbers=("ledger", "first offset", "last entry", "size"))
 
 
 async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -200,23 +208,31 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
         "next_offset": info.next_offset,
         "sealed": info.sealed,
         "deduplicates": info.deduplicates,
+        "replication": _replication_fields(info.replication),
+        "roll": attrs.asdict(info.roll),
+        "retention": attrs.asdict(info.retention),
         "cursors": [{"name": c.name, "offset": c.offset, "pins": c.pins} for c in await log.cursors()],
         "properties": dict(info.properties),
         "ledgers": [ledgers[s.ledger_id] for s in info.segments if s.ledger_id in ledgers],
     }
 
 
-def _archived_fields(info: LogInfo, record: ArchiveRecord) -> dict[str, Any]:
-    """What stands for the metadata of a ledger that is in an archive alone."""
-    replication = info.replication
+def _replication_fields(replication: Replication) -> dict[str, Any]:
     return {
-        "id": record.ledger_id,
-        "state": "ARCHIVED",
-        "last_entry": record.ledgers[0].last_entry,
         "ensemble_size": replication.ensemble,
         "write_quorum": replication.write_quorum,
         "ack_quorum": replication.ack_quorum,
         "guaranteed": replication.guaranteed,
+    }
+
+
+def _archived_fields(info: LogInfo, record: ArchiveRecord) -> dict[str, Any]:
+    """What stands for the metadata of a ledger that is in an archive alone."""
+    return {
+        "id": record.ledger_id,
+        "state": "ARCHIVED",
+        "last_entry": record.ledgers[0].last_entry,
+        **_replication_fields(info.replication),
         "fragments": [],
     }
 

@@ -72,6 +72,8 @@ class Appended:
     def __str__(self) -> str:
         if not self.records:
             return "no record was appended"
+        if self.records == 1:
+            return f"1 record is in the log, at offset {self.first_offset}"
         return f"{self.records} records are in the log, at offsets {self.first_offset} to {self.last_offset}"
 
 

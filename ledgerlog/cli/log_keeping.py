@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from ledgerlog.cli.options import OFFSET, connect, json_option, log_name_argument, parsed, uri_option
+from ledgerlog.cli.options import (
+    OFFSET,
+    FiniteNumber,
+    connect,
+    json_option,
+    log_name_argument,
+    parsed,
+    uri_option,
+)
 from ledgerlog.cli.output import print_json, print_line, print_table
 from ledgerlog.cli.running import run
 from ledgerlog.errors import InvalidArgument
@@ -25,6 +33,7 @@ __all__ = [
     "parse_age",
     "parse_bytes",
     "policies_of",
+    "policies_text",
     "policy_options",
 ]
 
@@ -126,14 +135,20 @@ def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) ->
     if as_json:
         print_json({"name": name, "roll": attrs.asdict(rolls), "retention": attrs.asdict(retains)})
     else:
-        print_line(f"{name}: rolls at {_bounds(rolls)}; keeps {_bounds(retains) or 'everything'}")
+        print_line(f"{name}: {policies_text(attrs.asdict(rolls), attrs.asdict(retains))}")
 
 
-def _bounds(policy: RollPolicy | RetentionPolicy) -> str:
+def policies_text(roll: dict[str, Any], retention: dict[str, Any]) -> str:
+    """The fields of a ``RollPolicy`` and of a ``RetentionPolicy``, for a person."""
+    rolls = f"rolls at {_bounds(roll)}" if _bounds(roll) else "rolls at no bound"
+    return f"{rolls}; keeps {_bounds(retention) or 'everything'}"
+
+
+def _bounds(policy: dict[str, Any]) -> str:
     units = {"max_bytes": "bytes", "max_records": "records", "max_age_s": "s"}
     return ", ".join(
         f"{bound:g} {units[key]}" if key == "max_age_s" else f"{bound} {units[key]}"
-        for key, bound in attrs.asdict(policy).items()
+        for key, bound in policy.items()
         if bound is not None
     )
 
@@ -162,7 +177,7 @@ def log_retain(name: str, uri: str, as_json: bool) -> None:
 @click.command("sweep")
 @click.option(
     "--min-age",
-    type=click.FloatRange(0),
+    type=FiniteNumber(0),
     default=LOG_SWEEP_AGE_S,
     show_default=True,
     help="Leave ledgers alone that are younger than so many seconds.",
@@ -186,7 +201,10 @@ def log_sweep(min_age: float, dry_run: bool, uri: str, as_json: bool) -> None:
                 for orphan in await cluster.sweep(min_age_s=min_age, delete=not dry_run)
             ]
 
-    for orphan in run(body):
+    orphans = run(body)
+    if not orphans and not as_json:
+        print_line("nothing to sweep")
+    for orphan in orphans:
         if as_json:
             print_json(orphan)
         else:

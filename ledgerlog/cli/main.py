@@ -24,10 +24,11 @@ from ledgerlog import __version__
 from ledgerlog.cli.bench import bench
 from ledgerlog.cli.bookie import bookie
 from ledgerlog.cli.cluster import cluster
-from ledgerlog.cli.complaints import complaint
+from ledgerlog.cli.complaints import complaint, os_complaint
 from ledgerlog.cli.demo import demo
 from ledgerlog.cli.ledger import ledger
 from ledgerlog.cli.log import log
+from ledgerlog.cli.output import telling_of_output
 from ledgerlog.cli.repair import repair
 from ledgerlog.cli.running import Interrupted
 from ledgerlog.cli.simulate import simulate
@@ -45,6 +46,7 @@ class CommandLine(click.Group):
     """The root. Its ``main`` never lets an expected exception out."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
+        _open_standard_streams()
         extra["standalone_mode"] = False
         extra["prog_name"] = "ledgerlog"  # Also where it runs as ``python -m ledgerlog``.
         sys.exit(self._exit_code(args, extra))
@@ -52,7 +54,8 @@ class CommandLine(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            with telling_of_output():
+                sys.stdout.flush()
         except BrokenPipeError as error:
             # Told by another name, because click would make exit code 1 of it, which means failure here.
             raise ReaderGone from error
@@ -78,13 +81,28 @@ class CommandLine(click.Group):
             _discard_stdout()
             return 128 + signal.SIGPIPE
         except OSError as error:
-            return _complain(str(error))
+            return _complain(os_complaint(error))
         return code if isinstance(code, int) else 0
 
 
 def _complain(line: str) -> int:
     click.echo(f"ledgerlog: {line}", err=True)
     return 1
+
+
+def _open_standard_streams() -> None:
+    """Put the null device where whoever started us has closed a standard stream (``>&-``).
+
+    Otherwise there is nothing to print to, which would fail a command that has done its work, and the next
+    file to be opened, a database for example, would be standard output to everybody who writes there."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            assert opened == descriptor, "the lowest that is free is given out, and those below it are open"
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _discard_stdout() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -21,6 +23,8 @@ from ledgerlog.model.quorum import Replication
 
 __all__ = [
     "OFFSET",
+    "FiniteNumber",
+    "WholeNumber",
     "bench_uri_option",
     "check_there",
     "connect",
@@ -36,6 +40,25 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WholeNumber(click.IntRange):
+    """A whole number between bounds; what is none is told so, and not that it is "no valid integer range"."""
+
+    name = "integer"
+
+
+class FiniteNumber(click.FloatRange):
+    """A number between bounds. NaN is below no bound and above none, so a plain ``FloatRange`` takes it, and
+    whoever compares with it afterwards finds everything neither too young nor too old."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -93,8 +116,8 @@ def parse_start(text: str) -> Start:
 
 
 log_name_argument = click.argument("name", callback=parsed(check_log_name))
-ledger_id_argument = click.argument("ledger_id", metavar="ID", type=click.IntRange(0, LEDGER_ID_MAX))
-OFFSET = click.IntRange(0, LEDGER_ID_MAX)
+ledger_id_argument = click.argument("ledger_id", metavar="ID", type=WholeNumber(0, LEDGER_ID_MAX))
+OFFSET = WholeNumber(0, LEDGER_ID_MAX)
 
 uri_option = click.option(
     "--uri",
@@ -121,9 +144,9 @@ def replication_options(function: F) -> F:
         click.option(
             "--guaranteed", is_flag=True, help="Bring every entry of a closed ledger to its write quorum."
         ),
-        click.option("--ack-quorum", type=click.IntRange(1), help="Synced copies before an acknowledgement."),
-        click.option("--write-quorum", type=click.IntRange(1), help="Copies of each entry."),
-        click.option("--ensemble", type=click.IntRange(1), help="Bookies that each ledger is spread over."),
+        click.option("--ack-quorum", type=WholeNumber(1), help="Synced copies before an acknowledgement."),
+        click.option("--write-quorum", type=WholeNumber(1), help="Copies of each entry."),
+        click.option("--ensemble", type=WholeNumber(1), help="Bookies that each ledger is spread over."),
     ):
         function = option(function)
     return function
@@ -163,13 +186,27 @@ async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
 
 
 def check_there(uri: str, *, make: bool = False) -> None:
-    """MetadataUnavailable where the cluster would be made by opening it; see ``connect``."""
+    """MetadataUnavailable where the cluster would be made by opening it, see ``connect``; and where a path
+    is one that SQLite can only say "unable to open" of."""
     match parse_uri(uri):
         case SqliteUri(path=path) if not Path(path).exists():
             raise MetadataUnavailable(
                 f"there is no cluster at {uri}: no file {path}; start one with 'ledgerlog cluster run PATH'"
             )
+        case SqliteUri(path=path) if Path(path).is_dir():
+            file = Path(FileUri(path).metadata_path)
+            made = f"write sqlite:{file}" if file.exists() else f"and it has no {file.name}"
+            raise MetadataUnavailable(f"there is no cluster at {uri}: {path} is a directory, {made}")
+        case SqliteUri(path=path) if not (_may_write(Path(path)) and _may_write(Path(path).parent)):
+            raise MetadataUnavailable(
+                f"the cluster at {uri} cannot be opened: this user has to be able to write to {path} and to "
+                "its directory, to read as well"
+            )
         case FileUri(path=path) if not make and not Path(path).is_dir():
             raise MetadataUnavailable(f"there is no cluster at {uri}: no directory {path}")
         case _:
             pass
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)

@@ -42,6 +42,7 @@ __all__ = [
     "printable",
     "progress_bar",
     "raw_output",
+    "telling_of_output",
     "to_json",
 ]
 
@@ -57,7 +58,19 @@ def to_json(value: Any) -> str:
 
 def print_line(text: str) -> None:
     """One line on standard output."""
-    click.echo(text.encode("utf-8", "surrogateescape"))
+    with telling_of_output():
+        click.echo(text.encode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def telling_of_output() -> Iterator[None]:
+    """An OSError of the body, which writes to standard output, names that: a full disk has to be found."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = "standard output"
+        raise
 
 
 def print_table(

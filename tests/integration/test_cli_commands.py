@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from running_cluster import LEDGERLOG
 
 from ledgerlog import limits
 from ledgerlog.cli.lines import UNTERMINATED
 from ledgerlog.cli.main import cli
 from ledgerlog.limits import RECORD_BYTES_MAX
+from tests.waiting import PATIENCE_S
 
 
 class Commands:
@@ -170,6 +175,44 @@ def test_replication_is_chosen_when_a_log_is_made(tmp_path: Path) -> None:
     assert ledger["guaranteed"] is True
 
 
+def test_what_was_chosen_for_a_log_is_shown_before_it_has_a_ledger(tmp_path: Path) -> None:
+    commands = Commands(f"file:{tmp_path}/three?bookies=3")
+    commands.ok("log", "create", "g", "--guaranteed", "--roll-age", "1h", "--retain-bytes", "2g")
+    shown = commands.json("log", "show", "g")
+    assert shown["replication"] == {
+        "ensemble_size": 3,
+        "write_quorum": 3,
+        "ack_quorum": 2,
+        "guaranteed": True,
+    }
+    assert shown["roll"] == {"max_bytes": 2**30, "max_records": None, "max_age_s": 3600.0}
+    assert shown["retention"] == {"max_bytes": 2**31, "max_age_s": None}
+    words = commands.ok("log", "show", "g").decode()
+    assert "offsets: none, next 0" in words
+    assert "new ledgers: 3/3/2 guaranteed" in words
+    assert "rolls at 1073741824 bytes, 3600 s; keeps 2147483648 bytes" in words
+
+
+def test_a_ledger_is_read_up_to_its_end_and_not_from_beyond_it(commands: Commands) -> None:
+    commands.ok("log", "append", "orders", stdin=b"a\n")
+    commands.ok("log", "append", "orders", stdin=b"")
+    assert len(commands.lines("ledger", "read", "0")) == 1
+    assert commands.lines("ledger", "read", "0", "--first", "1") == [], "what comes next is not there yet"
+    assert "has no entry 2: the last entry that may be read is 0" in commands.fails(
+        "ledger", "read", "0", "--first", "2"
+    )
+    assert "has no entry 7" in commands.fails("ledger", "read", "0", "--last", "7")
+    assert "has no entry 0: none of it" in commands.fails("ledger", "read", "1", "--last", "0")
+    assert "beyond --last 3" in commands.misused("ledger", "read", "0", "--first", "5", "--last", "3")
+
+
+def test_a_recovery_prints_the_same_shape_whether_or_not_it_accepts_a_loss(commands: Commands) -> None:
+    commands.ok("log", "append", "orders", stdin=b"a\n")
+    plain = commands.json("ledger", "recover", "0")
+    accepting = commands.json("ledger", "recover", "0", "--accept-loss")
+    assert {key: accepting[key] for key in plain} == plain
+
+
 def test_people_get_words_and_tables(commands: Commands) -> None:
     commands.ok("log", "append", "orders", stdin=b"text\n\x1b[2Jescape\n")
     assert commands.ok("log", "list") == b"orders\n"
@@ -181,6 +224,9 @@ def test_people_get_words_and_tables(commands: Commands) -> None:
     assert b"\x1b" not in read, "a record does not get at the terminal"
     for command in (("ledger", "show", "0"), ("ledger", "verify", "0"), ("bookie", "list")):
         assert commands.ok(*command)
+    assert commands.ok("log", "sweep") == b"nothing to sweep\n"
+    one = commands.ok("log", "append", "orders", stdin=b"third\n")
+    assert one == b"orders: 1 record is in the log, at offset 2 (epoch 2)\n"
 
 
 @pytest.mark.parametrize(
@@ -206,6 +252,28 @@ def test_a_cluster_that_is_not_there_is_not_made_by_looking_at_it(tmp_path: Path
     for uri in (f"sqlite:{tmp_path}/none.sqlite", f"file:{tmp_path}/none"):
         assert "no cluster at" in Commands(uri).fails("log", "list")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_place_of_its_file_is_told_with_the_uri_that_would_do(tmp_path: Path) -> None:
+    Commands(f"file:{tmp_path}/cluster").ok("log", "create", "orders")
+    error = Commands(f"sqlite:{tmp_path}/cluster").fails("log", "list")
+    assert f"{tmp_path}/cluster is a directory, write sqlite:{tmp_path}/cluster/metadata.sqlite" in error
+    error = Commands(f"sqlite:{tmp_path}").fails("log", "list")
+    assert f"{tmp_path} is a directory, and it has no metadata.sqlite" in error
+
+
+def test_metadata_that_may_not_be_written_to_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cluster" / "metadata.sqlite"
+    Commands(f"file:{tmp_path}/cluster").ok("log", "create", "orders")
+    allowed = os.access
+    for refused in (path, path.parent):
+        monkeypatch.setattr(
+            os, "access", lambda asked, mode, at=refused: asked != at and allowed(asked, mode)
+        )
+        error = Commands(f"sqlite:{path}").fails("log", "list")
+        assert f"has to be able to write to {path} and to its directory" in error
 
 
 def test_no_zookeeper_server_says_so_and_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +307,9 @@ def test_a_cluster_is_not_started_with_metadata_of_another_kind(tmp_path: Path) 
         ("log", "read", "orders", "--raw", "--json"),
         ("log", "append", "orders", "--input", "/nonexistent"),
         ("log", "truncate", "orders"),
+        ("log", "sweep", "--min-age", "nan"),
+        ("bench", "write", "--rate", "nan"),
+        ("bench", "write", "--seconds", "inf"),
         ("ledger", "show", "-1"),
         ("ledger", "show", "x"),
         ("demo", "--records", "0"),
@@ -254,3 +325,62 @@ def test_a_command_without_a_cluster_says_how_to_name_one() -> None:
     error = Commands("").misused("log", "list", uri=False)
     assert "--uri" in error
     assert "LEDGERLOG_URI" in error
+
+
+def test_what_is_no_number_is_told_so_in_plain_words() -> None:
+    commands = Commands("file:/nonexistent")
+    assert "'x' is not a valid integer." in commands.misused("ledger", "show", "x")
+    assert "'nan' is not a finite number" in commands.misused("log", "sweep", "--min-age", "nan")
+
+
+def test_an_error_of_the_operating_system_names_the_file_first(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    error = Commands("").fails("cluster", "run", str(tmp_path / "file" / "cluster"))
+    assert error == f"ledgerlog: {tmp_path}/file/cluster: Not a directory\n"
+
+
+def in_a_shell(line: str, *args: str, uri: str) -> subprocess.CompletedProcess[str]:
+    """The command as a process; ``line`` has "$@" where it stands."""
+    return subprocess.run(
+        ["/bin/sh", "-c", line, "sh", *LEDGERLOG, *args, "--uri", uri],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.processes
+def test_a_full_disk_is_told_by_the_name_of_standard_output(commands: Commands) -> None:
+    for args in (("log", "list"), ("log", "read", "orders")):
+        commands.ok("log", "append", "orders", stdin=b"a\n")
+        ran = in_a_shell('exec "$@" > /dev/full', *args, uri=commands.uri)
+        assert (ran.returncode, ran.stderr) == (
+            1,
+            "ledgerlog: standard output: No space left on device\n",
+        )
+
+
+@pytest.mark.processes
+def test_a_command_does_its_work_where_its_standard_streams_are_closed(commands: Commands) -> None:
+    ran = in_a_shell('exec "$@" <&- >&- 2>&-', "log", "seal", "orders", uri=commands.uri)
+    assert ran.returncode == 0
+    assert commands.json("log", "show", "orders")["sealed"] is True
+    ran = in_a_shell('exec "$@" >&-', "log", "read", "orders", uri=commands.uri)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    ran = in_a_shell('exec "$@" <&- 2>&-', "log", "show", "nothing", uri=commands.uri)
+    assert ran.returncode == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_simulation_is_interrupted_without_a_trace(number: signal.Signals) -> None:
+    command = [*LEDGERLOG, "simulate", "--seeds", "0:1000000", "--small"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("seed 0: ok")
+        process.send_signal(number)
+        try:
+            _, said = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (128 + number, f"ledgerlog: interrupted by {number.name}\n")
