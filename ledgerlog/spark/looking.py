@@ -32,7 +32,17 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.spark.options import Bound, ReadOptions
 from ledgerlog.spark.scanning import ScanPart
 
-__all__ = ["DataLoss", "LogView", "look", "offset_of", "plan", "range_of", "select", "view_reaching"]
+__all__ = [
+    "DataLoss",
+    "LogView",
+    "look",
+    "offset_of",
+    "plan",
+    "range_of",
+    "select",
+    "still_there",
+    "view_reaching",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -187,13 +197,18 @@ async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) ->
 
 def readable(view: LogView, start: int, fail_on_data_loss: bool) -> int:
     """``start``, or the first record that is still there. DataLoss where that is an error."""
-    if start >= view.first:
+    return still_there(view.name, start, view.first, fail_on_data_loss)
+
+
+def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> int:
+    """``readable`` of a log that begins at ``first``."""
+    if start >= first:
         return start
-    lost = f"log {view.name!r}: the records from offset {start} to {view.first - 1} were truncated away"
+    lost = f"log {name!r}: the records from offset {start} to {first - 1} were truncated away"
     if fail_on_data_loss:
         raise DataLoss(f"{lost}. failOnDataLoss=false goes on with what is left")
     logger.warning("%s", lost)
-    return view.first
+    return first
 
 
 async def plan(

@@ -34,7 +34,7 @@ import attrs
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.core.scan import Backlog, admit
-from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound
+from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, Truncated
 from ledgerlog.log.log import Log
 from ledgerlog.spark.looking import (
     DataLoss,
@@ -44,6 +44,7 @@ from ledgerlog.spark.looking import (
     plan,
     readable,
     select,
+    still_there,
     view_reaching,
 )
 from ledgerlog.spark.options import ReadOptions
@@ -203,14 +204,21 @@ class LogStream:
             return
         for name, place in offsets.items():
             cursor = Log(self._client, name, place.incarnation).cursor(self._options.cursor_name)
+            at = place.offset
             while True:
                 state = await cursor.get()
-                if state is not None and state.offset >= place.offset:
-                    break
+                if state is not None:
+                    if state.pins and state.offset >= at:
+                        break
+                    at = max(at, state.offset)
                 try:
-                    await cursor.move(place.offset, expected=state, pins=True)
+                    await cursor.move(at, expected=state, pins=True)
                 except CursorConflict:
                     continue  # Somebody else moved it; perhaps not as far.
+                except Truncated as gone:
+                    # They went before it stood there. A lenient stream skips them, and so does its cursor.
+                    at = still_there(name, at, gone.first_offset, self._options.fail_on_data_loss)
+                    continue
                 except LogNotFound:
                     logger.warning("log %r is gone; its cursor is not moved", name)
                 break

@@ -140,6 +140,14 @@ MUTANTS = (
         f"{_TEST_STREAM}::test_a_log_that_was_deleted_or_made_anew_is_no_jump_back",
     ),
     mutant(
+        "streams_cursor_is_left_as_it_is_found",
+        "C.4",
+        _STREAM,
+        "if state.pins and state.offset >= at:",
+        "if state.offset >= at:",
+        f"{_TEST_STREAM}::test_a_cursor_that_is_there_and_pins_nothing_does_so_from_the_start_of_the_query_on",
+    ),
+    mutant(
         "task_does_not_read_metadata_again",
         "C.4",
         _SCANNING,

@@ -233,3 +233,39 @@ async def test_the_cursor_keeps_what_the_stream_has_not_read(autojump_clock: obj
         again = await log.cursor("etl").get()
         assert again is not None
         assert again.offset == 6
+
+
+@pytest.mark.parametrize("at", [0, 2])
+async def test_a_cursor_that_is_there_and_pins_nothing_does_so_from_the_start_of_the_query_on(
+    autojump_clock: object, at: int
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"x"] * 10)
+        await log.cursor("etl").move(at, expected=None, properties={"owner": "me"})
+        stream = LogStream(client.opened, stream_options(cursorName="etl"))
+        await stream.initial()
+        with pytest.raises(TruncationPinned):
+            await log.truncate(at + 1)
+        state = await log.cursor("etl").get()
+        assert state is not None
+        assert (state.offset, state.pins, state.properties) == (at, True, {"owner": "me"})
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+async def test_a_cursor_is_not_put_where_records_are_gone(autojump_clock: object, lenient: bool) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"x"] * 10)
+        options = stream_options(cursorName="etl", failOnDataLoss=str(not lenient))
+        stream = LogStream(client.opened, options)
+        end = {"log": StreamOffset(log.incarnation, 3)}
+        await log.truncate(5)  # After the stream has looked, and before its cursor stands.
+        if not lenient:
+            with pytest.raises(DataLoss, match="from offset 3 to 4"):
+                await stream.commit(end)
+            return
+        await stream.commit(end)
+        state = await log.cursor("etl").get()
+        assert state is not None
+        assert (state.offset, state.pins) == (5, True)
