@@ -77,6 +77,11 @@ class _Where:
     destination: str
     keep_copies_s: float
 
+    def pinned_by(self, archiver: Archiver) -> _Where:
+        """The same for tasks: this incarnation of the log and no other; and the destination whole, since a
+        path that is not would lead to as many places as tasks have directories that they work in."""
+        return attrs.evolve(self, incarnation=archiver.incarnation, destination=archiver.destination.url)
+
 
 def _run(uri: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
     """``work`` with a client of its own, in the portal's loop."""
@@ -120,15 +125,14 @@ def archive_on_spark(
     there; what fails in a task fails the job and can be run again."""
     where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
 
-    async def begin(client: LedgerClient) -> tuple[int, list[Step], list[tuple[str, int]]]:
+    async def begin(client: LedgerClient) -> tuple[_Where, list[Step], list[tuple[str, int]]]:
         steps = await retire_gone(client, destination, accept_destination=accept_destination)
         archiver = await _open(where, client, accept_destination=accept_destination)
         plan = archiver.plan(await archiver.look())
         steps += [await guarded(archiver.retire(record), record.ledger_id) for record in plan.retire]
-        return archiver.incarnation, steps, _items(plan)
+        return where.pinned_by(archiver), steps, _items(plan)
 
-    incarnation, steps, items = _run(uri, begin)
-    where = attrs.evolve(where, incarnation=incarnation)
+    where, steps, items = _run(uri, begin)
     attempted: set[tuple[str, int]] = set()
     while items:
         attempted.update(items)
@@ -216,15 +220,15 @@ def compact_on_spark(
         uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=ARCHIVE_KEEP_COPIES_S
     )
 
-    async def begin(client: LedgerClient) -> tuple[int, list[Group], int]:
+    async def begin(client: LedgerClient) -> tuple[_Where, int, list[Group], int]:
         archiver = await _open(where, client)
         now_ms = client.environment.now_ms()
-        return archiver.incarnation, await groups_to_compact(archiver, bytes_max=bytes_max), now_ms
+        groups = await groups_to_compact(archiver, bytes_max=bytes_max)
+        return where.pinned_by(archiver), archiver.incarnation, groups, now_ms
 
-    incarnation, groups, now_ms = _run(uri, begin)
+    where, incarnation, groups, now_ms = _run(uri, begin)
     if not groups:
         return []
-    where = attrs.evolve(where, incarnation=incarnation)
     before_ms = 0 if tombstones_after_s is None else max(0, now_ms - round(1000 * tombstones_after_s))
 
     def take_keys(batches: Iterable[Any]) -> Iterator[Any]:

@@ -47,8 +47,9 @@ def command(on_spark: SparkOnLogs, *words: str) -> list[dict[str, Any]]:
 
 
 def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
-    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # Where tasks are not: they run in processes that were there before.
     fill(on_spark, log_name)
     before = records_of(on_spark, log_name)
     told: list[tuple[int, int]] = []
@@ -56,7 +57,7 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
         on_spark.spark,
         on_spark.uri,
         log_name,
-        str(tmp_path),
+        "archive",
         keep_copies_s=0,
         on_progress=lambda done, total: told.append((done, total)),
     )
@@ -65,9 +66,9 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     assert told
     assert records_of(on_spark, log_name) == before
     assert rows_of(on_spark, log_name) == [(record.offset, record.data) for record in before]
-    table = on_spark.spark.read.parquet(*map(str, tmp_path.iterdir()))
+    table = on_spark.spark.read.parquet(*map(str, (tmp_path / "archive").iterdir()))
     assert table.count() == 800, "any program that reads Parquet reads an archive"
-    steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, str(tmp_path), key="prefix:2")
+    steps = compact_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2")
     assert [step.what for step in steps] == ["compacted"]
     left = [record for record in before if record.offset >= 560]
     assert records_of(on_spark, log_name) == left, "the last forty of the archive, one a key, and the tail"
@@ -75,10 +76,10 @@ def test_a_log_is_archived_and_compacted_on_spark_and_read_back(
     assert [
         step.what
         for step in compact_on_spark(
-            on_spark.spark, on_spark.uri, log_name, str(tmp_path), key="prefix:2", bytes_max=1
+            on_spark.spark, on_spark.uri, log_name, "archive", key="prefix:2", bytes_max=1
         )
     ] == ["unchanged"]
-    assert archive_on_spark(on_spark.spark, on_spark.uri, log_name, str(tmp_path), keep_copies_s=0) == []
+    assert archive_on_spark(on_spark.spark, on_spark.uri, log_name, "archive", keep_copies_s=0) == []
 
 
 @pytest.mark.soak
