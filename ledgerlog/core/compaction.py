@@ -5,8 +5,8 @@ A *rule* takes the key out of a record:
     prefix:N      its first N bytes; a shorter record has no key
     until:TEXT    what comes before the first TEXT in it; a record without TEXT has no key
     json:PATH     the value at PATH (names separated by dots) of the JSON that it is, by its canonical form;
-    what
-                  is no JSON, or has nothing there, has no key
+                  what is no JSON, or has nothing there, has no key. Neither has a number that is written with
+                  more digits than a double tells from others
 
 or is any function from a record to a key, or to None. Of each key the record with the highest offset stays,
 and so does every record without a key: compaction never drops what it does not understand.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -94,7 +95,13 @@ def json_rule(path: str, *, tombstone: str | None = None) -> KeyRule:
         found, value = _at(record, names)
         if not found or value is None:
             return None
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        try:
+            if not isinstance(value, str | int):
+                # There may be fractions in it, of which two that differ can be one and the same double.
+                value = _at(record, names, exact=True)[1]
+            return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        except (TypeError, RecursionError):
+            return None
 
     return KeyRule(
         key=key,
@@ -111,7 +118,7 @@ def parse_key_rule(text: str, tombstones: str | None = None) -> KeyRule:
     is_json = tombstones is not None and tombstones.startswith("json:")
     if tombstones is not None and is_json != (kind == "json"):
         raise InvalidArgument(f"tombstones {tombstones!r} do not go with the key {text!r}")
-    if kind == "prefix" and rest.isdigit():
+    if kind == "prefix" and rest.isascii() and rest.isdigit() and len(rest) < 10:
         return prefix_rule(int(rest), tombstones=tombstones is not None)
     if kind == "until" and rest:
         return until_rule(rest.encode(), tombstones=tombstones is not None)
@@ -127,10 +134,14 @@ def _path(text: str) -> tuple[str, ...]:
     return names
 
 
-def _at(record: bytes, names: tuple[str, ...]) -> tuple[bool, Any]:
-    """Whether there is a value at a path, and which."""
+def _at(record: bytes, names: tuple[str, ...], *, exact: bool = False) -> tuple[bool, Any]:
+    """Whether there is a value at a path, and which. ``exact``: with what JSON cannot have in place of
+    fractions that a double does not hold."""
     try:
-        value = json.loads(record)
+        if exact:
+            value = json.loads(record, parse_float=_exact_float, parse_constant=lambda text: _INEXACT)
+        else:
+            value = json.loads(record)
     except (ValueError, RecursionError):
         return False, None
     for name in names:
@@ -138,6 +149,17 @@ def _at(record: bytes, names: tuple[str, ...]) -> tuple[bool, Any]:
             return False, None
         value = value[name]
     return True, value
+
+
+_INEXACT = object()
+
+
+def _exact_float(text: str) -> Any:
+    value = float(text)
+    try:
+        return value if Decimal(text) == Decimal(repr(value)) else _INEXACT
+    except ArithmeticError:  # An exponent beyond all bounds.
+        return _INEXACT
 
 
 def key_digest(key: bytes) -> bytes:
@@ -171,7 +193,8 @@ class Latest:
         key = self._rule.key(record)
         if key is None:
             return True
-        if self._offsets[key_digest(key)] != offset:
+        # One that has a key only now, by a rule that does not always say the same, is in no table. It stays.
+        if self._offsets.get(key_digest(key), offset) != offset:
             return False
         return timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)
 

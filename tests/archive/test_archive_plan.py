@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ledgerlog.core.archiving import compactable, merge_groups, plan_archive
 from ledgerlog.core.compaction import (
+    KeyRule,
     Latest,
     TooManyKeys,
     json_rule,
@@ -312,6 +313,8 @@ def test_rules_are_read_from_text() -> None:
     for text, tombstones in (
         ("prefix:0", None),
         ("prefix:x", None),
+        ("prefix:²", None),
+        ("prefix:" + 5000 * "1", None),
         ("until:", None),
         ("json:", None),
         ("json:a..b", None),
@@ -333,6 +336,33 @@ def test_tombstones_go_when_they_are_old_and_the_latest_of_their_key() -> None:
     batches = [batch(0, b"a1", b"b", ms=5), batch(2, b"a", ms=9), batch(3, b"c1", b"c", ms=10)]
     latest.feed(batches)
     assert [r.offset for each in batches for part in survivors(each, latest.keeps) for r in part] == [4]
+
+
+def test_numbers_that_are_one_double_and_differ_are_no_keys() -> None:
+    key = parse_key_rule("json:a").key
+    for one, other in (
+        ("12345678901234567.1", "12345678901234567.2"),
+        ("1e400", "1e500"),
+        ("[0.10000000000000000001]", "[0.10000000000000000002]"),
+        ('{"b": 1e-400}', '{"b": 1e-500}'),
+        ("NaN", "Infinity"),
+        ("1e99999999999999999999", "1e99999999999999999998"),
+    ):
+        assert key(b'{"a":%s}' % one.encode()) is None
+        assert key(b'{"a":%s}' % other.encode()) is None
+    assert key(b'{"a":1.50}') == key(b'{"a":15e-1}') == b"1.5"
+    assert key(b'{"a":0.1}') != key(b'{"a":"0.1"}')
+    assert key(b'{"a":%d}' % 2**80) != key(b'{"a":%d}' % (2**80 + 1))
+    assert key(b'{"a":7,"b":1e400}') == b"7", "what is no key may be any number"
+
+
+def test_a_rule_that_finds_a_key_at_the_second_look_only_drops_nothing() -> None:
+    known: list[bytes] = []
+    latest = Latest(KeyRule(key=lambda record: record if record in known else None))
+    batches = [batch(0, b"a", b"b")]
+    latest.feed(batches)
+    known.append(b"a")
+    assert [r.offset for each in batches for part in survivors(each, latest.keeps) for r in part] == [0, 1]
 
 
 def test_more_keys_than_one_process_holds_are_an_error_that_says_where_to_go() -> None:
