@@ -50,7 +50,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ledgerlog.archive.places import Destination, file_name, files_as_errors, open_input
-from ledgerlog.errors import ArchiveCorrupt
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_GROUP_BYTES, ARCHIVE_GROUP_ROWS, MIB
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.record import RecordBatch
@@ -163,15 +163,19 @@ class ArchiveWriter:
         self._gathered: list[RecordBatch] = []
         self._rows = self._bytes = 0
         self._sink = destination.create(self._temporary)
-        with self._translated():
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                SCHEMA,
-                compression="zstd",
-                use_dictionary=list(_ENCODED),
-                write_statistics=[name for name in SCHEMA.names if name != "value"],
-                write_page_checksum=True,
-            )
+        try:
+            with self._translated():
+                self._writer = pq.ParquetWriter(
+                    self._sink,
+                    SCHEMA,
+                    compression="zstd",
+                    use_dictionary=list(_ENCODED),
+                    write_statistics=[name for name in SCHEMA.names if name != "value"],
+                    write_page_checksum=True,
+                )
+        except ArchiveUnavailable:
+            self._delete_unfinished(self._sink)
+            raise
 
     def _translated(self) -> Any:
         return files_as_errors(self._destination.url_of(self._temporary))
@@ -221,9 +225,13 @@ class ArchiveWriter:
 
     def discard(self) -> None:
         """Delete the file as far as it was written. ArchiveUnavailable."""
-        with self._translated():
-            self._writer.close()
-            self._sink.close()
+        self._delete_unfinished(self._writer, self._sink)
+
+    def _delete_unfinished(self, *parts: Any) -> None:
+        for part in parts:
+            # Closing it writes what is left, which a full disk refuses. The file goes all the more.
+            with suppress(OSError, pa.ArrowException):
+                part.close()
         self._destination.delete(self._temporary)
 
 

@@ -16,7 +16,7 @@ leaves something that a later run finishes.
     clean        files in the log's directory that no record names, and that are a day old
 
 What a file says is believed where the marker of its destination is there (``archiving.claiming``): copy asks
-for it behind 4, give up behind 1, and retire where it finds no file to delete.
+for it behind 4, give up before 1 and behind it, and retire where it finds no file to delete.
 
 A crash before copy's step 5 leaves a file that nothing names, for ``clean``; one anywhere else leaves a state
 that the plan knows. Two jobs at once do some work twice: of two records for one ledger the first stands, and
@@ -54,10 +54,7 @@ from ledgerlog.errors import (
     LedgerNotFound,
     MetadataOutcomeUnknown,
 )
-from ledgerlog.limits import (
-    ARCHIVE_STRAY_AGE_S,
-    READ_REPLY_BYTES_TARGET,
-)
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.store import Check, Create, Delete, NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
@@ -112,6 +109,10 @@ class LogState:
 
 
 OnStep = Callable[[Step], None]
+
+LATE = "its new file was made too long ago, and may be cleaned away as one that no log names"
+_STRAY_MARGIN_S = ARCHIVE_STRAY_AGE_S / 24
+"""What the clocks of a job, of a cleaner and of the destination may differ by."""
 
 
 class Archiver:
@@ -298,7 +299,10 @@ class Archiver:
                 found = existing[0]
                 if found.token == record.token:
                     break
-                if (found.ledgers, found.digest) != (record.ledgers, record.digest):
+                is_rewritten = len(found.ledgers) > 1 or found.compacted
+                if found.ledgers[0] != record.ledgers[0] or not (
+                    is_rewritten or found.digest == record.digest
+                ):
                     raise ArchiveCorrupt(
                         found.file,
                         f"another job archived ledger {record.ledger_id} of log {self.name!r} with other "
@@ -311,6 +315,9 @@ class Archiver:
                 if not is_unsure:
                     await self.delete_file(record.file)
                 return done("skipped", record, why="its records were truncated away meanwhile")
+            if not is_unsure and self.is_late(record):
+                await self.delete_file(record.file)
+                return done("skipped", record, why=LATE)
             try:
                 await self.client.store.transaction(
                     [Check(log_record_path(self.incarnation), version), Create(path, record.encode())]
@@ -337,6 +344,9 @@ class Archiver:
         ledger = record.ledger(ledger_id)
         assert ledger is not None
         gone: str | None = None
+        # Before the look at the file and behind it: what was there may have gone away under it, and what was
+        # looked at may have been what lies below a mount point.
+        await self.markers.expect(record.file)
         try:
             await check_archive(record)
         except (ArchiveCorrupt, ArchiveUnavailable) as failure:
@@ -345,7 +355,6 @@ class Archiver:
             ):
                 raise
             gone = str(failure)
-        # Behind the look at the file: what was there before it may have gone away under it.
         await self.markers.expect(record.file)
         if gone is not None:
             return await self._withdraw(record, version, ledger_id, gone)
@@ -360,17 +369,19 @@ class Archiver:
                     ledger.last_entry,
                     f"it was archived up to there and ends with {stored[0].last_entry}",
                 )
+            # Again, for a record that was withdrawn and made anew may have the version of the old one, and
+            # its own delay to wait for.
+            found = await self.archives.find(self.incarnation, record.ledger_id)
+            if found is None or found[0] != record:
+                return done("skipped", record, why="its archive has changed meanwhile")
             try:
                 await self.client.store.transaction(
                     [
-                        Check(archive_path(self.incarnation, record.ledger_id), version),
+                        Check(archive_path(self.incarnation, record.ledger_id), found[1]),
                         Delete(ledger_path(ledger_id), stored[1]),
                     ]
                 )
             except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
-                found = await self.archives.find(self.incarnation, record.ledger_id)
-                if found is None or found[0] != record:
-                    return done("skipped", record, why="its archive has changed meanwhile")
                 await self.client.store.sync()
                 continue
             break
@@ -416,6 +427,12 @@ class Archiver:
             await self.client.store.delete(archive_path(self.incarnation, record.ledger_id), version=found[1])
         self.mark("record deleted")
         return done("retired", record)
+
+    def is_late(self, record: ArchiveRecord) -> bool:
+        """Whether a file was made so long ago that a cleaner may be about to delete it, since no record names
+        it. Then it must not get one any more."""
+        age_ms = self.client.environment.now_ms() - record.archived_ms
+        return age_ms > 1000 * (ARCHIVE_STRAY_AGE_S - _STRAY_MARGIN_S)
 
     async def expect_file(self, record: ArchiveRecord) -> None:
         """ArchiveUnavailable where the file of a record that is about to be written is gone."""

@@ -24,7 +24,7 @@ from functools import partial
 import trio
 
 from ledgerlog.archive.reader import open_archive
-from ledgerlog.archiving.archiver import Archiver, OnStep, Step, done
+from ledgerlog.archiving.archiver import LATE, Archiver, OnStep, Step, done
 from ledgerlog.archiving.job import open_archiver
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.core.archiving import compactable, merge_groups
@@ -87,9 +87,9 @@ def _left_of(batches: Sequence[RecordBatch], keeps: Keeps) -> list[RecordBatch]:
 
 
 async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) -> Step:
-    """Step 2: ``merged`` or ``compacted``; ``skipped`` where the files were truncated away, or changed by
-    another job, and the new file is deleted then. ArchiveUnavailable where the new file is gone;
-    MetadataUnavailable."""
+    """Step 2: ``merged`` or ``compacted``; ``skipped`` where the files were truncated away or changed by
+    another job, or the new one is almost a day old, and the new file is deleted then. ArchiveUnavailable
+    where the new file is gone; MetadataUnavailable."""
     what = "compacted" if made.compacted else "merged"
     path = archive_path(archiver.incarnation, made.ledger_id)
     is_unsure = False
@@ -107,6 +107,10 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
                 await archiver.delete_file(made.file)
             return done("skipped", group[0], why="it was truncated, or changed by another job meanwhile")
         # A job that was held up for a day finds its file cleaned away; the old ones are all there is then.
+        # Just before that it may meet a cleaner who has read the records already.
+        if not is_unsure and archiver.is_late(made):
+            await archiver.delete_file(made.file)
+            return done("skipped", group[0], why=LATE)
         await archiver.expect_file(made)
         merged, dropped = metadata.merged(
             made.ledger_id, made.end_offset, archiver.client.environment.new_token()

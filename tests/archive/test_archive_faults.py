@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +159,79 @@ def test_a_damaged_group_is_told_without_reading_the_others(tmp_path: Path, stor
     for group in range(1, GROUPS):
         assert file.read_group(group)
     file.close()
+
+
+@pytest.mark.parametrize("room", [0, 1000])
+def test_a_disk_that_is_full_is_told_and_gets_its_room_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    create = Destination.create
+
+    def small(destination: Destination, name: str) -> Any:
+        return pa.PythonFile(Full(create(destination, name), room), mode="w")
+
+    monkeypatch.setattr(Destination, "create", small)
+    ledger = ArchivedLedger(ledger_id=0, first_offset=0, end_offset=1, last_entry=0)
+    batch = RecordBatch(
+        ledger_id=0,
+        entry_id=0,
+        first_offset=0,
+        first_slot=0,
+        epoch=1,
+        timestamp_ms=1000,
+        payloads=[random.Random(0).randbytes(100_000)],
+    )
+    made: list[ArchiveWriter] = []
+
+    def work() -> None:
+        writer = ArchiveWriter(
+            Destination(str(tmp_path)),
+            directory="log",
+            log="log",
+            incarnation=0,
+            ledgers=[ledger],
+            compacted=False,
+            nonce="nonce",
+        )
+        made.append(writer)
+        writer.add([batch])
+        writer._write_group()
+
+    with pytest.raises(ArchiveUnavailable, match="No space left"):
+        work()
+    assert len(made) == bool(room)
+    for writer in made:
+        writer.discard()
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+class Full:
+    """A file on a disk that has room for its first bytes only, and that says so once more when it is
+    closed."""
+
+    def __init__(self, stream: Any, room: int) -> None:
+        self._stream = stream
+        self._left = room
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._stream.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._stream.close()
+            raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_footer_that_is_damaged_is_told(tmp_path: Path, store: Store) -> None:

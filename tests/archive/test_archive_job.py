@@ -14,7 +14,9 @@ import trio
 import ledgerlog.archive
 from ledgerlog.archive.parquet import FileCheck
 from ledgerlog.archive.reader import check_archive
+from ledgerlog.archiving.archiver import LATE
 from ledgerlog.archiving.job import retire_gone
+from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import (
     ArchiveCorrupt,
     ArchiveSupportMissing,
@@ -356,6 +358,68 @@ async def interrupted(client: Client, step: str, what: object) -> None:
 
     client.opened.environment.mark = mark
     client.store.before_get = before_get
+
+
+async def test_a_ledger_that_is_archived_and_merged_while_it_is_copied_is_skipped(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4, 2)
+        before = await records_of(log)
+        job = await archiver_of(client, tmp_path)
+        segment = job.plan(await job.look()).copy[0]
+
+        async def archive_and_merge() -> None:
+            await archive(other, tmp_path)
+            (step,) = await merge_log(other.opened, "log", str(tmp_path))
+            assert step.what == "merged"
+
+        await interrupted(client, "verified", archive_and_merge)
+        there = len(files(tmp_path)) + 4  # Three that were copied, and the merged one.
+        step = await job.copy(segment)
+        assert (step.what, step.why) == ("skipped", "another job has archived it")
+        assert len(files(tmp_path)) == there, "its own is deleted"
+        assert await records_of(log) == before
+
+
+async def test_a_copy_that_was_held_up_for_a_day_is_not_recorded(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        environment = client.opened.environment
+        now = environment.now_ms
+
+        def held_up(name: str) -> None:
+            if name == "archive: verified":
+                environment.now_ms = lambda: now() + round(1000 * ARCHIVE_STRAY_AGE_S) - 60_000
+
+        job = await archiver_of(client, tmp_path)
+        segment = job.plan(await job.look()).copy[0]
+        environment.mark = held_up
+        step = await job.copy(segment)
+        assert (step.what, step.why) == ("skipped", LATE)
+        assert files(tmp_path) == []
+        assert await archived(client, log) == []
+
+
+async def test_a_ledger_that_is_archived_anew_waits_anew_though_its_record_has_the_version_of_the_old_one(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        job = await archiver_of(client, tmp_path)
+        (record, ledger_id), *_ = job.plan(await job.look()).give_up
+
+        async def withdraw_and_copy() -> None:
+            remove(path_of(record))
+            rival = await archiver_of(other, tmp_path)
+            assert (await rival.give_up(record, ledger_id)).what == "withdrawn"
+            assert (await rival.copy(rival.plan(await rival.look()).copy[0])).what == "copied"
+
+        await interrupted(client, "checked again", withdraw_and_copy)
+        assert (await job.give_up(record, ledger_id)).what == "skipped"
+        assert ledger_id in await ledgers_there(client, log)
 
 
 async def test_a_log_that_is_deleted_and_made_again_is_another_log(tmp_path: Path) -> None:

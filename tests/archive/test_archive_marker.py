@@ -10,13 +10,15 @@ import attrs
 import pytest
 
 from ledgerlog.archive import places
+from ledgerlog.archive.reader import check_archive
 from ledgerlog.archive.registry import PlaceRegistry
+from ledgerlog.archiving import archiver
 from ledgerlog.archiving.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log
-from ledgerlog.model.archive import ArchivePlace
+from ledgerlog.model.archive import ArchivePlace, ArchiveRecord
 from ledgerlog.model.layout import ARCHIVES, archive_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from tests.archive.archived_logs import (
@@ -134,6 +136,33 @@ async def test_a_destination_that_goes_away_under_a_job_gets_no_record_and_withd
         with pytest.raises(ArchiveUnavailable, match="marker"):
             await job.copy(second)
         assert await archived(client, log) == [record]
+
+
+async def test_a_file_below_the_mount_point_is_not_taken_for_the_one_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "there"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, where)
+        before = await records_of(log)
+        job = await archiver_of(client, where)
+        (record, ledger_id), *_ = job.plan(await job.look()).give_up
+        file = path_of(record)
+        kept = file.read_bytes()
+        remove(file)
+        away = unmount(where)
+        file.parent.mkdir()
+        write(file, kept)
+
+        async def check_and_mount(record: ArchiveRecord) -> None:
+            await check_archive(record)
+            where.rename(tmp_path / "below")
+            away.rename(where)
+
+        monkeypatch.setattr(archiver, "check_archive", check_and_mount)
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await job.give_up(record, ledger_id)
+        assert await records_of(log) == before
 
 
 async def test_a_file_that_is_gone_from_a_place_that_is_there_is_withdrawn(tmp_path: Path) -> None:

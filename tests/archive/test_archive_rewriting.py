@@ -12,10 +12,12 @@ import trio
 
 from ledgerlog.archive.reader import ArchiveReader, open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.archiving.archiver import LATE
 from ledgerlog.archiving.job import open_archiver
 from ledgerlog.archiving.rewrite import compact_log, groups_to_compact, merge_log
 from ledgerlog.core.compaction import KeyRule, json_rule, prefix_rule
 from ledgerlog.errors import ArchiveUnavailable, InvalidArgument, MetadataOutcomeUnknown, Truncated
+from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log import reader as log_reader
 from ledgerlog.log.log import Log, open_log
 from ledgerlog.log.sweep import sweep
@@ -280,6 +282,29 @@ async def test_files_are_not_replaced_by_one_that_was_cleaned_away(tmp_path: Pat
         client.opened.environment.mark = held_up
         assert await merge(client, tmp_path) == ["failed"]
         assert await records_of(log) == before
+
+
+async def test_files_are_not_replaced_by_one_that_a_cleaner_may_be_about_to_delete(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4, 3, 5)
+        before = await records_of(log)
+        await archive(client, tmp_path)
+        named = files(tmp_path)
+        environment = client.opened.environment
+        now = environment.now_ms
+
+        def held_up(name: str) -> None:
+            if name == "archive: verified":
+                environment.now_ms = lambda: now() + round(1000 * ARCHIVE_STRAY_AGE_S) - 60_000
+
+        environment.mark = held_up
+        (step,) = await merge_log(client.opened, "log", str(tmp_path))
+        assert (step.what, step.why) == ("skipped", LATE)
+        assert files(tmp_path) == named
+        assert await records_of(log) == before
+        environment.mark = lambda name: None
+        assert await merge(client, tmp_path) == ["merged"]
 
 
 async def test_what_is_truncated_while_it_is_merged_stays_truncated(tmp_path: Path) -> None:

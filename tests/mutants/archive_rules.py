@@ -277,4 +277,39 @@ MUTANTS = (
         "    except ZeroDivisionError as cause:\n        raise ArchiveUnavailable(",
         f"{_MARKER}::test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step",
     ),
+    mutant(
+        "file_below_a_mount_point_vouches_for_the_one_on_the_disk",
+        "A.6",
+        _JOB,
+        "        await self.markers.expect(record.file)\n        try:\n",
+        "        try:\n",
+        f"{_MARKER}::test_a_file_below_the_mount_point_is_not_taken_for_the_one_on_the_disk",
+    ),
+    mutant(
+        "copies_are_given_up_by_the_version_of_another_record",
+        "A.6",
+        _JOB,
+        "            found = await self.archives.find(self.incarnation, record.ledger_id)\n"
+        "            if found is None or found[0] != record:\n"
+        '                return done("skipped", record, why="its archive has changed meanwhile")\n'
+        "            try:\n",
+        "            try:\n",
+        f"{_TEST}::test_a_ledger_that_is_archived_anew_waits_anew_though_its_record_has_the_version_of_the_old_one",
+    ),
+    mutant(
+        "files_are_replaced_by_one_that_a_cleaner_is_about_to_delete",
+        "A.6",
+        _REWRITE,
+        "        if not is_unsure and archiver.is_late(made):\n",
+        "        if False:\n",
+        f"{_REWRITING}::test_files_are_not_replaced_by_one_that_a_cleaner_may_be_about_to_delete",
+    ),
+    mutant(
+        "numbers_that_are_one_double_are_one_key",
+        "A.6",
+        _COMPACTION,
+        "            if not isinstance(value, str | int):\n",
+        "            if False:\n",
+        f"{_PLAN}::test_numbers_that_are_one_double_and_differ_are_no_keys",
+    ),
 )
