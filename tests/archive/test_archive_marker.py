@@ -165,6 +165,26 @@ async def test_a_file_below_the_mount_point_is_not_taken_for_the_one_on_the_disk
         assert await records_of(log) == before
 
 
+async def test_a_destination_that_goes_away_while_its_file_is_looked_at_has_nothing_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "there"
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await two_archived(client, where)
+        before = await archived(client, log)
+        job = await archiver_of(client, where)
+        (record, ledger_id), *_ = job.plan(await job.look()).give_up
+
+        async def unmount_and_check(record: ArchiveRecord) -> None:
+            unmount(where)
+            await check_archive(record)
+
+        monkeypatch.setattr(archiver, "check_archive", unmount_and_check)
+        with pytest.raises(ArchiveUnavailable, match="marker"):
+            await job.give_up(record, ledger_id)
+        assert await archived(client, log) == before
+
+
 async def test_a_file_that_is_gone_from_a_place_that_is_there_is_withdrawn(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await two_archived(client, tmp_path)

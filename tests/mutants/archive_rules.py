@@ -235,7 +235,7 @@ MUTANTS = (
         _JOB,
         "        await self.markers.expect(record.file)\n        if gone is not None:\n",
         "        if gone is not None:\n",
-        f"{_MARKER}::test_the_marker_of_the_place_where_the_file_lies_counts_and_not_that_of_the_job",
+        f"{_MARKER}::test_a_destination_that_goes_away_while_its_file_is_looked_at_has_nothing_withdrawn",
     ),
     mutant(
         "file_below_a_mount_point_is_recorded",
