@@ -23,6 +23,7 @@ import trio
 
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.core.log_search import EntrySearch
 from ledgerlog.core.scan import Piece, Stretch, cut, share
 from ledgerlog.errors import EntryUnavailable, InvalidArgument, LedgerLogError, LedgerNotFound, LogNotFound
 from ledgerlog.log.places import continues, find_moment, read_header
@@ -175,8 +176,7 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
     """A bound as an offset; what lies before the first readable record stays as it is. Where a moment is
     given it is the offset of the first record from then on. InvalidArgument where the log ends before it."""
     if moment_ms is not None:
-        place = await find_moment(client.ledgers, ArchiveRegistry(client.store), view.metadata, moment_ms)
-        return min(max(place.offset, view.first), view.end)
+        return min(max(await _offset_of_moment(client, view, moment_ms), view.first), view.end)
     if bound == "earliest":
         return view.first
     if bound == "latest":
@@ -184,6 +184,32 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
     if bound > view.end:
         raise InvalidArgument(f"log {view.name!r} ends at offset {view.end}: there is no offset {bound} yet")
     return bound
+
+
+async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int) -> int:
+    place = await find_moment(client.ledgers, ArchiveRegistry(client.store), view.metadata, moment_ms)
+    at = place.offset
+    # It goes no further than the first open ledger, where a reader would begin and pass over what is older. A
+    # table has to know whether the moment lies in the ledgers behind it.
+    for stretch in view.stretches:
+        if stretch.last_entry is not None and stretch.start == at:
+            at = await _offset_in_open(client, view, stretch, moment_ms)
+    return at
+
+
+async def _offset_in_open(client: LedgerClient, view: LogView, stretch: Stretch, moment_ms: int) -> int:
+    """The offset of the first entry of an open ledger that is not older; the stretch's end where all are."""
+    assert stretch.last_entry is not None
+    index = view.metadata.index_of(stretch.ledger_id)
+    assert index is not None
+    reader = await client.ledgers.open(stretch.ledger_id)
+    search = EntrySearch(0, stretch.last_entry, moment_ms)
+    headers = {}
+    while search.probe is not None:
+        header = await read_header(reader, search.probe, view.metadata.segments[index])
+        headers[search.probe] = header
+        search.on_value(header.timestamp_ms)
+    return headers[search.found].first_offset if search.found in headers else stretch.end
 
 
 async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) -> tuple[int, int]:

@@ -140,6 +140,14 @@ MUTANTS = (
         f"{_TEST_STREAM}::test_a_log_that_was_deleted_or_made_anew_is_no_jump_back",
     ),
     mutant(
+        "table_by_time_ends_at_the_first_open_ledger",
+        "C.4",
+        _LOOKING,
+        "        if stretch.last_entry is not None and stretch.start == at:\n",
+        "        if False:\n",
+        f"{_TEST_READING}::test_bounds_by_time_are_found_behind_a_ledger_that_cannot_be_closed_yet",
+    ),
+    mutant(
         "streams_cursor_is_left_as_it_is_found",
         "C.4",
         _STREAM,
