@@ -257,9 +257,10 @@ class Keeper:
             try:
                 async with store.watch(path) as watch:
                     while True:
-                        await watch.wait()
+                        # At once as well: a successor may have come before the watch was there.
                         self._reread = True
                         self.look()
+                        await watch.wait()
             except (MetadataUnavailable, SessionExpired) as cause:
                 logger.warning("log=%s is not watched now: %s", self.core.metadata.name, cause)
                 await trio.sleep(RECONNECT_DELAY_MAX_S)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -19,9 +21,11 @@ from ledgerlog.errors import (
     OffsetMismatch,
     RecordTooLarge,
     RecoveryFailed,
+    SessionExpired,
 )
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S, LOG_ENTRY_BYTES_TARGET, RECORD_BYTES_MAX
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
+from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.model.ids import Position
 from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.policies import RollPolicy
@@ -491,6 +495,53 @@ async def test_an_idle_leader_learns_of_its_successor_by_itself(world: World, lo
     async with log.writer() as a, (await elsewhere(world)).writer():
         while a.failure is None:
             await trio.testing.wait_all_tasks_blocked()
+    assert isinstance(a.failure, LostLeadership)
+
+
+class WatchLater:
+    """A store whose watches are opened only once it may be reached again, and end when it is lost."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.reachable = trio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def lose(self) -> None:
+        self.reachable = trio.Event()
+        self._store._tree._watches.changed_somewhere()
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncIterator[WatchLater]:
+        await self.reachable.wait()
+        async with self._store.watch(path) as watch:
+            self._watch = watch
+            yield self
+
+    async def wait(self) -> None:
+        await self._watch.wait()
+        if not self.reachable.is_set():
+            raise SessionExpired("the session is over")
+
+
+@pytest.mark.parametrize("when", ["before its record is watched", "while the store is away"])
+async def test_an_idle_leader_learns_of_a_successor_who_came_while_nothing_was_watched(
+    world: World, log: Log, when: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = world.client()
+    client.store = store = WatchLater(client.store)
+    if when == "while the store is away":
+        store.reachable.set()
+    async with (await open_log(client, "log")).writer() as a:
+        await trio.testing.wait_all_tasks_blocked()
+        if store.reachable.is_set():
+            store.lose()
+            await trio.testing.wait_all_tasks_blocked()
+        async with (await elsewhere(world)).writer():
+            store.reachable.set()
+            with trio.fail_after(60):
+                await a.wait_over()
     assert isinstance(a.failure, LostLeadership)
 
 
