@@ -232,9 +232,10 @@ class LogReader:
                     if not self._deliver(segment, entry_id, payload):
                         return True
                     entry_id += 1
+                    if self._is_full:
+                        await self._wait_taken()  # Entries that were packed small take more than the reply.
                 if self._is_past_until():
                     return False
-                await self._wait_taken()
             if reader.is_closed:
                 end = reader.metadata.last_entry
                 assert end is not None
@@ -271,7 +272,8 @@ class LogReader:
         self._offset = header.end_offset
         if header.timestamp_ms < self._not_before_ms or header.is_checkpoint:
             return True
-        self._put(batch.between(self._first_offset, self._until), len(payload))
+        size = max(len(payload), header.byte_length)
+        self._put(batch.between(self._first_offset, self._until), size)
         return True
 
     def _put(self, batch: RecordBatch, size: int) -> None:
@@ -281,9 +283,13 @@ class LogReader:
             self._buffered_bytes += cost
             self._filled.set()
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether the buffer has no room for what another request brings."""
+        return self._buffered_bytes + READ_REPLY_BYTES_TARGET > LOG_READ_AHEAD_BYTES and bool(self._buffer)
+
     async def _wait_taken(self) -> None:
-        """Wait until the buffer has room for what another request brings."""
-        while self._buffered_bytes + READ_REPLY_BYTES_TARGET > LOG_READ_AHEAD_BYTES and self._buffer:
+        while self._is_full:
             self._taken = trio.Event()
             await self._taken.wait()
 

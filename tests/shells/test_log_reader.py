@@ -189,6 +189,19 @@ async def test_reading_ahead_is_bounded(world: World, log: Log) -> None:
         assert len([record async for record in records]) == 30
 
 
+async def test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they_were_packed(
+    world: World, log: Log
+) -> None:
+    async with log.writer(compression="zstd") as writer:
+        for _ in range(60):
+            await writer.append(bytes(1_000_000))
+    async with log.read() as records:
+        await trio.testing.wait_all_tasks_blocked()
+        ahead = sum(batch.byte_length for batch, _ in records._buffer)
+        assert 4_000_000 < ahead <= records._buffered_bytes <= LOG_READ_AHEAD_BYTES
+        assert len([record async for record in records]) == 60
+
+
 # --- what is never shown --------------------------------------------------------------------------
 
 
