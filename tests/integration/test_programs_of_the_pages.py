@@ -21,6 +21,7 @@ import pytest
 import bookie.server.main
 import ledgerlog
 from ledgerlog.cli.main import cli
+from ledgerlog.model import layout
 from ledgerlog.testing.pytest_plugin import Simulated, simulated
 
 __all__ = ["simulated"]  # The fixture, taken from where the page says that it is to be taken from.
@@ -156,6 +157,39 @@ def test_every_command_and_option_of_a_shell_is_there(page: str) -> None:
         assert named <= known, f"{name} {words}: no {named - known}"
 
 
+def all_pages() -> list[str]:
+    return ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    outside_of_blocks = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    headings = re.findall(r"^#+ (.*)$", outside_of_blocks, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", all_pages())
+def test_every_link_between_pages_leads_somewhere(page: str) -> None:
+    here = ROOT / page
+    for link in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        if link.startswith("http"):
+            continue
+        name, _, anchor = link.partition("#")
+        there = (here.parent / name).resolve() if name else here
+        assert there.exists(), link
+        assert not anchor or anchor in anchors(there), link
+
+
+def test_every_part_of_the_metadata_has_its_place_on_the_page() -> None:
+    parts = {
+        path.split("/")[0] for name, path in vars(layout).items() if name.isupper() and isinstance(path, str)
+    }
+    parts -= {layout.LEDGER_COUNTER}  # Counters are no nodes; that of logs has the name of a part.
+    assert {part for part in parts if f"\n| `{part}" not in text("docs/METADATA.md")} == set()
+
+
 def test_every_block_of_python_is_run_somewhere() -> None:
-    pages = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    pages = all_pages()
     assert {page: len(blocks(page)) for page in pages if blocks(page)} == RUN_HERE | RUN_ELSEWHERE
