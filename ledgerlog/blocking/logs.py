@@ -19,7 +19,7 @@ import trio
 
 from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.client.watermark import fresh
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import ConnectionClosed, LedgerLogError
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES
 from ledgerlog.log import cursors
 from ledgerlog.log import log as logs
@@ -311,8 +311,12 @@ class _Fetched:
                     await self.taken.wait()
         except LedgerLogError as failure:
             self.failure = failure
-        self.is_complete = True
-        self.changed.set()
+        except trio.Cancelled:
+            self.failure = ConnectionClosed("the reader was left")
+            raise
+        finally:
+            self.is_complete = True
+            self.changed.set()
 
     async def take(self, received: int, timeout_s: float | None = None) -> list[RecordBatch] | None:
         """All that has come, at least one batch; none at the end, None once the time is up. ``received`` is

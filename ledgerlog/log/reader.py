@@ -39,6 +39,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.watermark import fresh
 from ledgerlog.errors import (
     ArchiveUnavailable,
+    ConnectionClosed,
     EntryCorrupt,
     InvalidArgument,
     LedgerLogError,
@@ -93,8 +94,9 @@ class LogReader:
     Iterating raises Truncated where records that were still to come have been truncated away;
     EntryUnavailable (retryable), EntryCorrupt, MetadataUnavailable (retryable); LogNotFound once the log
     was deleted; where records lie in an archive, ArchiveUnavailable (retryable), ArchiveCorrupt,
-    ArchiveSupportMissing. What was fetched before an error is given out first. It is a checkpoint whenever
-    nothing is fetched ahead. Cancelling is harmless: no record is lost by it.
+    ArchiveSupportMissing; ConnectionClosed once the ``async with`` was left. What was fetched before an error
+    is given out first. It is a checkpoint whenever nothing is fetched ahead. Cancelling is harmless: no
+    record is lost by it.
 
     Offsets grow by one from record to record, but for those that compaction of the archive has removed."""
 
@@ -195,8 +197,12 @@ class LogReader:
             await self._walk()
         except LedgerLogError as failure:
             self._failure = failure
-        self._is_complete = True
-        self._filled.set()
+        except trio.Cancelled:
+            self._failure = ConnectionClosed(f"the reader of log {self._metadata.name!r} was left")
+            raise
+        finally:
+            self._is_complete = True
+            self._filled.set()
 
     async def _walk(self) -> None:
         segment, entry_id = self._place.segment, self._place.entry_id

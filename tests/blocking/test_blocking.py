@@ -168,6 +168,23 @@ def test_a_follower_can_look_and_go_on(cluster: blocking.Cluster) -> None:
         assert records.next(timeout_s=0) is None
 
 
+def test_nobody_waits_for_a_reader_that_was_left(cluster: blocking.Cluster) -> None:
+    log = cluster.create_log("log")
+    told = threading.Event()
+
+    def follow(records: blocking.LogReader) -> None:
+        with pytest.raises(ConnectionClosed):
+            records.next()
+        told.set()
+
+    with log.read(follow=True) as records:
+        follower = threading.Thread(target=follow, args=(records,), daemon=True)
+        follower.start()
+    assert told.wait(20)
+    with pytest.raises(ConnectionClosed):
+        records.next(timeout_s=20)
+
+
 def test_many_threads_append_through_one_writer(cluster: blocking.Cluster) -> None:
     log = cluster.create_log("log")
     with log.writer() as writer:

@@ -10,7 +10,14 @@ import trio
 import trio.testing
 from fakes.ledgers import World, open_world
 
-from ledgerlog.errors import EntryCorrupt, InvalidArgument, LogNotFound, MetadataUnavailable, Truncated
+from ledgerlog.errors import (
+    ConnectionClosed,
+    EntryCorrupt,
+    InvalidArgument,
+    LogNotFound,
+    MetadataUnavailable,
+    Truncated,
+)
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.log.reader import LogReader
@@ -200,6 +207,25 @@ async def test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they
         ahead = sum(batch.byte_length for batch, _ in records._buffer)
         assert 4_000_000 < ahead <= records._buffered_bytes <= LOG_READ_AHEAD_BYTES
         assert len([record async for record in records]) == 60
+
+
+async def test_nobody_waits_for_a_reader_that_was_left(world: World, log: Log) -> None:
+    async with log.writer() as writer:
+        await writer.append(b"0")
+    waited: list[int] = []
+    async with trio.open_nursery() as nursery:
+
+        async def wait(records: LogReader) -> None:
+            with pytest.raises(ConnectionClosed):
+                async for record in records:
+                    waited.append(record.offset)
+
+        async with log.read(follow=True) as records:
+            nursery.start_soon(wait, records)
+            await trio.testing.wait_all_tasks_blocked()
+    assert waited == [0]
+    with pytest.raises(ConnectionClosed):
+        await anext(records)
 
 
 # --- what is never shown --------------------------------------------------------------------------
