@@ -15,6 +15,10 @@ checks the worker's own node. That is ephemeral and at a path that is never used
 as long as the worker's session is, and so is the lock. While both are there nobody else can have removed the
 task.
 
+**What is damaged** is told once, with its path, and holds up nothing else: a task is made anew; a worker's
+progress is not shown; a bookie whose request to be emptied cannot be read is left what it has, and is given
+nothing (``requests``). Of settings see ``autorecovery.settings``.
+
 **Locks** are ephemeral: those of a process that died go with its session. The value is the worker's token, by
 which a lost answer to a lock is settled.
 """
@@ -36,6 +40,7 @@ from ledgerlog.meta.store import (
     NodeExists,
     NodeMissing,
     VersionConflict,
+    Versioned,
 )
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId, check_bookie_id
@@ -85,22 +90,32 @@ class Board:
     def __init__(self, client: LedgerClient) -> None:
         self._store: MetadataStore = client.store
         self._environment = client.environment
+        self._told: dict[str, str] = {}
+        """What was said of damaged nodes, by path."""
+
+    def _tell_damage(self, path: str, why: str) -> None:
+        if self._told.get(path) != why:
+            self._told[path] = why
+            logger.error("%s is damaged: %s", path, why)
 
     # --- settings -----------------------------------------------------------------------------
 
     async def settings(self) -> RepairSettings:
-        """What holds now. MetadataCorrupt."""
+        """What is stored, or the defaults where nothing is. MetadataCorrupt names the node."""
         node = await self._store.get(REPAIR_SETTINGS)
-        return RepairSettings() if node is None else RepairSettings.decode_untrusted(node.value)
+        return _settings(node)
 
-    async def change_settings(self, change: Callable[[RepairSettings], RepairSettings]) -> RepairSettings:
-        """Replace the settings by ``change`` of them, which may be called several times; the new ones."""
+    async def change_settings(
+        self, change: Callable[[RepairSettings], RepairSettings], *, reset: bool = False
+    ) -> RepairSettings:
+        """Replace the settings by ``change`` of them, which may be called several times; the new ones. With
+        ``reset`` what is stored does not count, be it damaged, and ``change`` is given the defaults.
+        MetadataCorrupt names the node, unless with ``reset``."""
         for _ in range(_ATTEMPTS_MAX):
             await self._store.sync()
             node = await self._store.get(REPAIR_SETTINGS)
-            now = RepairSettings() if node is None else RepairSettings.decode_untrusted(node.value)
-            wanted = change(now)
-            if wanted == now and node is not None:
+            wanted = change(RepairSettings() if reset else _settings(node))
+            if node is not None and node.value == wanted.encode():
                 return wanted
             try:
                 if node is None:
@@ -226,8 +241,12 @@ class Board:
         found: dict[str, WorkerProgress] = {}
         for token in await self._store.children(REPAIR_WORKERS):
             node = await self._store.get(repair_progress_path(token))
-            if node is not None:
+            if node is None:
+                continue
+            try:
                 found[token] = WorkerProgress.decode_untrusted(node.value)
+            except MetadataCorrupt as damage:
+                self._tell_damage(repair_progress_path(token), str(damage))
         return found
 
     async def lock(self, ledger_id: int, worker: WorkerKey) -> bool:
@@ -257,9 +276,14 @@ class Board:
         """Which ledgers are in whose hands: tokens of workers."""
         found: dict[int, str] = {}
         for name in await self._store.children(REPAIR_LOCKS):
-            node = await self._store.get(f"{REPAIR_LOCKS}/{name}")
-            if node is not None:
+            path = f"{REPAIR_LOCKS}/{name}"
+            node = await self._store.get(path)
+            if node is None:
+                continue
+            try:
                 found[int(name, 16)] = node.value.decode(errors="replace")
+            except ValueError:
+                self._tell_damage(path, "not the path of a lock")
         return found
 
     # --- bookies ------------------------------------------------------------------------------
@@ -307,20 +331,34 @@ class Board:
 
     async def draining(self) -> dict[BookieId, Draining]:
         """The bookies that are to hold nothing any more. One whose data was formatted anew since then is
-        another bookie and not among them."""
-        found: dict[BookieId, Draining] = {}
+        another bookie and not among them; nor is one whose request is damaged."""
+        return (await self.requests())[0]
+
+    async def requests(self) -> tuple[dict[BookieId, Draining], dict[BookieId, str]]:
+        """The same, and the bookies of which nobody can tell, with the reason: the request is damaged, or the
+        cookie that says whether it is about the data that is there. These are not emptied, since that may not
+        be meant; and nothing is given to them, since that may be."""
+        asked: dict[BookieId, Draining] = {}
+        unknown: dict[BookieId, str] = {}
         for bookie_id in await self._store.children(REPAIR_DRAINING):
-            node = await self._store.get(draining_path(bookie_id))
-            cookie = await self.cookie(check_bookie_id(bookie_id))
+            path = draining_path(bookie_id)
+            node = await self._store.get(path)
             if node is None:
                 continue
-            draining = Draining.decode_untrusted(node.value, bookie_id)
+            try:
+                cookie = await self.cookie(check_bookie_id(bookie_id))
+                draining = Draining.decode_untrusted(node.value, bookie_id)
+            except (InvalidArgument, MetadataCorrupt) as damage:
+                unknown[bookie_id] = str(damage)
+                self._tell_damage(path, f"{damage}; the bookie is neither emptied nor given anything")
+                continue
             if cookie is None or cookie[0].instance == draining.instance:
-                found[bookie_id] = draining
-        return found
+                asked[bookie_id] = draining
+        return asked, unknown
 
     async def drain(self, bookie_id: BookieId) -> Draining:
-        """Ask for a bookie to be emptied. InvalidArgument where nobody knows it."""
+        """Ask for a bookie to be emptied; a request that is damaged is made anew. InvalidArgument where
+        nobody knows it; MetadataCorrupt where its cookie is damaged."""
         cookie = await self.cookie(bookie_id)
         if cookie is None:
             raise InvalidArgument(f"no bookie {bookie_id} ever served this cluster, or it was decommissioned")
@@ -334,9 +372,13 @@ class Board:
                 if node is None:
                     await self._store.create(path, wanted.encode())
                     return wanted
-                there = Draining.decode_untrusted(node.value, bookie_id)
-                if there.instance == wanted.instance:
-                    return there
+                try:
+                    there = Draining.decode_untrusted(node.value, bookie_id)
+                except MetadataCorrupt as damage:
+                    logger.error("%s; it is asked for anew", damage)
+                else:
+                    if there.instance == wanted.instance:
+                        return there
                 await self._store.set(path, wanted.encode(), version=node.version)
                 return wanted
             await self._store.sync()
@@ -358,14 +400,19 @@ class Board:
         """Take away requests about bookies that are gone for good, given whom metadata names: those without a
         cookie and a registration, and those whose data was formatted anew."""
         for bookie_id in await self._store.children(REPAIR_DRAINING):
-            node, cookie = await self._store.get(draining_path(bookie_id)), await self.cookie(bookie_id)
+            node = await self._store.get(draining_path(bookie_id))
+            cookie = await self._store.get(cookie_path(bookie_id))
             if node is None:
                 continue
-            asked = Draining.decode_untrusted(node.value, bookie_id)
             if cookie is None and (bookie_id in named or await self.is_registered(bookie_id)):
                 continue
-            if cookie is not None and cookie[0].instance == asked.instance:
-                continue
+            if cookie is not None:
+                try:
+                    asked = Draining.decode_untrusted(node.value, bookie_id)
+                    if Cookie.decode_untrusted(cookie.value, bookie_id).instance == asked.instance:
+                        continue
+                except MetadataCorrupt:
+                    continue
             with contextlib.suppress(NodeMissing, VersionConflict):
                 await self._store.delete(draining_path(bookie_id), version=node.version)
 
@@ -392,3 +439,14 @@ class Board:
                 await self._store.create(REPAIR_AUDIT, record.encode())
             elif node.value != record.encode():
                 await self._store.set(REPAIR_AUDIT, record.encode(), version=node.version)
+
+
+def _settings(node: Versioned | None) -> RepairSettings:
+    if node is None:
+        return RepairSettings()
+    try:
+        return RepairSettings.decode_untrusted(node.value)
+    except MetadataCorrupt as damage:
+        raise MetadataCorrupt(
+            f"{damage} (stored at {REPAIR_SETTINGS}; 'ledgerlog repair settings --reset' makes them anew)"
+        ) from damage

@@ -1,4 +1,5 @@
-"""Moving entries from bookies that have them to one that should: the shell around ``core.repair``.
+"""Moving entries from bookies that have them to one that should: the shell around ``core.repair`` and
+``core.filling``.
 
 Entries are read as any reader reads them, checked against their writer's digests, and sent on as recovery
 adds, which pass the fence. A copy counts when the bookie has answered that it is durable. All copying of one
@@ -32,24 +33,21 @@ import trio
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.peers import LedgerPeers
-from ledgerlog.client.ranges import list_range, read_range, scrub_range
+from ledgerlog.client.ranges import RangeAnswer, list_range, read_range, scrub_range
+from ledgerlog.core.filling import Filling, ListAsk
 from ledgerlog.core.pace import TokenBucket
 from ledgerlog.core.reader import RangeAsk
 from ledgerlog.core.recovery import Negative
 from ledgerlog.core.repair import Copy, FragmentRepair
-from ledgerlog.errors import BookieUnavailable, EntryCorrupt, EntryNotFound, LedgerLogError
+from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, gaps, shares
-from ledgerlog.wire.entries import Entries, cut_to_frames, encode_add
+from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status
 
 __all__ = ["Copying", "Missing", "Pacer"]
-
-_FILL_ENTRIES = 4096
-"""Entries that one read for a hole goes over."""
 
 _ANSWER_S = CONNECT_TIMEOUT_S + HANDSHAKE_TIMEOUT_S + ADD_TIMEOUT_S
 """A bookie that confirms nothing for so long while copies wait for it has failed."""
@@ -185,50 +183,35 @@ class Copying:
         self.pacer = pacer
         self._client = client
         self._registry = LedgerRegistry(client.store, client.environment)
-        self._peers = LedgerPeers(client)
 
     async def repair_fragment(
-        self, core: FragmentRepair, *, draining: Callable[[], Awaitable[Collection[BookieId]]]
+        self, core: FragmentRepair, *, leaving: Callable[[], Awaitable[Collection[BookieId]]]
     ) -> None:
-        """Carry a fragment's repair out; ``draining`` reads which bookies are to be emptied.
+        """Carry a fragment's repair out; ``leaving`` reads which bookies are to be emptied, or may be.
 
         Raises what it fails with (RepairFailed, or why an entry could not be read), and MetadataUnavailable:
         then a write may have happened, which the next survey sees. Cancelled it has changed nothing, or all;
         copies may lie where nobody will look for them."""
-        await _FragmentShell(self, core, draining).run()
+        await _FragmentShell(self, core, leaving).run()
 
     async def fill(
-        self, metadata: LedgerMetadata, bookie: BookieId, share: Share, low: int, high: int
-    ) -> Missing:
-        """Give a bookie those of its share's entries low..high that others have; what no bookie has.
+        self, metadata: LedgerMetadata, bookie: BookieId, share: Share, missing: Missing
+    ) -> Filling:
+        """Give a bookie those of its share's ``missing`` entries that others have; the core, which says what
+        could not be had. Raises BookieUnavailable: it does not take them."""
+        core = Filling(metadata, bookie, share, missing)
+        await _FillShell(self, core, metadata).run()
+        return core
 
-        ``low`` is one of its share. Raises BookieUnavailable (it does not take them), EntryUnavailable (who
-        may have one did not answer), MetadataUnavailable."""
-        nowhere: Missing = []
-        lac = metadata.last_fragment.first_entry - 1 if metadata.last_entry is None else metadata.last_entry
-        target = Target(self._client, metadata, bookie)
-        try:
-            at, stop = low, min(high, low + _FILL_ENTRIES - 1)
-            while True:
-                found, failure = await self._peers.fetch(metadata, bookie, at, stop)
-                for part in cut_to_frames(found):
-                    await self.store(target, part, lac)
-                rest = share.ids(at, high)
-                following = next((e for e in rest if e not in found), None)
-                if following == at and stop > at:
-                    stop = at  # The failure may be about an entry of another write set: ask for this one.
-                    continue
-                if following == at:
-                    assert failure is not None
-                    if not isinstance(failure, EntryNotFound | EntryCorrupt):
-                        raise failure
-                    nowhere.append((at, at))
-                    following = next(rest, None)
-                if following is None:
-                    return nowhere
-                at, stop = following, min(high, following + _FILL_ENTRIES - 1)
-        finally:
-            target.close()
+    async def read(self, ledger_id: int, ask: RangeAsk) -> RangeAnswer | None:
+        """What a bookie answers; see ``client.ranges.read_range``."""
+        return await read_range(
+            self._client.pool.connection(ask.bookie),
+            ledger_id,
+            first=ask.first,
+            last=ask.last,
+            stride=ask.stride,
+        )
 
     async def store(self, target: Target, entries: Mapping[int, bytes], lac: int) -> None:
         byte_count = sum(map(len, entries.values()))
@@ -260,15 +243,14 @@ class Copying:
         found: Missing = []
         first = share.first
         while first <= share.last:
-            listed = await list_range(connection, ledger_id, first=first)
+            listed = await list_range(connection, ledger_id, first=first, last=share.last)
             if listed is None:
                 return None
             if listed.negative is not Negative.ABSENT:
                 return []
-            through = listed.through if listed.pairs else share.last
-            part = Share(first, min(share.last, through), share.slot, share.replication)
+            part = Share(first, min(share.last, listed.through), share.slot, share.replication)
             found += gaps(part, listed.pairs)
-            first = max(through, first) + 1
+            first = listed.through + 1
         return found
 
 
@@ -279,11 +261,11 @@ class _FragmentShell:
         self,
         copying: Copying,
         core: FragmentRepair,
-        draining: Callable[[], Awaitable[Collection[BookieId]]],
+        leaving: Callable[[], Awaitable[Collection[BookieId]]],
     ) -> None:
         self._copying = copying
         self._core = core
-        self._draining = draining
+        self._leaving = leaving
         self._client = copying._client
         self._targets: dict[BookieId, Target] = {}
         self._wake = trio.Event()
@@ -326,21 +308,15 @@ class _FragmentShell:
 
     async def _look_at_targets(self) -> None:
         core = self._core
-        draining = await self._draining() if core.intent is not None else ()
+        leaving = await self._leaving() if core.intent is not None else ()
         for new, target in self._targets.items():
             if target.failure is not None:
                 core.on_target_lost(new, target.failure)
-            elif new in draining:
+            elif new in leaving:
                 core.on_target_lost(new, "it is to be emptied")
 
     async def _read(self, ask: RangeAsk) -> None:
-        answer = await read_range(
-            self._client.pool.connection(ask.bookie),
-            self._core.ledger_id,
-            first=ask.first,
-            last=ask.last,
-            stride=ask.stride,
-        )
+        answer = await self._copying.read(self._core.ledger_id, ask)
         if answer is None:
             self._core.on_failed(ask)
         else:
@@ -352,6 +328,70 @@ class _FragmentShell:
             await self._copying.store(self._targets[copy.bookie], copy.entries, self._core.lac)
         except BookieUnavailable as cause:
             self._core.on_copy_failed(copy, str(cause))
+        else:
+            self._core.on_copied(copy)
+        self._wake.set()
+
+
+class _FillShell:
+    """The filling of one bookie's share under way."""
+
+    def __init__(self, copying: Copying, core: Filling, metadata: LedgerMetadata) -> None:
+        self._copying = copying
+        self._core = core
+        self._client = copying._client
+        self._target = Target(copying._client, metadata, core.bookie)
+        self._failure: BookieUnavailable | None = None
+        self._wake = trio.Event()
+
+    async def run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._drive(nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._target.close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _drive(self, nursery: trio.Nursery) -> None:
+        core = self._core
+        while self._failure is None and not core.is_done:
+            self._wake = trio.Event()
+            await self._copying.pacer.wait_resumed()
+            for listing in core.take_lists():
+                nursery.start_soon(self._list, listing)
+            for ask in core.take_asks():
+                nursery.start_soon(self._read, ask)
+            for copy in core.take_copies():
+                nursery.start_soon(self._store, copy)
+            if not core.is_done:
+                await self._wake.wait()  # Lists, reads and copies have deadlines of their own.
+
+    async def _list(self, ask: ListAsk) -> None:
+        core = self._core
+        listed = await list_range(
+            self._client.pool.connection(ask.bookie), core.ledger_id, first=ask.first, last=ask.last
+        )
+        if listed is None:
+            core.on_list_failed(ask)
+        else:
+            core.on_listed(ask, listed.pairs, listed.through, listed.negative)
+        self._wake.set()
+
+    async def _read(self, ask: RangeAsk) -> None:
+        answer = await self._copying.read(self._core.ledger_id, ask)
+        if answer is None:
+            self._core.on_failed(ask)
+        else:
+            self._core.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
+        self._wake.set()
+
+    async def _store(self, copy: Copy) -> None:
+        try:
+            await self._copying.store(self._target, copy.entries, self._core.lac)
+        except BookieUnavailable as cause:
+            self._failure = self._failure or cause
         else:
             self._core.on_copied(copy)
         self._wake.set()

@@ -26,7 +26,7 @@ bugs are raised from here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import trio
@@ -37,6 +37,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.recovery import recover_ledger
 from ledgerlog.core.audit import named_bookies, shares_of
+from ledgerlog.core.ranges import RangeSet
 from ledgerlog.core.repair import Finding, FragmentRepair, Work, survey
 from ledgerlog.errors import (
     BookieUnavailable,
@@ -56,6 +57,10 @@ from ledgerlog.model.repair import RepairTask
 __all__ = ["LedgerRepair", "Verdict"]
 
 logger = logging.getLogger(__name__)
+
+
+_RANGES_SAID = 20
+"""More are not written out."""
 
 
 @attrs.frozen
@@ -125,6 +130,14 @@ class LedgerRepair:
         """Forget what was seen of all other ledgers: somebody else has repaired them."""
         self._seen = {e: seen for e, seen in self._seen.items() if e in ledger_ids}
 
+    async def make_anew(self, ledger_id: int) -> None:
+        """Replace a task whose record is damaged. Nobody knows whom it named: it names whoever of the ledger
+        is not there now, which costs a copy too many at most. The rest is seen when it is worked on."""
+        found = await self._registry.find(ledger_id)
+        named = frozenset[BookieId]() if found is None else named_bookies(found[0])
+        lost = [bookie for bookie in named if not await self._board.is_registered(bookie)]
+        await self._board.post(ledger_id, lost=lost)
+
     async def run(self, task: RepairTask, *, grace_s: float, say: Callable[[str], None]) -> Verdict:
         """Do what there is to do about the task's ledger. ``say`` is told what is going on."""
         attempt = _Attempt(task)
@@ -147,12 +160,12 @@ class LedgerRepair:
             if found is None:
                 return DONE
             metadata, version = found
-            draining = await self._board.draining()
+            draining, undecided = await self._board.requests()
             attempt.gone = gone = await self._gone(metadata, task, draining)
             if attempt.damaged is None:
                 attempt.damaged = await self._damaged(metadata, task)
             damaged = attempt.damaged
-            barred = {*gone, *draining, *damaged}
+            barred = {*gone, *draining, *undecided, *damaged}
             findings = survey(metadata, {*gone, *damaged})
             ready = [_not_stuck(finding, metadata, attempt) for finding in findings]
             to_do = next((finding for finding in ready if finding.lost), None)
@@ -238,7 +251,7 @@ class LedgerRepair:
         serving: Collection[BookieId],
     ) -> None:
         fragment = metadata.fragments[finding.fragment_index]
-        staying = [bookie for bookie in fragment.ensemble if bookie not in avoid]
+        staying = [bookie for bookie in fragment.ensemble if bookie not in finding.lost]
         chosen = self._choose(len(finding.lost), staying, {*avoid, *fragment.ensemble})
         core = FragmentRepair(
             metadata,
@@ -249,13 +262,17 @@ class LedgerRepair:
             avoid=sorted(avoid),
             serving=serving,
         )
-        await self._copying.repair_fragment(core, draining=self._board.draining)
+        await self._copying.repair_fragment(core, leaving=self._leaving)
         logger.info(
             "ledger=%d fragment=%d: %s",
             metadata.ledger_id,
             fragment.first_entry,
             ", ".join(f"{new} has the place of {old}" for old, new in core.replacements.items()),
         )
+
+    async def _leaving(self) -> Collection[BookieId]:
+        asked, unknown = await self._board.requests()
+        return {*asked, *unknown}
 
     def _choose(
         self, count: int, staying: Collection[BookieId], barred: Collection[BookieId]
@@ -358,7 +375,7 @@ class LedgerRepair:
         """Compare what each bookie should have with what it lists, and give it what it lacks."""
         task = attempt.task
         attempt.incomplete = incomplete = set[BookieId]()
-        nowhere: list[str] = []
+        nowhere = RangeSet()
         silent: list[str] = []
         left: list[str] = []
         for bookie, shares in shares_of(metadata).items():
@@ -376,20 +393,26 @@ class LedgerRepair:
                         left.append(f"{bookie} comes and goes")
                     # Else it is for the auditor to call it lost, or not.
                     break
+                if not missing:
+                    continue
+                say(f"entries {missing[0][0]}..{missing[-1][1]} to {bookie}")
                 try:
-                    for low, high in missing:
-                        say(f"entries {low}..{high} to {bookie}")
-                        lost = await self._copying.fill(metadata, bookie, share, low, high)
-                        nowhere += [
-                            f"{first}" if first == last else f"{first}..{last}" for first, last in lost
-                        ]
-                        if lost:
-                            incomplete.add(bookie)
-                except (BookieUnavailable, EntryUnavailable) as trouble:
+                    filled = await self._copying.fill(metadata, bookie, share, missing)
+                except BookieUnavailable as trouble:
                     incomplete.add(bookie)
                     left.append(f"{bookie} lacks entries: {_words(trouble)}")
-        if nowhere:
-            left.append(f"no intact copy is left of entries {', '.join(dict.fromkeys(nowhere))}")
+                    break
+                for first, last in filled.nowhere.ranges():
+                    nowhere.add(first, last)
+                if away := filled.unavailable.ranges():
+                    left.append(
+                        f"{bookie} lacks entries {_listed(away)}, which cannot be had now: "
+                        f"{', '.join(filled.silent)} did not say"
+                    )
+                if away or filled.nowhere.ranges():
+                    incomplete.add(bookie)
+        if lost := nowhere.ranges():
+            left.append(f"no intact copy is left of entries {_listed(lost)}")
         if silent:
             left.append(f"it is not known what {', '.join(silent)} has of it: no answer")
         return _together(left, DONE)
@@ -405,6 +428,13 @@ def _not_stuck(finding: Finding, metadata: LedgerMetadata, attempt: _Attempt) ->
 
 def _words(trouble: LedgerLogError) -> str:
     return f"{type(trouble).__name__}: {trouble}"
+
+
+def _listed(ranges: Sequence[tuple[int, int]]) -> str:
+    """Some ranges, for a person."""
+    words = [f"{first}" if first == last else f"{first}..{last}" for first, last in ranges[:_RANGES_SAID]]
+    more = len(ranges) - len(words)
+    return ", ".join(words) + (f" and {more} more ranges" if more else "")
 
 
 def _decision(metadata: LedgerMetadata) -> str:

@@ -40,7 +40,7 @@ other bookies, and this one is over. What was copied for nothing harms nobody.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -53,7 +53,7 @@ from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.quorum import Replication
 
-__all__ = ["Copy", "Finding", "FragmentRepair", "RepairFailed", "RepairPhase", "Work", "survey"]
+__all__ = ["Copy", "Finding", "FragmentRepair", "RepairFailed", "RepairPhase", "Work", "cut", "survey"]
 
 ROUND_ENTRIES = 4096
 """Entries of the fragment that one round goes over."""
@@ -123,6 +123,22 @@ class Copy:
     bookie: BookieId
     entries: Mapping[int, bytes]
     byte_count: int
+
+
+def cut(bookie: BookieId, found: Mapping[int, bytes]) -> Iterator[Copy]:
+    """Entries for a bookie, in pieces that a frame holds each."""
+    entries: dict[int, bytes] = {}
+    byte_count = 0
+    for entry_id in sorted(found):
+        payload = found[entry_id]
+        is_full = byte_count + len(payload) > FRAME_BYTES_TARGET or len(entries) >= FRAME_ENTRIES_MAX
+        if entries and is_full:
+            yield Copy(bookie, entries, byte_count)
+            entries, byte_count = {}, 0
+        entries[entry_id] = payload
+        byte_count += len(payload)
+    if entries:
+        yield Copy(bookie, entries, byte_count)
 
 
 class RepairPhase(enum.Enum):
@@ -248,7 +264,8 @@ class FragmentRepair:
         read = self._read
         assert read is not None
         # What came is passed on at once, so that no more is kept than copies and answers are under way.
-        self._split(self.replacements[self._todo[0]], read.found)
+        for copy in cut(self.replacements[self._todo[0]], read.found):
+            self._emit(copy)
         read.found.clear()
         if read.failure is not None:
             # An entry that nobody else has, or that cannot be read now: the fragment stays as it is, for
@@ -261,20 +278,6 @@ class FragmentRepair:
                 del self._todo[0]
                 self._next = self.fragment.first_entry
             self._go_on()
-
-    def _split(self, bookie: BookieId, found: Mapping[int, bytes]) -> None:
-        entries: dict[int, bytes] = {}
-        byte_count = 0
-        for entry_id in sorted(found):
-            payload = found[entry_id]
-            is_full = byte_count + len(payload) > FRAME_BYTES_TARGET or len(entries) >= FRAME_ENTRIES_MAX
-            if entries and is_full:
-                self._emit(Copy(bookie, entries, byte_count))
-                entries, byte_count = {}, 0
-            entries[entry_id] = payload
-            byte_count += len(payload)
-        if entries:
-            self._emit(Copy(bookie, entries, byte_count))
 
     def _emit(self, copy: Copy) -> None:
         self._copies.append(copy)

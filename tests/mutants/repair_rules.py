@@ -6,6 +6,8 @@ from tests.mutants.mutant import mutant
 
 _REPAIR = "ledgerlog/core/repair.py"
 _TEST = "tests/unit/test_repair_core.py"
+_FILLING = "ledgerlog/core/filling.py"
+_FILLING_TEST = "tests/unit/test_repair_filling.py"
 _MODEL = "tests/model/test_model.py::test_no_order_of_events_breaks_an_invariant"
 
 MUTANTS = (
@@ -93,6 +95,46 @@ MUTANTS = (
         "elif all(ensemble[slot] == old and new not in ensemble for",
         "elif all(ensemble[slot] == old or new not in ensemble for",
         f"{_TEST}::test_a_repair_that_another_overtook_with_other_bookies_is_over",
+    ),
+    mutant(
+        "who_does_not_answer_denies",
+        "rule 8",
+        _FILLING,
+        "        return self.is_silent or not self.is_certain\n",
+        "        return not self.is_certain\n",
+        f"{_FILLING_TEST}::test_what_somebody_does_not_answer_for_is_unavailable_and_holds_up_nothing",
+    ),
+    mutant(
+        "who_is_in_limbo_denies_what_it_does_not_list",
+        "rule 8, D27",
+        _FILLING,
+        "        stock.is_certain = negative is Negative.ABSENT\n",
+        "",
+        f"{_FILLING_TEST}::test_rule_8_who_is_in_limbo_denies_nothing",
+    ),
+    mutant(
+        "long_hole_is_filled_entry_by_entry",
+        "rule 19",
+        _FILLING,
+        "                while bookie in lane.entries.get(last + self._stride, ()):\n",
+        "                while bookie in () and lane.entries.get(last + self._stride, ()):\n",
+        f"{_FILLING_TEST}::test_a_huge_range_is_read_in_batches_and_not_entry_by_entry",
+    ),
+    mutant(
+        "filling_reads_on_whatever_is_on_its_way",
+        "rule 19",
+        _FILLING,
+        "for copy in self._unconfirmed) >= COPY_BYTES:",
+        "for copy in self._copies) >= 2 * COPY_BYTES:",
+        f"{_FILLING_TEST}::test_reading_pauses_while_so_many_bytes_are_on_their_way",
+    ),
+    mutant(
+        "damaged_copy_is_asked_for_again_and_again",
+        "rule 8",
+        _FILLING,
+        "        if bookie in sources:\n            sources.remove(bookie)\n",
+        "        if bookie in sources[1:]:\n            sources.remove(bookie)\n",
+        f"{_FILLING_TEST}::test_rule_8_a_damaged_copy_is_had_from_another_or_is_none",
     ),
     mutant(
         "lost_answer_of_a_repair_is_not_settled",

@@ -98,3 +98,23 @@ async def test_a_bookie_that_has_repaired_its_damage_keeps_its_place(clock: Mock
         await quiet(board)
         assert process.copied == 0, "the bookie did it"
         await assert_whole(client, ledger_id, 10)
+
+
+async def test_a_long_hole_is_filled_by_ranges_at_the_rate_that_was_set(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=1_000_000)
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(payload(0, 1_000))
+        slow = writer.metadata.last_fragment.ensemble[2]
+        cluster.network.stall(client.host, slow)
+        await writer.append_many([payload(n, 1_000) for n in range(1, 5_001)])
+        await writer.close()
+        cluster.network.reset(client.host, slow)
+        cluster.network.heal()
+        await board.post(writer.ledger_id, incomplete=[slow])
+        process = await start_repair(cluster)
+        began = trio.current_time()
+        await quiet(board)
+        assert process.copied_bytes == 5_000_000
+        assert 3.5 < trio.current_time() - began < 8
+        await assert_whole(client, writer.ledger_id, 5_001)

@@ -118,7 +118,7 @@ async def test_a_new_bookie_that_refuses_one_copy_is_not_named(clock: MockClock)
         target.close()
         core = FragmentRepair(metadata, 0, 0, {metadata.last_fragment.ensemble[0]: refusing}, new_token=bytes)
         with pytest.raises(RepairFailed, match=refusing):
-            await copying.repair_fragment(core, draining=board.draining)
+            await copying.repair_fragment(core, leaving=board.draining)
         assert await client.ledgers.metadata(ledger_id) == metadata
         (lost, *_) = metadata.last_fragment.ensemble
         await cluster.bookies[lost].kill(session_s=0)
