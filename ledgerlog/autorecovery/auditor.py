@@ -32,6 +32,7 @@ import trio
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.checking import CheckPace, LedgerFaults, check_ledger
 from ledgerlog.autorecovery.copying import Copying
+from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.core.audit import Absences, named_bookies
@@ -163,6 +164,7 @@ class Auditor:
         self._client = client
         self._copying = copying
         self._board = Board(client)
+        self._settings = SettingsInForce(self._board, name=f"auditor={name}")
         self._wake = trio.Event()
         self._record = AuditRecord()
 
@@ -186,7 +188,7 @@ class Auditor:
     async def _lead(self) -> None:
         """Audit until cancelled. Raises what the store raises: it is somebody else's turn then, or ours
         again, from the start."""
-        self._record = attrs.evolve(await self._board.audit_record() or AuditRecord(), auditor=self.name)
+        self._record = attrs.evolve(await self._last_record(), auditor=self.name)
         failure: LedgerLogError | None = None
         async with trio.open_nursery() as nursery:
 
@@ -205,6 +207,22 @@ class Auditor:
         if failure is not None:
             raise failure
 
+    async def _last_record(self) -> AuditRecord:
+        try:
+            return await self._board.audit_record() or AuditRecord()
+        except MetadataCorrupt as damage:
+            # All that is in it is seen again, or was for people to read.
+            logger.error("auditor=%s: %s; it is made anew", self.name, damage)
+            return AuditRecord()
+
+    async def _heed(self) -> RepairSettings:
+        """The settings that hold now; what could be read is noted, for whoever cannot any more."""
+        settings = await self._settings.read()
+        if self._settings.damage is None and settings != self._record.settings:
+            self._record = attrs.evolve(self._record, settings=settings)
+            await self._board.say_audit(self._record)
+        return settings
+
     async def _listen(self, path: str) -> None:
         async with self._client.store.watch(path) as watch:
             while True:
@@ -221,7 +239,7 @@ class Auditor:
         next_pass_at = trio.current_time()
         while True:
             self._wake = trio.Event()
-            settings = await self._board.settings()
+            settings = await self._heed()
             draining = frozenset(await self._board.draining())
             registered = await self._board.registered()
             now, delay_s = trio.current_time(), settings.lost_after_ms / 1000
@@ -282,7 +300,7 @@ class Auditor:
 
     async def _check_entries(self) -> None:
         while True:
-            settings = await self._board.settings()
+            settings = await self._heed()
             if settings.entry_check_ms and self._check_is_due(settings):
                 await self._check_once(settings)
             await trio.sleep(min(_LOOK_S, max(settings.entry_check_ms, 1000) / 1000))

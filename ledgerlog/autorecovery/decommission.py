@@ -24,6 +24,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import APPEND_DEADLINE_S, METADATA_TIMEOUT_S
 from ledgerlog.model.ids import BookieId, check_bookie_id
+from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.repair import Draining
 
 __all__ = ["Emptying", "decommission"]
@@ -54,8 +55,9 @@ async def decommission(
     """Empty a bookie and forget it. ``say`` is told how far it is, about once a second.
 
     Returns when no ledger refers to it and its cookie is gone. InvalidArgument where nobody knows the bookie,
-    or somebody takes the request back meanwhile; MetadataUnavailable. Cancelled before, it goes on being
-    emptied until ``Board.keep`` takes that back; calling this again waits on."""
+    or somebody takes the request back meanwhile; MetadataCorrupt where the request, or the bookie's cookie,
+    cannot be read any more (calling this again makes a damaged request anew); MetadataUnavailable. Cancelled
+    before, it goes on being emptied until ``Board.keep`` takes that back; calling this again waits on."""
     board = Board(client)
     draining = await board.drain(check_bookie_id(bookie_id))
     looks = 0
@@ -63,7 +65,10 @@ async def decommission(
         found = await pass_over_metadata(client, {bookie_id})
         emptying = await _emptying(board, bookie_id, list(found.affected))
         say(emptying)
-        if bookie_id not in await board.draining():
+        asked, unknown = await board.requests()
+        if bookie_id in unknown:
+            raise MetadataCorrupt(f"whether bookie {bookie_id} is to be emptied: {unknown[bookie_id]}")
+        if bookie_id not in asked:
             raise InvalidArgument(f"bookie {bookie_id} is to be kept: somebody took the request back")
         is_clean = not found.affected and not found.damaged and not await board.is_writable(bookie_id)
         looks = looks + 1 if is_clean else 0
@@ -80,7 +85,11 @@ async def decommission(
 async def _emptying(board: Board, bookie_id: BookieId, left: list[int]) -> Emptying:
     troubles: dict[int, str] = {}
     for ledger_id in left[:100]:
-        task = await board.task(ledger_id)
+        try:
+            task = await board.task(ledger_id)
+        except MetadataCorrupt as damage:
+            troubles[ledger_id] = str(damage)
+            continue
         if task is not None and task[0].trouble is not None:
             troubles[ledger_id] = task[0].trouble
     workers = await board.workers()

@@ -3,8 +3,8 @@
     register    the worker's own node, for as long as the session lives; a new session is a new worker
     look        lists the tasks when the board, or the bookies, have changed, and from time to time
     lanes       each takes a task that nobody has: lock, read the task, work, remove it, let go (rule 22)
-    follow      the settings: the rate, and the pause. They are read before the first task is taken, and what
-                cannot be read is not guessed: it waits
+    follow      the settings: the rate, and the pause. They are read before the first task is taken, and
+                while the store does not answer nothing is guessed (of damage see ``settings``)
     say         progress, for people
 
 A task that could not be done stays, with the reason written into it, and is tried again after a pause that
@@ -25,11 +25,13 @@ import trio
 from ledgerlog.autorecovery.board import Board, WorkerKey
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
+from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
 from ledgerlog.meta.store import SessionState
 from ledgerlog.model.layout import REPAIR_SETTINGS, REPAIR_TASKS
+from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.repair import LedgerWork, RepairSettings, WorkerProgress
 
 __all__ = ["Worker"]
@@ -74,6 +76,7 @@ class Worker:
         """Tasks that it has finished."""
         self._client = client
         self._board = Board(client)
+        self._in_force = SettingsInForce(self._board, name=f"worker={name}")
         self._settings = RepairSettings()
         self.pacer = Pacer(self._settings.bytes_per_s)
         self.copying = Copying(client, self.pacer)
@@ -174,8 +177,8 @@ class Worker:
                 await trio.sleep(RECONNECT_DELAY_MAX_S)
 
     async def _heed(self) -> None:
-        """Read the settings, and go by them from now on. MetadataUnavailable, MetadataCorrupt."""
-        self._settings = settings = await self._board.settings()
+        """Read the settings, and go by them from now on. MetadataUnavailable."""
+        self._settings = settings = await self._in_force.read()
         if settings.paused != self.pacer.is_paused:
             logger.info("worker=%s: %s", self.name, "paused" if settings.paused else "resumed")
         self.pacer.set(bytes_per_s=settings.bytes_per_s, paused=settings.paused)
@@ -216,7 +219,11 @@ class Worker:
             return
         try:
             # Only now: what is read before the lock may be a task that its holder is about to remove.
-            found = await self._board.task(ledger_id)
+            try:
+                found = await self._board.task(ledger_id)
+            except MetadataCorrupt:
+                await self._repair.make_anew(ledger_id)
+                found = await self._board.task(ledger_id)
             if found is None:
                 self._forget(ledger_id)
                 return

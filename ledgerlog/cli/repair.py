@@ -12,11 +12,13 @@ from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.checking import LedgerFaults
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.service import AutoRecovery
+from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.cli.options import connect, json_option, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
 from ledgerlog.election.election import Election
+from ledgerlog.model.layout import REPAIR_AUDIT, REPAIR_SETTINGS, draining_path, election_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.record import moment
 from ledgerlog.model.repair import RepairSettings, RepairTask
@@ -73,12 +75,26 @@ def repair_status(uri: str, as_json: bool) -> None:
 async def status_fields(cluster: Cluster) -> dict[str, Any]:
     """What ``repair status --json`` prints."""
     board = Board(cluster.client)
-    leader = await Election(cluster.client, AUDITOR_ELECTION).leader()
-    record = await board.audit_record()
+    damaged: dict[str, str] = {}
+    leader = record = None
+    try:
+        leader = await Election(cluster.client, AUDITOR_ELECTION).leader()
+    except MetadataCorrupt as damage:
+        damaged[election_path(AUDITOR_ELECTION)] = str(damage)
+    try:
+        record = await board.audit_record()
+    except MetadataCorrupt as damage:
+        damaged[REPAIR_AUDIT] = str(damage)
+    in_force = SettingsInForce(board, name="repair status")
+    settings = await in_force.read()
+    if in_force.damage is not None:
+        damaged[REPAIR_SETTINGS] = in_force.damage
+    draining, unknown = await board.requests()
+    damaged |= {draining_path(bookie): why for bookie, why in unknown.items()}
     workers, locks = await board.workers(), await board.locks()
     waiting = await board.tasks()
     # A task says who was lost when somebody looked at it last; who is back since is not.
-    there = (await board.registered()).keys() - await board.draining()
+    there = (await board.registered()).keys() - draining
     tasks = []
     for ledger_id in waiting[:_TASKS_SHOWN]:
         try:
@@ -104,13 +120,14 @@ async def status_fields(cluster: Cluster) -> dict[str, Any]:
         )
     return {
         "under_replicated": len(waiting),
-        "paused": (settings := await board.settings()).paused,
+        "paused": settings.paused,
         "settings": settings_fields(settings),
         "auditor": leader.candidate if leader is not None and leader.is_registered else None,
         "last_metadata_check": None if record is None else _time(record.metadata_at_ms),
         "last_entry_check": None if record is None else _time(record.entries_at_ms),
         "absent": {} if record is None else {b: _time(at) for b, at in sorted(record.absent.items())},
-        "draining": sorted(await board.draining()),
+        "draining": sorted(draining),
+        "damaged": [{"path": path, "why": why} for path, why in sorted(damaged.items())],
         "workers": [
             {
                 "name": worker.name,
@@ -140,6 +157,8 @@ def _print_status(fields: dict[str, Any]) -> None:
         print_line(f"absent: {bookie} since {since}")
     for bookie in fields["draining"]:
         print_line(f"being emptied: {bookie}")
+    for damage in fields["damaged"]:
+        print_line(f"damaged: {damage['path']}: {damage['why']}")
     if fields["workers"]:
         rows = [
             (
@@ -253,13 +272,18 @@ def settings_fields(settings: RepairSettings) -> dict[str, Any]:
     }
 
 
-def _change(uri: str, as_json: bool, **changes: Any) -> None:
+_reset_option = click.option(
+    "--reset", is_flag=True, help="Begin with the defaults, whatever is stored, be it damaged."
+)
+
+
+def _change(uri: str, as_json: bool, reset: bool, **changes: Any) -> None:
     async def body() -> RepairSettings:
         async with connect(uri) as cluster:
             board = Board(cluster.client)
-            if not changes:
+            if not changes and not reset:
                 return await board.settings()
-            return await board.change_settings(lambda now: attrs.evolve(now, **changes))
+            return await board.change_settings(lambda now: attrs.evolve(now, **changes), reset=reset)
 
     fields = settings_fields(run(body))
     if as_json:
@@ -270,19 +294,21 @@ def _change(uri: str, as_json: bool, **changes: Any) -> None:
 
 
 @repair.command("pause")
+@_reset_option
 @uri_option
 @json_option
-def repair_pause(uri: str, as_json: bool) -> None:
+def repair_pause(reset: bool, uri: str, as_json: bool) -> None:
     """Let workers copy and recover nothing until 'repair resume'. Tasks are still made."""
-    _change(uri, as_json, paused=True)
+    _change(uri, as_json, reset, paused=True)
 
 
 @repair.command("resume")
+@_reset_option
 @uri_option
 @json_option
-def repair_resume(uri: str, as_json: bool) -> None:
+def repair_resume(reset: bool, uri: str, as_json: bool) -> None:
     """Let workers go on."""
-    _change(uri, as_json, paused=False)
+    _change(uri, as_json, reset, paused=False)
 
 
 _SECONDS = click.FloatRange(0)
@@ -298,6 +324,7 @@ _SECONDS = click.FloatRange(0)
     "--entry-check-of", type=click.Choice(["ends", "all"]), help="What a check of entries looks at."
 )
 @click.option("--checks-per-second", type=click.IntRange(1), help="Requests of a check of entries.")
+@_reset_option
 @uri_option
 @json_option
 def repair_settings(
@@ -308,6 +335,7 @@ def repair_settings(
     entry_check: float | None,
     entry_check_of: str | None,
     checks_per_second: int | None,
+    reset: bool,
     uri: str,
     as_json: bool,
 ) -> None:
@@ -326,4 +354,4 @@ def repair_settings(
         changes["check_all"] = entry_check_of == "all"
     if checks_per_second is not None:
         changes["checks_per_s"] = checks_per_second
-    _change(uri, as_json, **changes)
+    _change(uri, as_json, reset, **changes)

@@ -36,11 +36,11 @@ class Absences:
 
     def lost(self, now: float, delay_s: float) -> frozenset[BookieId]:
         """Who has been absent for the delay."""
-        return frozenset(bookie for bookie, since in self._since.items() if now - since >= delay_s)
+        return frozenset(bookie for bookie, since in self._since.items() if since + delay_s <= now)
 
     def next_lost_at(self, now: float, delay_s: float) -> float | None:
         """When the next one will be lost if it does not return; None where nobody else is absent."""
-        return min((t + delay_s for t in self._since.values() if now - t < delay_s), default=None)
+        return min((at for t in self._since.values() if (at := t + delay_s) > now), default=None)
 
 
 def named_bookies(metadata: LedgerMetadata) -> frozenset[BookieId]:

@@ -198,9 +198,12 @@ class AuditRecord:
     """When the last check of entries ended; 0 is never."""
     absent: dict[BookieId, int] = attrs.field(factory=dict)
     """Bookies that are not registered, and since when they were missed (milliseconds since 1970)."""
+    settings: RepairSettings | None = None
+    """The settings that it could read last, for whoever cannot."""
 
     def encode(self) -> bytes:
-        return encode_record({"v": _FORMAT, **attrs.asdict(self)})
+        settings = None if self.settings is None else self.settings.encode()
+        return encode_record({"v": _FORMAT, **attrs.asdict(self, recurse=False), "settings": settings})
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> AuditRecord:
@@ -209,6 +212,7 @@ class AuditRecord:
         absent = fields.get("absent", dict)
         if not all(type(k) is str and type(v) is int and 0 <= v <= _TIME_MS_MAX for k, v in absent.items()):
             fields.fail("the field 'absent' is not a map of text to times")
+        settings = fields.optional("settings", bytes)
         return cls(
             auditor=fields.get("auditor", str),
             metadata_at_ms=fields.integer("metadata_at_ms", high=_TIME_MS_MAX),
@@ -216,6 +220,7 @@ class AuditRecord:
             affected=fields.integer("affected"),
             entries_at_ms=fields.integer("entries_at_ms", high=_TIME_MS_MAX),
             absent=absent,
+            settings=None if settings is None else RepairSettings.decode_untrusted(settings),
         )
 
 

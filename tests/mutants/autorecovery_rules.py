@@ -10,6 +10,7 @@ _OPEN = "tests/scenarios/test_repair_of_open_ledgers.py"
 _CROSSED = "tests/scenarios/test_repair_that_is_crossed.py"
 _LACKING = "tests/scenarios/test_repair_of_what_bookies_lack.py"
 _BOARD = "tests/scenarios/test_repair_board.py"
+_DAMAGED = "tests/scenarios/test_repair_of_damaged_records.py"
 _EMPTYING = "tests/scenarios/test_emptying_bookies.py"
 
 MUTANTS = (
@@ -73,8 +74,8 @@ MUTANTS = (
         "absent_bookie_is_lost_at_once",
         "rule 22",
         "ledgerlog/core/audit.py",
-        "in self._since.items() if now - since >= delay_s)",
-        "in self._since.items() if now - since >= 0)",
+        "in self._since.items() if since + delay_s <= now)",
+        "in self._since.items() if since <= now)",
         "tests/unit/test_audit_core.py",
         f"{_LOST}::test_a_bookie_that_is_back_before_the_delay_costs_no_copy",
     ),
@@ -172,8 +173,8 @@ MUTANTS = (
         "new_bookie_that_is_to_be_emptied_is_named",
         "rule 22",
         f"{_ROOM}/copying.py",
-        "            elif new in draining:\n",
-        "            elif new in draining and target.failure:\n",
+        "            elif new in leaving:\n",
+        "            elif new in leaving and target.failure:\n",
         f"{_EMPTYING}::test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named",
     ),
     mutant(
@@ -207,6 +208,46 @@ MUTANTS = (
         '                    logger.error("%s; it is made anew", damage)\n',
         "                    raise damage\n",
         f"{_BOARD}::test_a_task_whose_record_is_damaged_holds_up_no_other_and_is_made_anew",
+    ),
+    mutant(
+        "damaged_settings_stop_repair",
+        "rule 22",
+        f"{_ROOM}/settings.py",
+        "            is_news, self.damage = str(damage) != self.damage, str(damage)\n",
+        "            is_news = False\n            raise damage\n",
+        f"{_DAMAGED}::test_damaged_settings_are_told_and_the_last_ones_hold",
+    ),
+    mutant(
+        "settings_that_nobody_can_read_are_no_pause",
+        "rule 19",
+        f"{_ROOM}/settings.py",
+        "return RepairSettings(paused=True)",
+        "return RepairSettings()",
+        f"{_DAMAGED}::test_settings_that_nobody_has_ever_read_may_be_a_pause",
+    ),
+    mutant(
+        "settings_that_could_be_read_are_not_noted",
+        "rule 19",
+        f"{_ROOM}/settings.py",
+        "        return record.settings\n",
+        "        return RepairSettings(paused=record.settings is None)\n",
+        f"{_DAMAGED}::test_a_pause_outlives_its_record_and_who_has_read_it",
+    ),
+    mutant(
+        "damaged_request_to_empty_a_bookie_is_none",
+        "rule 22",
+        f"{_ROOM}/board.py",
+        "                unknown[bookie_id] = str(damage)\n",
+        "",
+        f"{_DAMAGED}::test_a_bookie_of_which_nobody_can_tell_whether_it_is_to_be_emptied_is_left_alone",
+    ),
+    mutant(
+        "damaged_task_is_left_where_it_is",
+        "rule 22",
+        f"{_ROOM}/worker.py",
+        "                await self._repair.make_anew(ledger_id)\n",
+        "",
+        f"{_DAMAGED}::test_a_damaged_task_is_made_anew_by_who_is_to_work_on_it",
     ),
     mutant(
         "holes_are_left_once_the_fragments_are_renamed",

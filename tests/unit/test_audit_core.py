@@ -31,6 +31,17 @@ def test_one_that_was_back_meanwhile_has_its_whole_delay_again() -> None:
     assert absences.since() == {B0: 5.0, B1: 0.0}
 
 
+def test_at_the_time_that_was_told_a_bookie_is_lost_however_the_times_are_rounded() -> None:
+    absences = Absences()
+    since = 4.788664571382029
+    absences.look({"b1"}, since)
+    at = absences.next_lost_at(since, 0.3)
+    assert at is not None
+    assert at - since < 0.3
+    assert absences.lost(at, 0.3) == {"b1"}
+    assert absences.next_lost_at(at, 0.3) is None
+
+
 def test_the_delay_may_change_at_any_time() -> None:
     absences = Absences()
     absences.look([B0], 0.0)
