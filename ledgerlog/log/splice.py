@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
+import trio
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
@@ -33,7 +34,12 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     RecordTooLarge,
 )
-from ledgerlog.limits import LOG_ENTRY_BYTES_TARGET, LOG_SPLICE_LEDGERS_MAX, RECORD_BYTES_MAX
+from ledgerlog.limits import (
+    LOG_ENTRY_BYTES_TARGET,
+    LOG_SPLICE_LEDGERS_MAX,
+    METADATA_TIMEOUT_S,
+    RECORD_BYTES_MAX,
+)
 from ledgerlog.log.registry import (
     INCARNATION_LABEL,
     NAME_LABEL,
@@ -53,6 +59,9 @@ __all__ = ["Spliced", "Stage", "delete_marks", "splice", "stage"]
 logger = logging.getLogger(__name__)
 
 _RECORD_COST_BYTES = 4
+
+_RETRY_S = 0.2
+"""After a write whose answer was lost, before it is looked what became of it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -159,7 +168,8 @@ async def splice(
     SpliceRefused, LostLeadership (another run or another writer leads), LogSealed, LogNotFound, LogListFull:
     nothing was spliced. RecoveryFailed, EntryUnavailable (retryable), EntryCorrupt: the ledger of the leader
     before could not be ended. MetadataUnavailable, and cancelling: it may be spliced or not; the same commit
-    again finds out."""
+    again finds out. MetadataOutcomeUnknown is one of these: the store has answered no write for
+    ``limits.METADATA_TIMEOUT_S``, and could be read."""
     if commit.producer is not None:
         check_splicer(commit.producer)
     if len(commit.staged) > LOG_SPLICE_LEDGERS_MAX:
@@ -168,6 +178,7 @@ async def splice(
             "write with fewer tasks (coalesce)"
         )
     core = Splice(name, commit, new_token=client.environment.new_token)
+    unanswered_since: float | None = None
     while True:
         match core.need:
             case SpliceNeed.READ:
@@ -177,7 +188,16 @@ async def splice(
             case SpliceNeed.WRITE:
                 try:
                     await client.store.transaction(_operations(core, commit))
-                except (VersionConflict, NodeMissing, NodeExists, MetadataOutcomeUnknown):
+                except (VersionConflict, NodeMissing, NodeExists):
+                    unanswered_since = None
+                    core.on_unsettled()
+                except MetadataOutcomeUnknown:
+                    # A store whose disk is full can be read, and says this of every write.
+                    now = trio.current_time()
+                    unanswered_since = now if unanswered_since is None else unanswered_since
+                    if now - unanswered_since >= METADATA_TIMEOUT_S:
+                        raise
+                    await trio.sleep(_RETRY_S)
                     core.on_unsettled()
                 else:
                     core.on_written()

@@ -21,6 +21,7 @@ from ledgerlog.errors import (
     LogNotFound,
     LogSealed,
     LostLeadership,
+    MetadataOutcomeUnknown,
     RecordTooLarge,
 )
 from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX, LOG_STAGED_SWEEP_AGE_S, RECORD_BYTES_MAX
@@ -255,6 +256,23 @@ async def test_a_transaction_whose_answer_is_lost_is_settled_by_reading(
             done = await commit(client.opened, log, batch(0, ledgers, producer=producer))
             assert not done.was_there
         assert await contents(log) == [b"0", b"1"]
+
+
+async def test_a_store_that_takes_no_write_and_says_nothing_is_not_asked_for_ever(
+    autojump_clock: object,
+) -> None:
+    """As with a disk that is full under a store in a file: it can be read, and each commit fails."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        made = batch(0, await staged(client.opened, log, [b"a"]))
+        client.store.lost_writes, begun = 100_000, client.store.writes
+        with pytest.raises(MetadataOutcomeUnknown):
+            await commit(client.opened, log, made)
+        assert client.store.writes - begun < 1000, "it pauses between attempts"
+        assert client.store.writes - begun > 3, "a store that moves to another leader is asked again"
+        client.store.lost_writes = 0
+        await commit(client.opened, log, made)
+        assert await contents(log) == [b"a"]
 
 
 async def test_of_two_runs_on_one_checkpoint_the_older_is_told(autojump_clock: object) -> None:
