@@ -216,9 +216,9 @@ async def test_nobody_waits_for_a_reader_that_was_left(world: World, log: Log) -
     async with trio.open_nursery() as nursery:
 
         async def wait(records: LogReader) -> None:
+            waited.append((await anext(records)).offset)
             with pytest.raises(ConnectionClosed):
-                async for record in records:
-                    waited.append(record.offset)
+                await anext(records)
 
         async with log.read(follow=True) as records:
             nursery.start_soon(wait, records)
