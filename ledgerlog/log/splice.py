@@ -9,7 +9,8 @@ So a sweep knows the one from the other, and since the labels are written by the
 the ledger, a sweep that read the ledger before finds another version and deletes nothing.
 
 **Bounds.** A transaction carries the metadata of every ledger in it; ``LOG_SPLICE_LEDGERS_MAX`` of them and
-the log's record stay below what a ZooKeeper server takes. Each ledger is a segment of the log for as long as
+the log's record stay below what a ZooKeeper server takes, unless the list is nearly full or ensembles are
+large. What is over that is refused before it is sent. Each ledger is a segment of the log for as long as
 its records are kept, so few large ledgers are better than many small ones."""
 
 from __future__ import annotations
@@ -165,10 +166,11 @@ async def splice(
 ) -> Spliced:
     """Make the staged ledgers part of the log, all of them and once; see ``core.splice``.
 
-    SpliceRefused, LostLeadership (another run or another writer leads), LogSealed, LogNotFound, LogListFull:
-    nothing was spliced. RecoveryFailed, EntryUnavailable (retryable), EntryCorrupt: the ledger of the leader
-    before could not be ended. MetadataUnavailable, and cancelling: it may be spliced or not; the same commit
-    again finds out. MetadataOutcomeUnknown is one of these: the store has answered no write for
+    SpliceRefused, LostLeadership (another run or another writer leads), LogSealed, LogNotFound, LogListFull,
+    InvalidArgument (too many ledgers for one transaction): nothing was spliced. RecoveryFailed,
+    EntryUnavailable (retryable), EntryCorrupt: the ledger of the leader before could not be ended.
+    MetadataUnavailable, and cancelling: it may be spliced or not; the same commit again finds out.
+    MetadataOutcomeUnknown is one of these: the store has answered no write for
     ``limits.METADATA_TIMEOUT_S``, and could be read."""
     if commit.producer is not None:
         check_splicer(commit.producer)
@@ -188,6 +190,12 @@ async def splice(
             case SpliceNeed.WRITE:
                 try:
                     await client.store.transaction(_operations(core, commit))
+                except InvalidArgument as too_large:
+                    assert core.base is not None
+                    raise InvalidArgument(
+                        f"log {name!r}: {len(commit.staged)} ledgers and a list of {len(core.base.segments)} are "
+                        "too much for one transaction: write with fewer tasks (coalesce), or truncate the log"
+                    ) from too_large
                 except (VersionConflict, NodeMissing, NodeExists):
                     unanswered_since = None
                     core.on_unsettled()

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from bookie.storage.config import StorageConfig
+from ledgerlog import limits
 from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.core.splice import Commit, SpliceRefused, Staged
 from ledgerlog.errors import (
@@ -399,6 +400,20 @@ async def test_the_traps_are_errors_that_say_so(autojump_clock: object) -> None:
             with pytest.raises(RecordTooLarge):
                 await opened.append_many([bytes(RECORD_BYTES_MAX + 1)])
         assert await contents(log) == [b"a"]
+
+
+async def test_a_batch_that_does_not_fit_beside_the_list_into_one_transaction_says_what_to_do(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        made = batch(0, await staged(client.opened, log, *[[b"%d" % at] for at in range(5)]))
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, "METADATA_TRANSACTION_BYTES_MAX", 3000)
+            with pytest.raises(InvalidArgument, match=r"5 ledgers and a list of 0 .*coalesce"):
+                await commit(client.opened, log, made)
+        await commit(client.opened, log, made)
+        assert await contents(log) == [b"%d" % at for at in range(5)]
 
 
 async def test_a_log_that_takes_no_ledgers_says_why(autojump_clock: object) -> None:
