@@ -193,8 +193,8 @@ async def splice(
                 except InvalidArgument as too_large:
                     assert core.base is not None
                     raise InvalidArgument(
-                        f"log {name!r}: {len(commit.staged)} ledgers and a list of {len(core.base.segments)} are "
-                        "too much for one transaction: write with fewer tasks (coalesce), or truncate the log"
+                        f"log {name!r}: {len(commit.staged)} ledgers and a list of {len(core.base.segments)} "
+                        "are too much for one transaction: write with fewer tasks (coalesce), or truncate it"
                     ) from too_large
                 except (VersionConflict, NodeMissing, NodeExists):
                     unanswered_since = None
