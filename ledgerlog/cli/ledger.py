@@ -266,8 +266,8 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
         )
     else:
         print_line(f"ledger {found.ledger_id}: {found.entries} entries")
-        print_line(f"with fewer copies than the write quorum: {_ranges(found.under_replicated)}")
-        print_line(f"without any copy: {_ranges(found.unreadable)}")
+        print_line(f"entries with fewer copies than the write quorum: {_ranges(found.under_replicated)}")
+        print_line(f"entries without any copy that answers: {_ranges(found.unreadable)}")
         if found.unreachable:
             print_line(f"bookies that did not answer: {' '.join(found.unreachable)}")
     if strict and found.under_replicated:
