@@ -10,7 +10,8 @@ What is sent, and in which session, each call decides when it is written (``call
 timeout. It heard at the earliest when something was sent that it has answered, hence
 ``lease_until_ns``: the boot-clock time of the sending of the last thing answered (request or ping), plus the
 timeout. The owner believes in its session no longer than that. The boot-time clock runs on while the
-process is stopped or the machine sleeps.
+process is stopped or the machine sleeps. "The server" is the leader, and a follower that is cut off from it
+answers pings for some ticks more: nothing may depend on the lease alone (docs/METADATA.md).
 
 **Additions to kazoo** (2.11, whose internals these classes use; hence the pin in pyproject):
 
