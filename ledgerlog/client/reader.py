@@ -52,6 +52,10 @@ METADATA_LOOK_S = 0.1
 """A reader that waits looks at the metadata so long after it last did, and then whenever it changes: one that
 follows a busy writer is woken far more often, and asks the store for nothing meanwhile."""
 
+POLLS_ABANDONED_MAX = 32
+"""A bookie that has so many requests of ours under way which nobody waits for any more is not polled again yet,
+where others tell as much."""
+
 _RETRY_S = 0.1
 
 
@@ -194,9 +198,9 @@ class LedgerReader:
                 await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
-        """Long polls to the whole last ensemble, until one shows a LAC beyond ``entry_id`` or all end."""
+        """Long polls to the last ensemble, until one shows a LAC beyond ``entry_id`` or all end."""
         async with trio.open_nursery() as nursery:
-            waiting = list(self.metadata.last_fragment.ensemble)
+            waiting = self._worth_polling()
 
             async def poll(bookie: BookieId) -> None:
                 answered = await self._lac_of(bookie, wait_ms=round(LONG_POLL_S * 1000), beyond=entry_id)
@@ -208,6 +212,21 @@ class LedgerReader:
 
             for bookie in list(waiting):
                 nursery.start_soon(poll, bookie)
+
+    def _worth_polling(self) -> list[BookieId]:
+        """The last ensemble, without bookies that lag. The first answer ends the polls to the others, and one
+        that hears nothing of the writer holds each of them to its end: who follows a busy writer would fill
+        it with them, until it has no place for anybody's requests."""
+        metadata = self.metadata
+        ensemble = metadata.last_fragment.ensemble
+        prompt = [
+            slot
+            for slot, bookie in enumerate(ensemble)
+            if self._pool.connection(bookie).abandoned_requests < POLLS_ABANDONED_MAX
+        ]
+        # One of those that cover the ensemble has whatever is acknowledged, and is told so with the next frame.
+        slots = prompt if metadata.replication.covers(prompt) else range(len(ensemble))
+        return [ensemble[slot] for slot in slots]
 
     # --- entries ------------------------------------------------------------------------------
 

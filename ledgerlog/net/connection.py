@@ -137,6 +137,12 @@ class BookieConnection:
         """Bytes that wait for the socket."""
         return 0 if self._session is None else self._session.queued_bytes
 
+    @property
+    def abandoned_requests(self) -> int:
+        """Requests that were given up here and that the bookie still has under way."""
+        session = self._session
+        return 0 if session is None or session.broken is not None else session.abandoned
+
     def attach(self, sink: AddSink) -> None:
         """Have ``sink`` told of everything from now on, and the bookie connected for as long as it stays.
 

@@ -269,6 +269,11 @@ class Session:
 
     # --- requests -----------------------------------------------------------------------------
 
+    @property
+    def abandoned(self) -> int:
+        """Requests that were given up here and have no answer yet."""
+        return len(self._abandoned)
+
     async def request(
         self,
         kind: Kind,

@@ -10,7 +10,7 @@ import trio
 from clusters import Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ledgerlog.client.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, LedgerReader
+from ledgerlog.client.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, POLLS_ABANDONED_MAX, LedgerReader
 from ledgerlog.errors import (
     EntryCorrupt,
     EntryNotFound,
@@ -344,6 +344,26 @@ async def test_following_goes_on_while_one_bookie_hears_nothing_of_the_writer(cl
         for number in range(1, 100):
             await writer.append(b"x")
             assert await reader.wait_beyond(number - 1) >= number
+        await writer.close()
+
+
+async def test_a_follower_leaves_few_polls_behind_at_a_bookie_that_hears_nothing_of_the_writer(
+    clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        reader = await other.ledgers.open(writer.ledger_id)
+        deaf = writer.metadata.last_fragment.ensemble[0]
+        cluster.network.stall(client.host, deaf)
+        begun = trio.current_time()
+        for number in range(1, 1500):
+            await writer.append(b"x")
+            assert await reader.wait_beyond(number - 1) >= number
+        assert trio.current_time() - begun < LONG_POLL_S, "all of them would still be waited for"
+        connection = other.opened.pool.connection(deaf)
+        assert connection.statistics().losses == 0
+        assert connection.abandoned_requests <= 2 * POLLS_ABANDONED_MAX
         await writer.close()
 
 
