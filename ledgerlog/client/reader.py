@@ -53,8 +53,8 @@ METADATA_LOOK_S = 0.1
 follows a busy writer is woken far more often, and asks the store for nothing meanwhile."""
 
 POLLS_ABANDONED_MAX = 32
-"""A bookie that has so many requests of ours under way which nobody waits for any more is not polled again yet,
-where others tell as much."""
+"""A bookie that has so many requests of ours under way which nobody waits for any more is not polled again
+yet, where others tell as much."""
 
 _RETRY_S = 0.1
 
@@ -224,7 +224,7 @@ class LedgerReader:
             for slot, bookie in enumerate(ensemble)
             if self._pool.connection(bookie).abandoned_requests < POLLS_ABANDONED_MAX
         ]
-        # One of those that cover the ensemble has whatever is acknowledged, and is told so with the next frame.
+        # One of those that cover the ensemble has what is acknowledged, and is told so with the next frame.
         slots = prompt if metadata.replication.covers(prompt) else range(len(ensemble))
         return [ensemble[slot] for slot in slots]
 
