@@ -384,7 +384,7 @@ class Leadership:
         """No more appends: close what is open as it drains. A roll that has not been written is dropped,
         and the spare with it."""
         self._finishing = True
-        if self._tried is None:
+        if self._tried is None or self._counts is not None:
             self._roll_wanted = self._spare_wanted = False
 
     def take_spare(self) -> int | None:

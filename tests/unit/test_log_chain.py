@@ -525,6 +525,27 @@ def test_a_roll_wanted_but_not_written_is_dropped_by_leaving() -> None:
     assert leader.take_spare() == 1
 
 
+def test_a_roll_wanted_while_the_one_before_it_is_counted_is_dropped_by_leaving_too() -> None:
+    world = World()
+    leader = lead(world)
+    roll(world, leader)
+    leader.want_roll()
+    give_spare(world, leader)
+    leader.on_drained(0)
+    world.ledgers[0].closed = True
+    leader.on_closed(SegmentCounts(5, 50, 1, 2))
+    assert leader.record.segments[0].is_counted, "it is being written"
+    leader.finish()
+    write(world, leader)
+    assert leader.need is LeadershipNeed.NOTHING
+    leader.on_drained(1)
+    world.ledgers[1].closed = True
+    leader.on_closed(NOTHING)
+    write(world, leader)
+    assert leader.is_finished
+    assert leader.take_spare() == 2
+
+
 def test_what_comes_after_the_end_changes_nothing() -> None:
     world = World()
     leader = lead(world)
