@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import trio
@@ -12,6 +12,7 @@ from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.client.client import open_client
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.meta.store import Operation, Set
 from ledgerlog.model.quorum import Replication
 from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment
 
@@ -66,6 +67,10 @@ class StoreThatNotes(FaultyStore):
         if path == self._path:
             self.noted.append(value)
         return await super().set(path, value, version=version)
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        self.noted += [op.value for op in operations if isinstance(op, Set) and op.path == self._path]
+        return await super().transaction(operations)
 
 
 async def start_repair(

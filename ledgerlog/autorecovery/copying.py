@@ -15,18 +15,20 @@ Two kinds of work:
 where their ids follow each other. So the copies that are on their way to one bookie are a queue, and an
 answer takes from its front. A bookie that is lost, or refuses, fails all that it has not confirmed.
 
-**Whoever is named is there, and is to stay**: each new bookie is looked at again right before the write. One
-may have been lost after its last copy, while others were still being given theirs. It may come back without
-what it confirmed, and nobody would look for copies that metadata did not ask of it; or never, and then the
-auditor has drawn its conclusion about it before any ledger named it. Or an operator may have begun to empty
-it, and seen that nothing names it.
+**Whoever is named is there, and is to stay.** One may have been lost after its last copy, while others were
+still being given theirs. It may come back without what it confirmed, and nobody would look for copies that
+metadata did not ask of it; or never, and then the auditor has drawn its conclusion about it before any ledger
+named it. Or an operator may have begun to empty it, and seen that nothing names it. So each new bookie is
+looked at again right before the write, and the write is a transaction that checks that it still is registered
+as one that takes ordinary writes: one that is lost, or is to be emptied, is not, and stands at that path no
+more. Whoever then looks which ledgers name it sees all of them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import trio
@@ -39,9 +41,12 @@ from ledgerlog.core.pace import TokenBucket
 from ledgerlog.core.reader import RangeAsk
 from ledgerlog.core.recovery import Negative
 from ledgerlog.core.repair import Copy, FragmentRepair
-from ledgerlog.errors import BookieUnavailable, LedgerLogError
+from ledgerlog.core.writer import MetadataIntent
+from ledgerlog.errors import BookieUnavailable, LedgerLogError, MetadataOutcomeUnknown
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S
+from ledgerlog.meta.store import Check, NodeMissing, Set, VersionConflict
 from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, gaps, shares
 from ledgerlog.wire.entries import Entries, encode_add
@@ -182,17 +187,15 @@ class Copying:
         self.byte_count = 0
         self.pacer = pacer
         self._client = client
-        self._registry = LedgerRegistry(client.store, client.environment)
+        self.registry = LedgerRegistry(client.store, client.environment)
 
-    async def repair_fragment(
-        self, core: FragmentRepair, *, leaving: Callable[[], Awaitable[Collection[BookieId]]]
-    ) -> None:
-        """Carry a fragment's repair out; ``leaving`` reads which bookies are to be emptied, or may be.
+    async def repair_fragment(self, core: FragmentRepair) -> None:
+        """Carry a fragment's repair out.
 
         Raises what it fails with (RepairFailed, or why an entry could not be read), and MetadataUnavailable:
         then a write may have happened, which the next survey sees. Cancelled it has changed nothing, or all;
         copies may lie where nobody will look for them."""
-        await _FragmentShell(self, core, leaving).run()
+        await _FragmentShell(self, core).run()
 
     async def fill(
         self, metadata: LedgerMetadata, bookie: BookieId, share: Share, missing: Missing
@@ -257,17 +260,12 @@ class Copying:
 class _FragmentShell:
     """One fragment's repair under way."""
 
-    def __init__(
-        self,
-        copying: Copying,
-        core: FragmentRepair,
-        leaving: Callable[[], Awaitable[Collection[BookieId]]],
-    ) -> None:
+    def __init__(self, copying: Copying, core: FragmentRepair) -> None:
         self._copying = copying
         self._core = core
-        self._leaving = leaving
         self._client = copying._client
         self._targets: dict[BookieId, Target] = {}
+        self._registrations: dict[BookieId, Check] = {}
         self._wake = trio.Event()
 
     async def run(self) -> None:
@@ -297,7 +295,7 @@ class _FragmentShell:
             self._wake = trio.Event()
             await self._look_at_targets()
             if core.intent is not None:
-                core.on_metadata_read(*await self._copying._registry.attempt(core.intent))
+                core.on_metadata_read(*await self._write(core.intent))
                 continue
             for ask in core.take_asks():
                 nursery.start_soon(self._read, ask)
@@ -308,12 +306,28 @@ class _FragmentShell:
 
     async def _look_at_targets(self) -> None:
         core = self._core
-        leaving = await self._leaving() if core.intent is not None else ()
         for new, target in self._targets.items():
             if target.failure is not None:
                 core.on_target_lost(new, target.failure)
-            elif new in leaving:
-                core.on_target_lost(new, "it is to be emptied")
+        if core.intent is None:
+            return
+        for new in self._targets:
+            registration = await self._client.store.get(writable_path(new))
+            if registration is None:
+                core.on_target_lost(new, "it is lost, or takes no ordinary writes any more")
+            else:
+                self._registrations[new] = Check(writable_path(new), registration.version)
+
+    async def _write(self, intent: MetadataIntent) -> tuple[LedgerMetadata | None, int]:
+        """As ``LedgerRegistry.attempt``, but only while all new bookies are registered as they were."""
+        wanted, store = intent.metadata, self._client.store
+        write = Set(ledger_path(wanted.ledger_id), wanted.encode(), intent.version)
+        try:
+            version, *_ = await store.transaction((write, *self._registrations.values()))
+        except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
+            await store.sync()
+            return await self._copying.registry.find(wanted.ledger_id) or (None, 0)
+        return wanted, version
 
     async def _read(self, ask: RangeAsk) -> None:
         answer = await self._copying.read(self._core.ledger_id, ask)

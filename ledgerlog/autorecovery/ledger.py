@@ -262,17 +262,13 @@ class LedgerRepair:
             avoid=sorted(avoid),
             serving=serving,
         )
-        await self._copying.repair_fragment(core, leaving=self._leaving)
+        await self._copying.repair_fragment(core)
         logger.info(
             "ledger=%d fragment=%d: %s",
             metadata.ledger_id,
             fragment.first_entry,
             ", ".join(f"{new} has the place of {old}" for old, new in core.replacements.items()),
         )
-
-    async def _leaving(self) -> Collection[BookieId]:
-        asked, unknown = await self._board.requests()
-        return {*asked, *unknown}
 
     def _choose(
         self, count: int, staying: Collection[BookieId], barred: Collection[BookieId]

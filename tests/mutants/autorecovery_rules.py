@@ -170,14 +170,6 @@ MUTANTS = (
         f"{_EMPTYING}::test_a_bookie_that_alone_has_something_is_emptied_too",
     ),
     mutant(
-        "new_bookie_that_is_to_be_emptied_is_named",
-        "rule 22",
-        f"{_ROOM}/copying.py",
-        "            elif new in leaving:\n",
-        "            elif new in leaving and target.failure:\n",
-        f"{_EMPTYING}::test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named",
-    ),
-    mutant(
         "bookie_that_has_repaired_its_damage_is_replaced_all_the_same",
         "rule 24",
         f"{_ROOM}/ledger.py",
@@ -272,6 +264,24 @@ MUTANTS = (
         "                core.on_target_lost(new, target.failure)\n",
         "                continue\n",
         f"{_CROSSED}::test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named",
+    ),
+    mutant(
+        "new_bookie_is_named_whether_it_is_registered_or_not",
+        "rule 22",
+        f"{_ROOM}/copying.py",
+        "            if registration is None:\n",
+        "            if registration is None:\n                continue\n            if not registration:\n",
+        f"{_CROSSED}::test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_named",
+        f"{_EMPTYING}::test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named",
+    ),
+    mutant(
+        "new_bookie_is_named_though_it_left_since_the_last_look",
+        "rule 22",
+        f"{_ROOM}/copying.py",
+        "store.transaction((write, *self._registrations.values()))",
+        "store.transaction((write,))",
+        "tests/scenarios/test_repair_beside_others.py::"
+        "test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied",
     ),
     mutant(
         "refusal_of_one_copy_is_passed_over",

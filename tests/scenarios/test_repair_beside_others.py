@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -14,10 +15,11 @@ from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair, Verdict
 from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.meta.store import Operation, Set
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
-from tests.clusters import Cluster, FaultyStore, SeededEnvironment, open_cluster
+from tests.clusters import Cluster, FaultyStore, SeededEnvironment, eventually, open_cluster
 from tests.repairing import R332, payload
 
 
@@ -32,6 +34,12 @@ class CrossingStore(FaultyStore):
         if self.before.get(path):
             await self.before[path].pop(0)()
         return await super().set(path, value, version=version)
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
+        for operation in operations:
+            if isinstance(operation, Set) and self.before.get(operation.path):
+                await self.before[operation.path].pop(0)()
+        return await super().transaction(operations)
 
 
 @asynccontextmanager
@@ -185,3 +193,41 @@ async def test_two_repairs_of_one_fragment_end_with_one_name(clock: MockClock) -
         assert verdict.is_done or "somebody else changed" in (verdict.trouble or "")
         assert (await repair_once(slow, writer.ledger_id, lost)).is_done
         assert (await slow.ledgers.metadata(writer.ledger_id)) == stored
+
+
+@pytest.mark.parametrize("how", ["lost", "drained"])
+async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock: MockClock, how: str) -> None:
+    """Between the last look at it and the write: whoever asks afterwards which ledgers name it sees all."""
+    async with (
+        open_cluster(bookies=5) as cluster,
+        party(cluster, "owner") as (owner, _),
+        party(cluster, "worker") as (worker, store),
+    ):
+        writer = await owner.ledgers.create(replication=R332)
+        await writer.append_many([payload(n) for n in range(5)])
+        await writer.close()
+        named = writer.metadata.last_fragment.ensemble
+        await cluster.bookies[named[0]].kill(session_s=0)
+        spares = [bookie.bookie_id for bookie in cluster.spares(named)]
+        left: list[str] = []
+
+        async def leaves() -> None:
+            # Both spares would be chosen one after the other; the one that has the copies goes.
+            (new,) = [b for b in spares if cluster.bookies[b].node.engine.last_durable(writer.ledger_id) == 4]
+            left.append(new)
+            if how == "lost":
+                cluster.bookies[new].store.disconnect()
+                cluster.bookies[new].store.inner.expire_session()
+            else:
+                await Board(owner).drain(new)
+                await eventually(lambda: cluster.bookies[new].node.is_read_only)
+
+        store.before[ledger_path(writer.ledger_id)] = [leaves]
+        verdict = await repair_once(worker, writer.ledger_id, named[0])
+        assert not verdict.is_done
+        stored = await worker.ledgers.metadata(writer.ledger_id)
+        assert stored == writer.metadata, "and nothing else was changed"
+        assert (await repair_once(worker, writer.ledger_id, named[0])).is_done
+        stored = await worker.ledgers.metadata(writer.ledger_id)
+        assert left[0] not in stored.last_fragment.ensemble
+        assert named[0] not in stored.last_fragment.ensemble

@@ -97,12 +97,38 @@ async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: 
 
         await eventually(lambda: bool(given()))
         (dead,) = given()
-        await cluster.bookies[dead].kill()
+        await cluster.bookies[dead].kill(session_s=60)  # The store does not know it for long.
         await repaired(client, board, ledger_id, {*lost, dead})
         await assert_whole(client, ledger_id, 40)
         assert store.noted
         for value in store.noted:
             assert dead not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
+
+
+async def test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_named(clock: MockClock) -> None:
+    """It serves on, and would be missed by nobody: the auditor asked before who names it."""
+    async with open_cluster(bookies=7) as cluster, cluster.client() as client:
+        board = await set_up(client, bytes_per_s=20_000)
+        ledger_id = await written(client, 40, size=10_000)
+        store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
+        await start_repair(cluster, store=store)
+        named = await names(client, ledger_id)
+        spares = [bookie.bookie_id for bookie in cluster.spares(sorted(named))]
+        lost = set(sorted(named)[:2])
+        for bookie in sorted(lost):
+            await cluster.bookies[bookie].kill(session_s=0)
+
+        def given() -> list[str]:
+            return [b for b in spares if cluster.bookies[b].node.engine.last_durable(ledger_id) == 39]
+
+        await eventually(lambda: bool(given()))
+        (cut_off,) = given()
+        cluster.bookies[cut_off].store.disconnect()
+        cluster.bookies[cut_off].store.inner.expire_session()
+        await repaired(client, board, ledger_id, lost)
+        assert store.noted
+        for value in store.noted:
+            assert cut_off not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
 
 
 async def test_a_new_bookie_that_refuses_one_copy_is_not_named(clock: MockClock) -> None:
@@ -118,7 +144,7 @@ async def test_a_new_bookie_that_refuses_one_copy_is_not_named(clock: MockClock)
         target.close()
         core = FragmentRepair(metadata, 0, 0, {metadata.last_fragment.ensemble[0]: refusing}, new_token=bytes)
         with pytest.raises(RepairFailed, match=refusing):
-            await copying.repair_fragment(core, leaving=board.draining)
+            await copying.repair_fragment(core)
         assert await client.ledgers.metadata(ledger_id) == metadata
         (lost, *_) = metadata.last_fragment.ensemble
         await cluster.bookies[lost].kill(session_s=0)
