@@ -145,9 +145,16 @@ class MetadataFile:
     # --- transactions ----------------------------------------------------------------------------
 
     @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Outside of any transaction, also of one that could not be undone when it failed."""
+        with translated(self.path):
+            self._undo()
+            yield
+
+    @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """One snapshot for all that is read inside."""
-        with translated(self.path):
+        with self._looking():
             self.execute("BEGIN")
             try:
                 yield
@@ -159,7 +166,7 @@ class MetadataFile:
         """One transaction: committed and durable when the block ends, undone when it raises.
 
         ``Busy`` where another process has the lock; ``MetadataOutcomeUnknown`` where COMMIT failed."""
-        with translated(self.path):
+        with self._looking():
             self.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -169,7 +176,9 @@ class MetadataFile:
             try:
                 self.execute("COMMIT")
             except sqlite3.Error as error:
-                self._undo()
+                # Whether that fails as well says nothing of the commit; whoever comes next tries it again.
+                with contextlib.suppress(sqlite3.Error):
+                    self._undo()
                 raise MetadataOutcomeUnknown(
                     f"{self.path}: the commit failed ({error}); the write may or may not be on disk"
                 ) from error
@@ -193,7 +202,7 @@ class MetadataFile:
 
     def get(self, path: str) -> tuple[Versioned | None, str | None]:
         """The node's value, and the session that owns it if it is ephemeral."""
-        with translated(self.path):
+        with self._looking():
             node = self.node(path)
         if node is None:
             return None, None
@@ -224,7 +233,7 @@ class MetadataFile:
         return found.fetchone() is not None
 
     def highest_id(self, counter: str) -> int:
-        with translated(self.path):
+        with self._looking():
             return self._counter(counter)
 
     def _counter(self, counter: str) -> int:

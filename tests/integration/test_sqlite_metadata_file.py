@@ -15,9 +15,16 @@ import pytest
 import trio
 
 from ledgerlog import limits
-from ledgerlog.errors import InvalidArgument, MetadataUnavailable, StorageCorrupt, StorageError
+from ledgerlog.errors import (
+    InvalidArgument,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    StorageCorrupt,
+    StorageError,
+)
 from ledgerlog.meta import sqlite_file
 from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
+from ledgerlog.meta.sqlite_file import open_metadata_file
 from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
 
@@ -328,3 +335,28 @@ async def test_the_file_is_what_the_format_page_says(tmp_path: Path) -> None:
     assert node == [("a", b"v", 2, None, 2435750271)]
     assert counter == [("ledger", 4, 4188446836)]
     assert path.read_bytes()[68:72] == b"LLMD"
+
+
+async def test_a_commit_whose_rollback_fails_as_well_has_an_unknown_outcome_and_the_file_goes_on(
+    written: Path,
+) -> None:
+    file = open_metadata_file(str(written))
+    try:
+        execute = file.execute
+
+        def failing(statement: str, *values: object) -> sqlite3.Cursor:
+            if statement in ("COMMIT", "ROLLBACK"):
+                raise sqlite3.OperationalError("disk I/O error")
+            return execute(statement, *values)
+
+        file.execute = failing
+        with pytest.raises(MetadataOutcomeUnknown), file.writing():
+            file.next_id("ledger")
+        file.execute = execute
+        assert file.highest_id("ledger") == 4, "what was not committed is not shown"
+        with file.writing():
+            assert file.next_id("ledger") == 5
+        with file.reading():
+            assert file.highest_id("ledger") == 5
+    finally:
+        file.close()
