@@ -76,15 +76,18 @@ def log_create(
     """Make a new, empty log NAME.
 
     The numbers are those of the cluster where none is given: 3, 3 and 2, and for file: what its bookies
-    allow."""
+    allow. Where some are, the write quorum is 3, or the ensemble if that is less, and the ack quorum is a
+    majority of the write quorum."""
     replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed)
+    has_numbers = any(number is not None for number in (ensemble, write_quorum, ack_quorum))
     roll, retention = policies_of(**policies)
 
     async def body() -> dict[str, Any]:
         async with connect(uri, make=True) as cluster:
+            default = attrs.evolve(cluster.client.default_replication, guaranteed=guaranteed)
             made = await cluster.create_log(
                 name,
-                replication=replication,
+                replication=replication if has_numbers else default,
                 roll=RollPolicy(**roll),
                 retention=RetentionPolicy(**retention),
             )

@@ -175,6 +175,17 @@ def test_replication_is_chosen_when_a_log_is_made(tmp_path: Path) -> None:
     assert ledger["guaranteed"] is True
 
 
+@pytest.mark.parametrize(("bookies", "copies"), [(1, 1), (2, 2), (4, 3)])
+def test_a_guaranteed_log_has_the_numbers_of_the_cluster_where_none_is_given(
+    tmp_path: Path, bookies: int, copies: int
+) -> None:
+    commands = Commands(f"file:{tmp_path}/cluster?bookies={bookies}")
+    plain = commands.json("log", "create", "plain")["replication"]
+    assert plain["guaranteed"] is False
+    assert plain["write_quorum"] == copies
+    assert commands.json("log", "create", "g", "--guaranteed")["replication"] == plain | {"guaranteed": True}
+
+
 def test_what_was_chosen_for_a_log_is_shown_before_it_has_a_ledger(tmp_path: Path) -> None:
     commands = Commands(f"file:{tmp_path}/three?bookies=3")
     commands.ok("log", "create", "g", "--guaranteed", "--roll-age", "1h", "--retain-bytes", "2g")
