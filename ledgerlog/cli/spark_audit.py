@@ -11,6 +11,7 @@ import click
 from ledgerlog.cli.options import check_there, json_option, uri_option
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.spark_session import local_session
+from ledgerlog.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from ledgerlog.spark.audit_job import Audit
@@ -32,7 +33,7 @@ _ROWS_SHOWN = 1000
 @click.option("--logs", help="The ledgers of these logs alone, separated by commas.")
 @click.option("--ledgers", help="These ledgers alone, separated by commas.")
 @click.option("--mark", is_flag=True, help="Make tasks for auto-recovery of what is found.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 @uri_option
 @json_option
 def spark_audit(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgerlog.spark.session import JavaMissing, find_java_home
+from ledgerlog.cli.spark_audit import spark_audit
+from ledgerlog.spark.session import LOCAL_MASTER, JavaMissing, find_java_home
 
 
 def make_java(home: Path, release: str | None) -> Path:
@@ -67,3 +68,8 @@ def test_the_modules_that_spark_finds_by_name_load_nothing_of_ours(module: str) 
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == f"['{module}']"
+
+
+def test_tasks_of_an_audit_are_tried_again_unless_a_master_is_named() -> None:
+    (master,) = [parameter for parameter in spark_audit.params if parameter.name == "master"]
+    assert master.default == LOCAL_MASTER == "local[*,4]"
