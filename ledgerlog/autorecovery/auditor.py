@@ -16,6 +16,10 @@ names, so one that was never seen alive counts as well.
 watching: a view that lags would call a bookie lost that has long been back. A deposed auditor that has not
 noticed may make a task more; tasks are hints, and who works on one looks for himself.
 
+**It looks while it passes.** A pass over many ledgers takes its time. A bookie may come back during one, so
+that workers are done with tasks that the pass has made, and be lost again before it ends: it has to be looked
+for once more, and its delay begins anew. So looks at the registrations do not wait for passes.
+
 **Between two passes** a ledger can come to name a lost bookie only by a writer that had chosen it before;
 that writer replaces it. What it leaves when it dies is found by the next pass.
 """
@@ -23,6 +27,7 @@ that writer replaces it. What it leaves when it dies is found by the next pass.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
@@ -155,6 +160,16 @@ async def _for_each(ledgers: list[int], look: Callable[[int], Awaitable[None]]) 
         raise failure
 
 
+@attrs.frozen
+class _Found:
+    """What a look at the registrations found."""
+
+    lost: frozenset[BookieId]
+    gone: frozenset[BookieId]
+    """Those, and the ones that are to be emptied."""
+    registered: frozenset[BookieId]
+
+
 class Auditor:
     """One process's part in it: a candidate, and the auditor while it leads. ``run`` is its task."""
 
@@ -166,7 +181,19 @@ class Auditor:
         self._board = Board(client)
         self._settings = SettingsInForce(self._board, name=f"auditor={name}")
         self._wake = trio.Event()
+        self._looked = trio.Event()
         self._record = AuditRecord()
+        self._saying = trio.Lock()
+        self._found: _Found | None = None
+        """What the last look found; None before the first."""
+        self._named: frozenset[BookieId] = frozenset()
+        """Whom metadata named at the last pass."""
+        self._audited: frozenset[BookieId] | None = None
+        """The lost and drained bookies that the last pass looked for and that have been so since; None before
+        the first."""
+        self._passing: frozenset[BookieId] = frozenset()
+        """The same of the pass that is under way."""
+        self._next_pass_at = 0.0
 
     async def run(self) -> None:
         """Stand, lead, stand again, until cancelled."""
@@ -202,7 +229,11 @@ class Auditor:
 
             for path in (BOOKIES, REPAIR_SETTINGS, REPAIR_DRAINING):
                 nursery.start_soon(part, partial(self._listen, path))
+            self._found = self._audited = None
+            self._named = self._passing = frozenset()
+            self._next_pass_at = trio.current_time()
             nursery.start_soon(part, self._watch_bookies)
+            nursery.start_soon(part, self._go_over_metadata)
             nursery.start_soon(part, self._check_entries)
         if failure is not None:
             raise failure
@@ -220,8 +251,12 @@ class Auditor:
         settings = await self._settings.read()
         if self._settings.damage is None and settings != self._record.settings:
             self._record = attrs.evolve(self._record, settings=settings)
-            await self._board.say_audit(self._record)
+            await self._say()
         return settings
+
+    async def _say(self) -> None:
+        async with self._saying:  # Of two writes at once one would be lost.
+            await self._board.say_audit(self._record)
 
     async def _listen(self, path: str) -> None:
         async with self._client.store.watch(path) as watch:
@@ -233,33 +268,43 @@ class Auditor:
 
     async def _watch_bookies(self) -> None:
         absences = Absences()
-        named: frozenset[BookieId] = frozenset()
-        audited: frozenset[BookieId] | None = None
-        """The lost and drained bookies that the last pass looked for; None before the first."""
-        next_pass_at = trio.current_time()
         while True:
             self._wake = trio.Event()
             settings = await self._heed()
             draining = frozenset(await self._board.draining())
             registered = await self._board.registered()
             now, delay_s = trio.current_time(), settings.lost_after_ms / 1000
-            absences.look({*named, *await self._board.known()} - registered.keys(), now)
+            absences.look({*self._named, *await self._board.known()} - registered.keys(), now)
             lost = absences.lost(now, delay_s)
-            gone = lost | draining
-            if audited is not None:
-                audited &= gone  # Who came back is looked for again when it is lost again.
-            next_pass_at = min(next_pass_at, now + settings.bookie_check_ms / 1000)
-            if audited is None or not gone <= audited or now >= next_pass_at:
-                found = await self._pass(lost, gone)
-                is_news = not found.named <= {*named, *registered}
-                named, audited = found.named, gone
-                next_pass_at = trio.current_time() + settings.bookie_check_ms / 1000
-                if is_news:
-                    continue  # Metadata names bookies of which nothing was known: they are absent, too.
+            self._found = found = _Found(lost, lost | draining, frozenset(registered))
+            # Who came back is looked for again when it is lost again.
+            self._audited = None if self._audited is None else self._audited & found.gone
+            self._passing &= found.gone
+            self._next_pass_at = min(self._next_pass_at, now + settings.bookie_check_ms / 1000)
+            self._looked.set()
             await self._say_absences(absences)
-            wake_at = min(next_pass_at, now + _LOOK_S, absences.next_lost_at(now, delay_s) or now + _LOOK_S)
-            with trio.move_on_at(wake_at):
+            with trio.move_on_at(min(now + _LOOK_S, absences.next_lost_at(now, delay_s) or now + _LOOK_S)):
                 await self._wake.wait()
+
+    async def _go_over_metadata(self) -> None:
+        while True:
+            self._looked = trio.Event()
+            found = self._found
+            if found is None or not self._is_pass_due(found):
+                with trio.move_on_at(math.inf if found is None else self._next_pass_at):
+                    await self._looked.wait()
+                continue
+            self._passing = found.gone
+            passed = await self._pass(found.lost, found.gone)
+            is_news = not passed.named <= self._named | found.registered
+            self._named, self._audited = passed.named, self._passing
+            self._next_pass_at = trio.current_time() + (await self._heed()).bookie_check_ms / 1000
+            if is_news:
+                self._wake.set()  # Metadata names bookies of which nothing was known: they are absent, too.
+
+    def _is_pass_due(self, found: _Found) -> bool:
+        is_time = trio.current_time() >= self._next_pass_at
+        return self._audited is None or not found.gone <= self._audited or is_time
 
     async def _pass(self, lost: frozenset[BookieId], gone: frozenset[BookieId]) -> Pass:
         found = await pass_over_metadata(self._client, gone)
@@ -283,7 +328,7 @@ class Auditor:
             ledgers=found.ledgers,
             affected=len(found.affected),
         )
-        await self._board.say_audit(self._record)
+        await self._say()
         return found
 
     async def _say_absences(self, absences: Absences) -> None:
@@ -294,7 +339,7 @@ class Auditor:
         }
         if absent != self._record.absent:
             self._record = attrs.evolve(self._record, absent=absent)
-            await self._board.say_audit(self._record)
+            await self._say()
 
     # --- entries ----------------------------------------------------------------------------------
 
@@ -330,4 +375,4 @@ class Auditor:
             on_fault=on_fault,
         )
         self._record = attrs.evolve(self._record, entries_at_ms=self._client.environment.now_ms())
-        await self._board.say_audit(self._record)
+        await self._say()

@@ -10,7 +10,7 @@ from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.client.client import open_client
-from ledgerlog.model.layout import cookie_path
+from ledgerlog.model.layout import cookie_path, repair_task_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
 from tests.clusters import FaultyStore, SeededEnvironment, eventually, open_cluster
@@ -211,3 +211,39 @@ async def test_when_the_auditor_dies_another_one_finds_what_it_did_not(clock: Mo
         await repaired(client, board, ledger_id, {lost})
         await assert_whole(client, ledger_id, 10)
         assert sum(process.leads for process in processes if process is not auditor) == 1
+
+
+async def test_rule_22_a_bookie_that_comes_and_goes_during_a_pass_is_looked_for_again(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        first, second = [await written(client, 5) for _ in range(2)]
+        store = FaultyStore(cluster.tree)
+        is_held, go_on = trio.Event(), trio.Event()
+
+        async def hold(path: str) -> None:
+            if path == repair_task_path(second):
+                is_held.set()
+                await go_on.wait()
+
+        store.before_get = hold
+        process = await start_repair(cluster, store=store)
+        await cluster.bookies["b1"].kill(session_s=0)
+        await is_held.wait()
+        # The pass has made one task. Somebody finds the bookie back, and nothing to do.
+        await cluster.bookies["b1"].start()
+        worker = await board.register_worker()
+        found = await board.task(first)
+        assert found is not None
+        assert await board.remove(first, found[1], worker)
+        await trio.sleep(1)
+        await cluster.bookies["b1"].kill(session_s=0)
+        await trio.sleep(60)
+        go_on.set()
+
+        async def both() -> bool:
+            return await board.tasks() == [first, second]
+
+        await until(both, timeout_s=60)
+        assert process.leads
