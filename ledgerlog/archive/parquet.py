@@ -23,7 +23,8 @@ The footer's key-value metadata say what the file is (all text):
 **The digest** is over the records and not over the bytes of the file, so it says the same of every file that
 holds the same records, whoever wrote it: SHA-256 of eight SHA-256 digests, one after the other, of offset,
 timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the lengths of the values, each as
-little-endian 64-bit numbers, and of the values joined.
+little-endian 64-bit numbers, and of the values joined. What it does not cover, the end of the file, has
+another one (``archive.footer``).
 
 Everything here blocks; ``archive.reader`` and the jobs run it in threads. A file that does not decode, whose
 pages do not match their checksums, or that is not what its record says, is ``ArchiveCorrupt``; one that
@@ -49,13 +50,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ledgerlog.archive.footer import digest_of, read_end
 from ledgerlog.archive.places import Destination, file_name, files_as_errors, open_input
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_GROUP_BYTES, ARCHIVE_GROUP_ROWS, MIB
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.record import RecordBatch
 
-__all__ = ["SCHEMA", "ArchiveFile", "ArchiveWriter", "Facts", "FileCheck", "size_of"]
+__all__ = ["SCHEMA", "ArchiveFile", "ArchiveWriter", "Facts", "FileCheck"]
 
 T = TypeVar("T")
 
@@ -308,10 +310,12 @@ def _read_bytes(url: str, start: int | None, length: int) -> None:
 
 
 class ArchiveFile:
-    """One file, open for reading, by its row groups. For one thread at a time."""
+    """One file, open for reading, by its row groups. For one thread at a time. With the ``record`` that names
+    it, it must be the one that was recorded: ArchiveUnavailable, ArchiveCorrupt."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, record: ArchiveRecord | None = None) -> None:
         self.url = url
+        self._record = record
         try:
             self._open()
         except _UNDECODABLE as cause:
@@ -322,8 +326,18 @@ class ArchiveFile:
         """Open the file, and read what it says of itself."""
         stream = open_input(self.url)
         try:
-            self._file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
+            end = read_end(stream)
+            if self._record is not None and digest_of(end) != self._record.footer:
+                raise ValueError("its end is damaged, or it is not the file that was archived")
+            self._file = pq.ParquetFile(
+                stream,
+                metadata=pq.read_metadata(pa.BufferReader(end)),
+                page_checksum_verification=True,
+                pre_buffer=False,
+            )
             self.facts = self._facts()
+            if self._record is not None:
+                self._check_record(self._record)
             schema = self._file.schema_arrow.remove_metadata()
             if not schema.equals(SCHEMA):
                 raise ArchiveCorrupt(self.url, f"its columns are {schema.names}")
@@ -380,8 +394,7 @@ class ArchiveFile:
             raise ArchiveCorrupt(self.url, f"its row group {group} does not say its bounds")
         return getattr(statistics, which)
 
-    def check_record(self, record: ArchiveRecord) -> None:
-        """ArchiveCorrupt unless it is the file that was recorded."""
+    def _check_record(self, record: ArchiveRecord) -> None:
         facts = self.facts
         said = (facts.incarnation, facts.ledgers, facts.record_count, facts.compacted, facts.digest)
         wanted = (
@@ -399,6 +412,11 @@ class ArchiveFile:
                 f"{facts.digest.hex()[:16]}, where {record.record_count} and {record.digest.hex()[:16]} were "
                 "recorded",
             )
+
+    def bounds(self, group: int) -> tuple[int, int, int]:
+        """What the file says of a group: its first and last offset, and its last timestamp, by which offsets
+        and moments are found."""
+        return self._first[group], self._last[group], int(self._bound(group, "timestamp", "max_raw"))
 
     def group_of_offset(self, offset: int) -> int:
         """The first group with a record at or after an offset; ``groups`` where there is none."""
@@ -520,10 +538,10 @@ def _batches_of(table: Any) -> list[RecordBatch]:
 
 class FileCheck:
     """Reads a whole file, a row group at a time, and holds it against what it says of itself: rows, their
-    order, their digest. For one thread at a time."""
+    order, their bounds, their digest. With ``record`` as ``ArchiveFile``. For one thread at a time."""
 
-    def __init__(self, url: str) -> None:
-        self._file = ArchiveFile(url)
+    def __init__(self, url: str, record: ArchiveRecord | None = None) -> None:
+        self._file = ArchiveFile(url, record)
         self._url = url
         self._digest = _Digest()
         self._count = self._group = 0
@@ -551,7 +569,10 @@ class FileCheck:
             is_ordered = pc.all(pc.greater_equal(times[1:], times[:-1]), min_count=0).as_py()
             first, first_ms = offsets[0].as_py(), times[0].as_py()
             last, last_ms = offsets[-1].as_py(), times[-1].as_py()
+            has_bounds = self._file.bounds(self._group - 1) == (first, last, last_ms)
         begins = first > self._offset if compacted else first == self._offset + 1
+        if not has_bounds:
+            raise ArchiveCorrupt(self._url, f"its row group {self._group - 1} is not within its bounds")
         if not (begins and grows and is_ordered and first_ms >= self._ms):
             raise ArchiveCorrupt(self._url, f"its records are not in order around offset {first}")
         self._offset, self._ms = last, last_ms
@@ -568,13 +589,3 @@ class FileCheck:
         if self._offset >= end or (not facts.compacted and self._offset + 1 != end):
             raise ArchiveCorrupt(self._url, f"it ends with offset {self._offset} and says {end - 1}")
         return facts
-
-    def check_record(self, record: ArchiveRecord) -> None:
-        """ArchiveCorrupt unless it is the file that was recorded."""
-        self._file.check_record(record)
-
-
-def size_of(url: str) -> int:
-    """The size of a file in bytes. ArchiveUnavailable."""
-    with open_input(url) as stream, files_as_errors(url):
-        return int(stream.size())

@@ -124,9 +124,7 @@ async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
             from ledgerlog.archive.parquet import ArchiveFile
         except ImportError as cause:
             raise ArchiveSupportMissing(record.file) from cause
-        file = ArchiveFile(record.file)
-        file.check_record(record)
-        return file
+        return ArchiveFile(record.file, record)
 
     file = await in_thread(load, file=record.file)
     reader = ArchiveReader(record, file)
@@ -146,9 +144,7 @@ async def check_archive(record: ArchiveRecord) -> None:
             from ledgerlog.archive.parquet import FileCheck
         except ImportError as cause:
             raise ArchiveSupportMissing(record.file) from cause
-        check = FileCheck(record.file)
-        check.check_record(record)
-        return check
+        return FileCheck(record.file, record)
 
     check = await in_thread(begin, file=record.file)
     while await in_thread(check.step, file=record.file):

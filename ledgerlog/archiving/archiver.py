@@ -128,8 +128,9 @@ class Archiver:
         cluster: str,
         keep_copies_s: float,
     ) -> None:
-        from ledgerlog.archive import parquet, places
+        from ledgerlog.archive import footer, parquet, places
 
+        self._footer = footer
         self._parquet = parquet
         self._places = places
         self.client = client
@@ -435,8 +436,11 @@ class Archiver:
         return age_ms > 1000 * (ARCHIVE_STRAY_AGE_S - _STRAY_MARGIN_S)
 
     async def expect_file(self, record: ArchiveRecord) -> None:
-        """ArchiveUnavailable where the file of a record that is about to be written is gone."""
-        await in_thread(lambda: self._parquet.size_of(record.file), file=record.file)
+        """ArchiveUnavailable where the file of a record that is about to be written is gone; ArchiveCorrupt
+        where it is another."""
+        _, footer = await in_thread(lambda: self._footer.end_of(record.file), file=record.file)
+        if footer != record.footer:
+            raise ArchiveCorrupt(record.file, "it is not the file that was written")
 
     async def delete_file(self, url: str) -> bool:
         """Whether there was one. ArchiveUnavailable."""
@@ -482,10 +486,10 @@ class Archiver:
         return steps
 
     async def _is_there(self, record: ArchiveRecord) -> bool:
-        """Whether a file is known to be there; it may lie at another destination."""
+        """Whether a file is known to be there, and to be the right one; it may lie at another destination."""
         try:
             await self.expect_file(record)
-        except ArchiveUnavailable:
+        except (ArchiveCorrupt, ArchiveUnavailable):
             return False
         return True
 
@@ -526,11 +530,13 @@ class _Writing:
         self.is_published = True
         archiver.mark("file named")
         environment = archiver.client.environment
+        file_bytes, footer = await in_thread(lambda: archiver._footer.end_of(url), file=url)
         record = ArchiveRecord(
             log=facts.log,
             incarnation=facts.incarnation,
             file=url,
-            file_bytes=await in_thread(lambda: archiver._parquet.size_of(url), file=url),
+            file_bytes=file_bytes,
+            footer=footer,
             ledgers=facts.ledgers,
             record_count=facts.record_count,
             compacted=facts.compacted,

@@ -23,6 +23,7 @@ for, and ``record_count`` how many records are left of it.
     incarnation   of the log                  digest        32 bytes over the records (docs/ARCHIVE.md)
     file          its URL                     archived_ms   wall clock; the delay of deletion counts from it
     file_bytes    its size                    token         random, of whoever wrote this
+    footer        32 bytes over the file's end, which has no checksum of its own (``archive.footer``)
     ledgers       [id, first offset, end offset, last entry, ...], four numbers for each ledger
 
 **Destinations.** Where files lie is a place that can be taken for another: a disk that is not mounted leaves
@@ -82,6 +83,8 @@ class ArchiveRecord:
     file: str
     """Its URL."""
     file_bytes: int
+    footer: bytes
+    """The digest of the file's end."""
     ledgers: tuple[ArchivedLedger, ...]
     """Growing and without gaps, one at least. The first names the record."""
     record_count: int
@@ -102,7 +105,8 @@ class ArchiveRecord:
         span = self.end_offset - self.first_offset
         _require(0 <= self.record_count <= span, "a file holds at most one record for each offset")
         _require(self.compacted or self.record_count == span, "only a compacted file has gaps")
-        _require(len(self.digest) == DIGEST_BYTES, f"the digest has {DIGEST_BYTES} bytes")
+        for digest in (self.digest, self.footer):
+            _require(len(digest) == DIGEST_BYTES, f"a digest has {DIGEST_BYTES} bytes")
 
     @property
     def ledger_id(self) -> int:
@@ -135,6 +139,7 @@ class ArchiveRecord:
                 "incarnation": self.incarnation,
                 "file": self.file,
                 "file_bytes": self.file_bytes,
+                "footer": self.footer,
                 "ledgers": [number for ledger in self.ledgers for number in attrs.astuple(ledger)],
                 "record_count": self.record_count,
                 "compacted": self.compacted,
@@ -167,6 +172,7 @@ class ArchiveRecord:
                 incarnation=incarnation,
                 file=fields.get("file", str),
                 file_bytes=fields.integer("file_bytes"),
+                footer=fields.get("footer", bytes),
                 ledgers=tuple(
                     ArchivedLedger(
                         ledger_id=check_ledger_id(numbers[at]),

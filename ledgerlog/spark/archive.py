@@ -284,9 +284,8 @@ def _keys_of_task(
     for batch in batches:
         for part, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             record = ArchiveRecord.decode_untrusted(data, incarnation)
-            file = ArchiveFile(record.file)
+            file = ArchiveFile(record.file, record)
             try:
-                file.check_record(record)
                 for group in range(file.groups):
                     rows: dict[str, list[Any]] = {name: [] for name in _KEYS_ARROW.names}
                     for entry in file.read_group(group):

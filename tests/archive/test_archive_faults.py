@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ledgerlog.archive import parquet
-from ledgerlog.archive.parquet import ArchiveFile, ArchiveWriter
+from ledgerlog.archive.footer import end_of, read_end
+from ledgerlog.archive.parquet import ArchiveFile, ArchiveWriter, FileCheck
 from ledgerlog.archive.places import Destination, open_input
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
-from ledgerlog.model.archive import ArchivedLedger
+from ledgerlog.limits import KIB
+from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.record import RecordBatch
 
 ROWS = 6
@@ -232,6 +235,77 @@ class Full:
             self.closed = True
             self._stream.close()
             raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path)
+    file = ArchiveFile(path.as_uri())
+    file.close()
+    size, footer = end_of(path.as_uri())
+    record = ArchiveRecord(
+        log=file.facts.log,
+        incarnation=file.facts.incarnation,
+        file=path.as_uri(),
+        file_bytes=size,
+        footer=footer,
+        ledgers=file.facts.ledgers,
+        record_count=file.facts.record_count,
+        compacted=file.facts.compacted,
+        digest=file.facts.digest,
+        archived_ms=0,
+        token=b"token",
+    )
+    ArchiveFile(path.as_uri(), record).close()
+    decoded: list[object] = []
+    monkeypatch.setattr(parquet.pq, "read_metadata", decoded.append)
+    good = path.read_bytes()
+    length = int.from_bytes(good[-8:-4], "little") + 8
+    for at in range(size - length, size):
+        damaged = bytearray(good)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ArchiveCorrupt, match=path.name):
+            ArchiveFile(path.as_uri(), record)
+    assert decoded == []
+
+
+def test_an_end_that_is_longer_than_what_is_read_at_once_is_read_whole(tmp_path: Path) -> None:
+    table = pa.table({f"column {at}": pa.array([at]) for at in range(2000)})
+    pq.write_table(table, tmp_path / "wide.parquet")
+    data = (tmp_path / "wide.parquet").read_bytes()
+    with (tmp_path / "wide.parquet").open("rb") as stream:
+        end = read_end(pa.PythonFile(stream, mode="r"))
+    assert len(end) > 64 * KIB
+    assert data.endswith(end)
+    assert pq.read_metadata(pa.BufferReader(end)).num_columns == 2000
+    for wrong in (b"", b"PAR1", b"\xff\xff\xff\xffPAR1", data[:-1]):
+        with pytest.raises(ValueError, match="end"):
+            read_end(pa.BufferReader(wrong))
+
+
+def test_a_file_whose_bounds_are_not_those_of_its_records_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path)
+    bounds = ArchiveFile.bounds
+
+    def check() -> None:
+        whole = FileCheck(path.as_uri())
+        while whole.step():
+            pass
+        whole.end()
+
+    check()
+    for wrong in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+
+        def other(file: ArchiveFile, group: int, wrong: tuple[int, int, int] = wrong) -> tuple[int, ...]:
+            return tuple(a + b for a, b in zip(bounds(file, group), wrong, strict=True))
+
+        monkeypatch.setattr(ArchiveFile, "bounds", other)
+        with pytest.raises(ArchiveCorrupt, match="bounds"):
+            check()
 
 
 def test_a_footer_that_is_damaged_is_told(tmp_path: Path, store: Store) -> None:

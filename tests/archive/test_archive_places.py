@@ -8,11 +8,13 @@ from pathlib import Path
 from threading import Event
 from typing import NoReturn
 
+import attrs
 import pyarrow.parquet as pq
 import pytest
 import trio
 
 from ledgerlog.archive import places, reader
+from ledgerlog.archive.footer import end_of
 from ledgerlog.archive.parquet import SCHEMA
 from ledgerlog.archive.places import Destination
 from ledgerlog.archive.reader import check_archive, in_thread, open_archive
@@ -126,6 +128,7 @@ async def test_a_footer_that_says_nonsense_is_a_damaged_file(tmp_path: Path, led
         }
         with pq.ParquetWriter(path_of(record), SCHEMA) as writer:
             writer.add_key_value_metadata({f"ledgerlog.{key}": value for key, value in said.items()})
+        record = attrs.evolve(record, footer=end_of(record.file)[1])
         with pytest.raises(ArchiveCorrupt):
             await check_archive(record)
         with pytest.raises(ArchiveCorrupt):

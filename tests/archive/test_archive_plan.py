@@ -52,6 +52,7 @@ def record_of(*ledgers: tuple[int, int, int], archived_ms: int = 0, size: int = 
         record_count=ledgers[-1][2] - ledgers[0][1],
         compacted=False,
         digest=bytes(32),
+        footer=bytes(32),
         archived_ms=archived_ms,
         token=b"token",
     )

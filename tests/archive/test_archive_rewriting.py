@@ -35,8 +35,10 @@ from tests.archive.archived_logs import (
     fill,
     new_log,
     path_of,
+    read,
     records_of,
     remove,
+    write,
 )
 from tests.clusters import Client, open_cluster
 
@@ -266,7 +268,8 @@ async def test_a_merge_that_comes_late_keeps_its_file_though_half_of_it_is_seen(
         assert await records_of(log) == before
 
 
-async def test_files_are_not_replaced_by_one_that_was_cleaned_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["cleaned", "replaced"])
+async def test_files_are_not_replaced_by_one_that_is_gone_or_another(tmp_path: Path, how: str) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
         await fill(log, 4, 3, 5)
@@ -278,6 +281,8 @@ async def test_files_are_not_replaced_by_one_that_was_cleaned_away(tmp_path: Pat
             if name == "archive: verified":
                 for path in set(files(tmp_path)) - named:
                     remove(path)
+                    if how == "replaced":
+                        write(path, read(min(named)))
 
         client.opened.environment.mark = held_up
         assert await merge(client, tmp_path) == ["failed"]

@@ -133,6 +133,7 @@ def _archives() -> list[ArchiveRecord]:
             record_count=9,
             compacted=True,
             digest=bytes(DIGEST_BYTES),
+            footer=bytes(DIGEST_BYTES),
             archived_ms=1_700_000_000_000,
             token=bytes(16),
         )

@@ -171,7 +171,7 @@ MUTANTS = (
         _REWRITE,
         "        await archiver.expect_file(made)\n",
         "",
-        f"{_REWRITING}::test_files_are_not_replaced_by_one_that_was_cleaned_away",
+        f"{_REWRITING}::test_files_are_not_replaced_by_one_that_is_gone_or_another",
     ),
     mutant(
         "files_of_a_place_in_other_words_are_strays",
@@ -311,5 +311,21 @@ MUTANTS = (
         "            if not isinstance(value, str | int):\n",
         "            if False:\n",
         f"{_PLAN}::test_numbers_that_are_one_double_and_differ_are_no_keys",
+    ),
+    mutant(
+        "end_of_a_file_is_believed",
+        "A.6",
+        _PARQUET,
+        "            if self._record is not None and digest_of(end) != self._record.footer:\n",
+        "            if False:\n",
+        f"{_FAULTS}::test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded",
+    ),
+    mutant(
+        "bounds_of_a_file_are_recorded_unseen",
+        "A.6",
+        _PARQUET,
+        "            has_bounds = self._file.bounds(self._group - 1) == (first, last, last_ms)\n",
+        "            has_bounds = True\n",
+        f"{_FAULTS}::test_a_file_whose_bounds_are_not_those_of_its_records_is_told",
     ),
 )
