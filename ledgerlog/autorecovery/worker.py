@@ -8,7 +8,11 @@
     say         progress, for people
 
 A task that could not be done stays, with the reason written into it, and is tried again after a pause that
-grows; when bookies come or go, at once. Which process tries next is chance.
+grows; when bookies come or go, or the settings change, at once. Which process tries next is chance.
+
+**Tries that fail again are few**, however many tasks wait: with too few bookies every ledger of the cluster
+may. Each try asks the metadata store a dozen times, and writers need that, too. So they are held to a rate of
+their own (``_FAILURES_PER_S``), which costs what succeeds nothing.
 
 **Nothing of this has to be right for the ledgers to be safe.** Two workers on one ledger (one was cut off and
 does not know it) do the same work twice, and the compare-and-set of the ledger's metadata decides. The lock
@@ -27,6 +31,7 @@ from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.core.pace import TokenBucket
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
 from ledgerlog.meta.store import SessionState
@@ -50,6 +55,9 @@ _AGAIN_MIN_S = 1.0
 _AGAIN_MAX_S = 60.0
 _TAKEN_S = 2.0
 """A task that somebody has is looked at again after this."""
+
+_FAILURES_PER_S = 10
+"""Tries, in one process, that fail as one before did."""
 
 _SAY_S = 2.0
 _LEAVE_S = 2.0
@@ -86,6 +94,7 @@ class Worker:
         self._busy: dict[int, str] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._changed = trio.Event()
+        self._failures = TokenBucket(_FAILURES_PER_S, trio.current_time(), burst_s=1.0)
 
     async def run(self) -> None:
         """Work until cancelled. The store's outages are waited out."""
@@ -160,10 +169,13 @@ class Worker:
         """When bookies come or go, what failed may succeed."""
         while True:
             await self._client.bookies.wait_change()
-            for waiting in self._waiting.values():
-                if waiting.may_hurry:
-                    waiting.until = -1.0
-            self._tell()
+            self._try_again()
+
+    def _try_again(self) -> None:
+        for waiting in self._waiting.values():
+            if waiting.may_hurry:
+                waiting.until = -1.0
+        self._tell()
 
     async def _follow(self) -> None:
         while True:
@@ -178,10 +190,13 @@ class Worker:
 
     async def _heed(self) -> None:
         """Read the settings, and go by them from now on. MetadataUnavailable."""
-        self._settings = settings = await self._in_force.read()
+        before, settings = self._settings, await self._in_force.read()
+        self._settings = settings
         if settings.paused != self.pacer.is_paused:
             logger.info("worker=%s: %s", self.name, "paused" if settings.paused else "resumed")
         self.pacer.set(bytes_per_s=settings.bytes_per_s, paused=settings.paused)
+        if settings != before:
+            self._try_again()  # Who waits for a writer may have to wait no longer.
 
     # --- doing it -------------------------------------------------------------------------------
 
@@ -191,13 +206,15 @@ class Worker:
             await self.pacer.wait_resumed()
             now, wake_at = trio.current_time(), trio.current_time() + _LOOK_S
             changed = self._changed
+            again_at = now + self._failures.delay(now)
             for ledger_id in self._tasks:
                 waiting = self._waiting.get(ledger_id)
                 if ledger_id in self._busy:
                     continue
-                if waiting is None or waiting.until <= now:
+                due_at = now if waiting is None else max(waiting.until, again_at)
+                if due_at <= now:
                     return ledger_id
-                wake_at = min(wake_at, waiting.until)
+                wake_at = min(wake_at, due_at)
             with trio.move_on_at(wake_at):
                 await changed.wait()
 
@@ -251,6 +268,8 @@ class Worker:
 
     def _wait(self, ledger_id: int, again_in_s: float | None = None) -> None:
         before = self._waiting.get(ledger_id)
+        if before is not None:  # The first try of each is free, so that nobody waits for a debt of thousands.
+            self._failures.spend(1, trio.current_time())
         if again_in_s is not None:
             self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s, _AGAIN_MIN_S, True)
             return

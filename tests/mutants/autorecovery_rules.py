@@ -316,6 +316,22 @@ MUTANTS = (
         f"{_BOARD}::test_a_worker_does_nothing_before_it_has_read_its_settings",
     ),
     mutant(
+        "tasks_that_cannot_be_done_are_tried_without_end",
+        "rule 19",
+        f"{_ROOM}/worker.py",
+        "            self._failures.spend(1, trio.current_time())\n",
+        "            self._failures.spend(0, trio.current_time())\n",
+        f"{_BOARD}::test_tries_that_fail_are_few_however_many_tasks_wait",
+    ),
+    mutant(
+        "who_waits_for_a_writer_waits_as_long_as_was_set_once",
+        "rule 20",
+        f"{_ROOM}/worker.py",
+        "            self._try_again()  # Who waits",
+        "            pass  # Who waits",
+        f"{_BOARD}::test_a_shorter_grace_holds_for_who_waits_already",
+    ),
+    mutant(
         "who_waits_at_an_old_rate_waits_on",
         "rule 19",
         f"{_ROOM}/copying.py",

@@ -268,3 +268,55 @@ async def test_what_status_says_is_lost_is_not_there_now(clock: MockClock) -> No
         assert await lost() == [gone], "workers are paused, and nobody has looked at the task since"
         await board.drain(away)
         assert await lost() == [away, gone]
+
+
+async def test_tries_that_fail_are_few_however_many_tasks_wait(clock: MockClock) -> None:
+    """With one bookie of three gone no ledger can be repaired, and the metadata store serves writers, too."""
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledgers = [await written(client, 1) for _ in range(60)]
+        tries = 0
+
+        async def count(path: str) -> None:
+            nonlocal tries
+            tries += path in tasks
+
+        store = FaultyStore(cluster.tree)
+        tasks = {repair_task_path(ledger_id) for ledger_id in ledgers}
+        await start_repair(cluster, store=store)
+        await cluster.bookies["b1"].kill(session_s=0)
+
+        async def all_have_a_reason() -> bool:
+            found = [await board.task(ledger_id) for ledger_id in ledgers]
+            return all(task is not None and task[0].trouble is not None for task in found)
+
+        await until(all_have_a_reason)
+        store.before_get = count
+        for _ in range(30):
+            # Each time something changes all are worth another try.
+            await set_up(client, grace_ms=2_000 + tries)
+            await trio.sleep(1)
+        assert 100 <= tries <= 10 * 30 + 10 + 2
+        store.before_get = None
+        await cluster.add_bookie()
+        began = trio.current_time()
+        await quiet(board)
+        assert trio.current_time() - began < 10, "what succeeds does not wait for it"
+
+
+async def test_a_shorter_grace_holds_for_who_waits_already(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, grace_ms=10**9)
+        ledger_id = await written(client, 10, close=False)
+        await start_repair(cluster)
+        (lost, *_) = await names(client, ledger_id)
+        await cluster.bookies[lost].kill(session_s=0)
+
+        async def waits() -> bool:
+            found = await board.task(ledger_id)
+            return found is not None and found[0].trouble == f"its writer may still replace {lost}"
+
+        await until(waits)
+        await set_up(client, grace_ms=1_000)
+        with trio.fail_after(60):
+            await repaired(client, board, ledger_id, {lost})
