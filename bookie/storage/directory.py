@@ -241,6 +241,11 @@ async def open_directory(
             )
             for ballast in directory.ballasts:
                 await ballast.make_way()
+            for each in (path, journal_directory):
+                if each is not None:
+                    # What a life that was killed renamed, marks for one, may be in a cache only. It is shown
+                    # now, and must not be another after a power cut.
+                    await used.sync_directory(each)
             yield directory
             for ballast in directory.ballasts:
                 await ballast.leave()

@@ -123,9 +123,10 @@ class EntryLogFiles:
 
     async def prepare(self) -> list[int]:
         """Make the directory if need be, remove what an interrupted ``write`` left, and number the next log
-        behind all that are there: their numbers."""
+        behind all that are there: their numbers, the names of which are durable."""
         await self.disk.make_directory(self.directory)
         await self.disk.sync_directory(self.directory.rpartition("/")[0])
+        await self.disk.sync_directory(self.directory)
         for name in await self.disk.list_directory(self.directory):
             if _UNFINISHED_NAME.match(name):
                 await self.disk.unlink(f"{self.directory}/{name}")

@@ -8,6 +8,7 @@ entry.
 
 **The order of a start**, each step durable before the next:
 
+    0  the names of all files that are found: a life that was killed may have left them in a cache only
     1  logs that the index does not know are taken over; the journal is replayed (``settling``, ``replay``)
     2  a START block in the segment to go on in: it says where the journal ended, so what a torn write left
        there is never taken for more

@@ -49,7 +49,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     instance = await directory.read_instance()
     files = SegmentFiles(directory.disk, directory.journal_path, instance)
     logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
-    await files.remove_unfinished()
+    await files.prepare()
     numbers, log_numbers = await files.numbers(), await logs.prepare()
     if not numbers:
         raise StorageCorrupt(

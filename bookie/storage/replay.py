@@ -169,7 +169,7 @@ async def replay(
     segments that are ``replaced`` the index knows the runs already, in the entry logs that they went to.
 
     Raises StorageCorrupt, naming file and offset, for damage or for a segment that is missing."""
-    await files.remove_unfinished()
+    await files.prepare()
     numbers = await files.numbers()
     present = frozenset(numbers)
     for row in await catalogue.segments():

@@ -80,9 +80,13 @@ class SegmentFiles:
                 f"{missing}. If the journal lies in a directory of its own, name that with --journal-dir DIR"
             ) from missing
 
-    async def remove_unfinished(self) -> None:
-        """Remove what an interrupted ``create`` left, and spares: nobody knows how far they are zeros."""
-        for name in await self._names():
+    async def prepare(self) -> None:
+        """Before anything is built on the segments that are there: make their names durable, since a life
+        that was killed between a name and its sync left it in a cache; and remove what an interrupted
+        ``create`` left, and spares: nobody knows how far they are zeros."""
+        names = await self._names()
+        await self.disk.sync_directory(self.directory)
+        for name in names:
             bare = name.removesuffix(_UNFINISHED).removesuffix(SPARE)
             if bare != name and _NAME.match(bare):
                 await self.disk.unlink(f"{self.directory}/{name}")

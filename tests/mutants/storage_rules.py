@@ -225,4 +225,31 @@ MUTANTS = (
         "tests/storage/test_lists.py::"
         "test_what_is_in_memory_is_listed_and_read_with_others_served_in_between",
     ),
+    mutant(
+        "names_of_segments_that_a_start_finds_are_left_in_a_cache",
+        "storage",
+        "bookie/storage/segments.py",
+        "        await self.disk.sync_directory(self.directory)\n        for name in names:\n",
+        "        for name in names:\n",
+        "tests/storage/test_crash_after_kill.py::"
+        "test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised",
+    ),
+    mutant(
+        "names_of_logs_that_a_start_finds_are_left_in_a_cache",
+        "storage",
+        "bookie/storage/entry_logs.py",
+        '        await self.disk.sync_directory(self.directory.rpartition("/")[0])\n'
+        "        await self.disk.sync_directory(self.directory)\n",
+        '        await self.disk.sync_directory(self.directory.rpartition("/")[0])\n',
+        "tests/storage/test_crash_after_kill.py::"
+        "test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised[moving-4]",
+    ),
+    mutant(
+        "marks_that_a_start_finds_are_left_in_a_cache",
+        "storage, D27.3",
+        "bookie/storage/directory.py",
+        "                    await used.sync_directory(each)\n",
+        "                    pass\n",
+        "tests/storage/test_crash_after_kill.py::test_marks_that_a_start_finds_outlive_a_power_cut",
+    ),
 )

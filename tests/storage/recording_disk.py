@@ -49,6 +49,8 @@ class Effect:
     rows: tuple[Change, ...] = ()
     began: int = -1
     ended: int | None = None
+    dropped: int | None = None
+    """Whoever had begun it was cancelled then, and it has not happened."""
 
     @property
     def directory(self) -> str:
@@ -67,6 +69,7 @@ class Recorder:
         self.effects: list[Effect] = []
         self.notes: list[tuple[int, object]] = []
         self.disk: RecordingDisk
+        self.indexes: RecordingIndexes
         self.position = 0
 
     def begin(self, effect: Effect) -> None:
@@ -84,6 +87,9 @@ class Recorder:
         self.begin(effect)
         try:
             yield
+        except trio.Cancelled:
+            effect.dropped = self.position
+            raise
         except StorageError as failure:
             self.end(effect)
             if effect.kind == "create" and isinstance(failure, DiskFull):
@@ -130,6 +136,10 @@ class RecordingDisk(MemoryDisk):
         self.others_bytes = max(0, self.others_bytes + self.capacity_bytes - self._bytes_used - free)
         self.recorder.note(("others", self.others_bytes))
 
+    def unlock(self) -> None:
+        """Let go of what a killed process had locked."""
+        self._locks.clear()
+
     async def make_directory(self, path: str) -> None:
         with self.recorder.during(Effect("mkdir", path)):
             await super().make_directory(path)
@@ -167,10 +177,9 @@ class RecordingDisk(MemoryDisk):
 
     async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
         effect = Effect("write", file.path, offset=offset, data=bytes(view))
-        self.recorder.begin(effect)
-        await super().write_sync(file, offset, view)
-        assert bytes(view) == effect.data, "the bytes of a write changed while it was in flight"
-        self.recorder.end(effect)
+        with self.recorder.during(effect):
+            await super().write_sync(file, offset, view)
+            assert bytes(view) == effect.data, "the bytes of a write changed while it was in flight"
 
 
 class RecordingIndex(MemoryIndex):
@@ -184,16 +193,15 @@ class RecordingIndex(MemoryIndex):
         if disk.capacity_bytes is not None and disk.free_bytes < _INDEX_ROOM:
             await trio.lowlevel.checkpoint()
             raise DiskFull("no room for a batch")
-        effect = Effect("index", self.path, rows=tuple(rows))
-        self._recorder.begin(effect)
-        await super().write(rows)
-        self._recorder.end(effect)
+        with self._recorder.during(Effect("index", self.path, rows=tuple(rows))):
+            await super().write(rows)
 
 
 class RecordingIndexes(MemoryIndexes):
     def __init__(self, recorder: Recorder, image: CrashState | None = None) -> None:
         super().__init__()
         self._recorder = recorder
+        recorder.indexes = self
         for path, rows in (image.indexes if image else {}).items():
             self.indexes[path] = RecordingIndex(path, recorder, rows)
 
@@ -233,7 +241,11 @@ class CrashPoint(Sequence[CrashState]):
         self._start = start
         self._done = [e for e in recorder.effects if e.ended is not None and e.ended < position]
         in_flight = [
-            e for e in recorder.effects if e.began < position and (e.ended is None or e.ended >= position)
+            e
+            for e in recorder.effects
+            if e.began < position
+            and (e.ended is None or e.ended >= position)
+            and (e.dropped is None or e.dropped >= position)
         ]
         self._names_in_flight = [e for e in in_flight if e.is_name]
         synced: dict[str, int] = {}
@@ -284,6 +296,7 @@ class CrashPoint(Sequence[CrashState]):
             words.append(f"{effect.kind} of {effect.path} at {effect.offset}: {word}")
             if way:
                 applied.append((effect, sectors))
+        applied.sort(key=lambda pair: pair[0].began)
         return _apply(self._start, applied, ", ".join(words))
 
 

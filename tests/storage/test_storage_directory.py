@@ -87,7 +87,8 @@ async def test_a_crash_during_formatting_leaves_a_directory_that_can_be_formatte
     formatted = 0
     for position in range(recorder.position + 1):
         for state in CrashPoint(recorder, position):
-            disk, indexes = RecordingDisk(Recorder(), state), RecordingIndexes(Recorder(), state)
+            second = Recorder()
+            disk, indexes = RecordingDisk(second, state), RecordingIndexes(second, state)
             async with open_directory("b", disk=disk, indexes=indexes) as directory:
                 if await directory.read_cookie() is None:
                     assert not await directory.has_data(), state.story

@@ -1,0 +1,144 @@
+"""A process is killed, is started again on what the machine's cache holds, and then the power goes.
+
+What a killed process had written and not synced is seen by the next one, as if it were there for good, and is
+gone after a power cut. So whatever a start builds on it has to make durable first: names that were given,
+and the last block of the journal. The process is killed at each sync of a directory, or right behind it; the
+one after it works and makes promises; and crash states are drawn from its life.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from crashing import (
+    MOVING,
+    PATH,
+    NotedWitness,
+    Scenario,
+    add_noted,
+    boot_and_look,
+    check,
+    going_of,
+    moving,
+    rolls_and_checkpoints,
+)
+from recording_disk import CrashPoint, CrashState, Effect, Recorder, RecordingDisk, RecordingIndexes
+from storing import Crash, opened
+
+from bookie.core.marks import Marks
+from bookie.storage.marks import write_marks
+from bookie.storage.opening import open_engine
+
+
+class Killed(Exception):
+    """What a killed process does no more."""
+
+
+class KillingRecorder(Recorder):
+    """Kills the process at the n-th beginning or end of a directory's sync; or never, where that is None."""
+
+    def __init__(self, kill_at: int | None) -> None:
+        super().__init__()
+        self.is_dead = False
+        self.syncs = 0
+        self._kill_at = kill_at
+
+    def live_again(self) -> None:
+        self.is_dead, self._kill_at = False, None
+
+    def _look(self, effect: Effect) -> None:
+        if effect.kind == "sync_directory":
+            self.is_dead = self.is_dead or self.syncs == self._kill_at
+            self.syncs += 1
+
+    def begin(self, effect: Effect) -> None:
+        self._look(effect)
+        if self.is_dead:
+            raise Killed
+        super().begin(effect)
+
+    def end(self, effect: Effect) -> None:
+        self._look(effect)
+        if self.is_dead and effect.kind == "sync_directory":
+            effect.dropped = self.position
+        elif not (self.is_dead and effect.kind in ("write", "truncate")):
+            super().end(effect)  # A name that was given is in the cache, and an index has what it had.
+        if self.is_dead:
+            raise Killed
+
+
+async def killed_run(scenario: Scenario, kill_at: int | None) -> KillingRecorder:
+    recorder = KillingRecorder(kill_at)
+    disk, indexes = RecordingDisk(recorder), RecordingIndexes(recorder)
+    try:
+        async with opened(PATH, disk, indexes) as directory:
+            recorder.note(("formatted",))
+            async with open_engine(directory, MOVING, witness=NotedWitness(recorder)) as engine:
+                await scenario(engine, recorder)
+                raise Crash
+    except* (Killed, Crash):
+        pass
+    return recorder
+
+
+async def next_life(recorder: KillingRecorder) -> None:
+    """Start on what the cache holds, make promises, and end at once."""
+    recorder.live_again()
+    disk, indexes = recorder.disk, recorder.indexes
+    disk.unlock()
+    witness = NotedWitness(recorder)
+    witness.gone = going_of([what for _, what in recorder.notes])
+    try:
+        async with (
+            opened(PATH, disk, indexes) as directory,
+            open_engine(directory, MOVING, witness=witness) as engine,
+        ):
+            await check(engine, recorder.notes_before(recorder.position), "the life after the kill")
+            for first in range(0, 60, 20):
+                await add_noted(engine, recorder, 40, range(first, first + 20))
+            raise Crash
+    except Crash:
+        pass
+
+
+@pytest.mark.parametrize(("scenario", "stride"), [(rolls_and_checkpoints, 1), (moving, 4)])
+async def test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised(
+    scenario: Scenario, stride: int
+) -> None:
+    syncs = (await killed_run(scenario, None)).syncs
+    assert syncs > 20
+    dice = random.Random(13)
+    looked = 0
+    for kill_at in range(dice.randrange(stride), syncs, stride):
+        recorder = await killed_run(scenario, kill_at)
+        begun = recorder.position
+        await next_life(recorder)
+        # The last points, where most was promised, and some before.
+        points = {recorder.position, *(dice.randint(begun, recorder.position) for _ in range(5))}
+        for position in sorted(points):
+            states = CrashPoint(recorder, position)
+            for state in (states[0], dice.choice(states)):
+                await boot_and_look(state, recorder.notes_before(position))
+                looked += 1
+    assert looked > 100
+
+
+async def test_marks_that_a_start_finds_outlive_a_power_cut() -> None:
+    recorder = KillingRecorder(None)
+    disk, indexes = RecordingDisk(recorder), RecordingIndexes(recorder)
+    async with opened(PATH, disk, indexes):
+        pass
+    recorder = KillingRecorder(0)
+    disk = RecordingDisk(recorder, CrashState(disk.files, frozenset(disk.directories), {}, "formatted"))
+    start = CrashState(dict(disk.files), frozenset(disk.directories), {}, "formatted")
+    with pytest.raises(Killed):
+        await write_marks(disk, PATH, Marks(is_unclean=True))
+    recorder.live_again()
+    assert (
+        CrashPoint(recorder, recorder.position, start)[0].files[f"{PATH}/marks"]
+        != disk.files[f"{PATH}/marks"]
+    )
+    async with opened(PATH, disk, indexes):
+        lost = CrashPoint(recorder, recorder.position, start)[0]
+        assert lost.files[f"{PATH}/marks"] == disk.files[f"{PATH}/marks"]
