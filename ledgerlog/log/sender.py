@@ -23,7 +23,6 @@ no append waits for ever.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 
@@ -37,7 +36,13 @@ from ledgerlog.core.append_queue import AppendQueue, Batch
 from ledgerlog.core.keeping import is_current_expired, retention_cut
 from ledgerlog.core.log_chain import Leadership
 from ledgerlog.core.producers import Producers
-from ledgerlog.errors import LedgerLogError, LogSealed, LostLeadership, NotEnoughBookies
+from ledgerlog.errors import (
+    LedgerLogError,
+    LogSealed,
+    LostLeadership,
+    NotEnoughBookies,
+    WriteQuorumUnavailable,
+)
 from ledgerlog.limits import (
     LOG_CHECKPOINT_BYTES,
     LOG_CHECKPOINT_ENTRIES,
@@ -414,13 +419,19 @@ class Sender:
 
     async def _make_room(self) -> None:
         """Run the pump again once a full ledger window has room. Progress does that by itself, but in
-        guaranteed mode room can come without progress of the LAC."""
+        guaranteed mode room can come without progress of the LAC, or not come at all: where the last copies
+        find no bookie within the append deadline, those who wait are told."""
         while True:
             await self._room_wanted.wait()
             self._room_wanted = trio.Event()
-            with contextlib.suppress(LedgerLogError):
-                # The failure of a ledger that still matters is told by its progress.
-                await self.segment.writer.wait_room()
+            writer = self.segment.writer
+            try:
+                await writer.wait_room()
+            except WriteQuorumUnavailable as failure:
+                if writer is self.segment.writer:
+                    self.on_lost(failure)
+            except LedgerLogError:
+                pass  # The failure of a ledger that still matters is told by its progress.
             self.pump()
 
     async def _retain(self) -> None:

@@ -23,11 +23,13 @@ from ledgerlog.errors import (
     LedgerNotFound,
     LogSealed,
     LostLeadership,
+    NotEnoughBookies,
 )
-from ledgerlog.limits import LOG_CHECKPOINT_ENTRIES
+from ledgerlog.limits import LOG_CHECKPOINT_ENTRIES, WRITER_WINDOW_ENTRIES
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RollPolicy
+from ledgerlog.model.quorum import Replication
 
 
 @pytest.fixture
@@ -398,3 +400,27 @@ async def test_having_been_elected_proves_nothing_and_the_log_decides(
         with contextlib.suppress(LedgerLogError):
             await stack.aclose()
         assert await contents(a) == [b"a", b"b"]
+
+
+# --- a guaranteed log that lacks a bookie -------------------------------------------------------------
+
+
+async def test_a_guaranteed_log_without_a_bookie_for_its_last_copies_ends_its_appends_in_time(
+    cluster: Cluster, clock: MockClock
+) -> None:
+    """Records are acknowledged by the others until the ledger's window is full of what lacks a copy. Those
+    behind it are told in time, for certain, and nothing that was acknowledged is lost."""
+    async with cluster.client(append_deadline_s=5) as client:
+        log = await log_of(client, replication=Replication(3, 3, 2, guaranteed=True))
+        async with log.writer(entry_bytes=1) as writer:
+            await cluster.bookies["b1"].kill()
+            acked = [b"%d" % number for number in range(WRITER_WINDOW_ENTRIES)]
+            await writer.append_many(acked)
+            begun = trio.current_time()
+            with trio.fail_after(60), pytest.raises(NotEnoughBookies):
+                await writer.append(b"no room")
+            assert 5 <= trio.current_time() - begun < 12
+        await cluster.bookies["b1"].start()
+        assert await contents(client) == acked
+        async with log.writer() as writer:
+            assert (await writer.append(b"goes on")).offset == len(acked)
