@@ -103,6 +103,7 @@ def policies_of(
             retention["max_bytes"] = parse_bytes(retain_bytes)
         if retain_age is not None:
             retention["max_age_s"] = parse_age(retain_age)
+        RollPolicy(**roll), RetentionPolicy(**retention)  # Whether a record can hold them.
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from error
     return roll, retention

@@ -24,9 +24,3 @@ def positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None
     """A validator of attrs: a number above 0, or InvalidArgument that names the class and the field."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
-
-
-def positive_or_none(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """The same for a bound that may be left away."""
-    if value is not None:
-        positive(instance, attribute, value)

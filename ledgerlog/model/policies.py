@@ -7,7 +7,9 @@ compare-and-set. Nothing here decides; ``core.log_chain`` rolls and ``core.keepi
 
     roll         {bytes, records, age_ms}        retention       {bytes, age_ms}
 
-Seconds are kept as milliseconds, at least one.
+Seconds are kept as milliseconds, at least one. A policy takes no bound that a record cannot hold: nobody
+could read the record any more, so one number too large, or a float in place of a whole one, would cost
+the log.
 """
 
 from __future__ import annotations
@@ -16,11 +18,29 @@ from typing import Any
 
 import attrs
 
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import LOG_ROLL_BYTES
-from ledgerlog.model.checks import positive_or_none
 from ledgerlog.model.codec import Fields
 
 _BOUND_MAX = 2**63 - 1
+_AGE_MAX_S = _BOUND_MAX / 1000
+
+
+def _is_whole(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and (type(value) is not int or not 0 < value <= _BOUND_MAX):
+        raise InvalidArgument(
+            f"{type(instance).__name__}.{attribute.name} must be a whole number from 1 to {_BOUND_MAX}, "
+            f"or None, not {value!r}"
+        )
+
+
+def _is_age(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    # NaN is not above 0, and infinity is over the limit.
+    if value is not None and (type(value) not in (int, float) or not 0 < value <= _AGE_MAX_S):
+        raise InvalidArgument(
+            f"{type(instance).__name__}.{attribute.name} must be a positive number of seconds up to "
+            f"{_AGE_MAX_S:.3g}, or None, not {value!r}"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -28,12 +48,12 @@ class RollPolicy:
     """When a log goes on in a new ledger: as soon as one of the bounds is reached; None is no bound.
 
     Small segments make retention finer and the list longer. Raises InvalidArgument for a bound that is
-    not positive."""
+    not positive, not a whole number where it counts something, or more than a record can hold."""
 
-    max_bytes: int | None = attrs.field(default=LOG_ROLL_BYTES, validator=positive_or_none)
+    max_bytes: int | None = attrs.field(default=LOG_ROLL_BYTES, validator=_is_whole)
     """Bytes of records in one ledger."""
-    max_records: int | None = attrs.field(default=None, validator=positive_or_none)
-    max_age_s: float | None = attrs.field(default=None, validator=positive_or_none)
+    max_records: int | None = attrs.field(default=None, validator=_is_whole)
+    max_age_s: float | None = attrs.field(default=None, validator=_is_age)
     """Seconds since the ledger took its first record; an empty ledger does not age."""
 
 
@@ -41,11 +61,11 @@ class RollPolicy:
 class RetentionPolicy:
     """What of a log may be dropped, by whole ledgers from its start; None keeps everything.
 
-    Raises InvalidArgument for a bound that is not positive."""
+    Raises InvalidArgument for the same bounds as ``RollPolicy``."""
 
-    max_age_s: float | None = attrs.field(default=None, validator=positive_or_none)
+    max_age_s: float | None = attrs.field(default=None, validator=_is_age)
     """Seconds since the last record of a ledger."""
-    max_bytes: int | None = attrs.field(default=None, validator=positive_or_none)
+    max_bytes: int | None = attrs.field(default=None, validator=_is_whole)
     """Bytes of records that are kept at least, counted from the tail."""
 
 
@@ -79,7 +99,7 @@ def read_retention(fields: Fields) -> RetentionPolicy:
 
 
 def _to_ms(seconds: float | None) -> int | None:
-    return None if seconds is None else max(1, round(seconds * 1000))
+    return None if seconds is None else min(max(1, round(seconds * 1000)), _BOUND_MAX)
 
 
 def _to_s(age_ms: int | None) -> float | None:

@@ -45,6 +45,19 @@ def test_a_policy_that_makes_no_sense_is_wrong_usage(commands: Commands, option:
     assert option[1] in commands.misused("log", "configure", "orders", *option)
 
 
+@pytest.mark.parametrize(
+    "option", [("--roll-bytes", "99999999999t"), ("--roll-records", str(2**63)), ("--retain-age", "1e300d")]
+)
+def test_a_number_that_the_record_of_a_log_cannot_hold_is_wrong_usage_and_costs_no_log(
+    commands: Commands, option: tuple[str, str]
+) -> None:
+    before = commands.json("log", "show", "orders")
+    assert "must be a" in commands.misused("log", "configure", "orders", *option)
+    assert "must be a" in commands.misused("log", "create", "other", *option)
+    assert commands.json("log", "show", "orders") == before
+    assert commands.lines("log", "list") == [{"name": "orders"}]
+
+
 def test_cursors_are_set_listed_and_deleted_and_what_they_pin_stays(commands: Commands) -> None:
     commands.ok("log", "append", "orders", stdin=b"a\nb\nc\n")
     made = commands.json("log", "cursor", "set", "orders", "billing", "1", "--pin", "--property", "by=me=you")

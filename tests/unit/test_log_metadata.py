@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from typing import Any
 
 import attrs
 import pytest
@@ -188,6 +189,35 @@ def test_the_chain_is_the_same_after_a_truncation_and_not_after_a_takeover_a_rol
     assert not log.has_same_chain(log.taken_over([NOTHING], 7, b"x"))
     assert not log.has_same_chain(log.sealed_now([NOTHING], b"x"))
     assert not log.has_same_chain(log.counted(102, counts(1), b"x"))
+
+
+@pytest.mark.parametrize("bad", [2**63, 10**30, 1e9, 1.5, float("nan"), float("inf"), "1", True])
+def test_a_policy_takes_no_number_that_its_record_cannot_hold(bad: Any) -> None:
+    for policy in (RollPolicy, RetentionPolicy):
+        with pytest.raises(InvalidArgument, match="max_bytes must be a whole number"):
+            policy(max_bytes=bad)
+    with pytest.raises(InvalidArgument, match="max_records must be a whole number"):
+        RollPolicy(max_records=bad)
+
+
+@pytest.mark.parametrize("bad", [2**63, 1e300, float("nan"), float("inf"), "1", True, 0, -1.0])
+def test_a_policy_takes_no_age_that_its_record_cannot_hold(bad: Any) -> None:
+    for policy in (RollPolicy, RetentionPolicy):
+        with pytest.raises(InvalidArgument, match="max_age_s must be a positive number of seconds"):
+            policy(max_age_s=bad)
+
+
+@pytest.mark.parametrize("age_s", [1e-9, 1, 1.5, (2**63 - 1) / 1000, None])
+@pytest.mark.parametrize("bound", [1, 2**63 - 1, None])
+def test_whatever_a_policy_takes_its_record_gives_back(bound: int | None, age_s: float | None) -> None:
+    log = new_log(
+        roll=RollPolicy(max_bytes=bound, max_records=bound, max_age_s=age_s),
+        retention=RetentionPolicy(max_bytes=bound, max_age_s=age_s),
+    )
+    again = LogMetadata.decode_untrusted(log.encode(), log.incarnation)
+    assert (again.roll.max_bytes, again.roll.max_records, again.retention.max_bytes) == (bound,) * 3
+    rounded = None if age_s is None else max(0.001, age_s)
+    assert again.roll.max_age_s == again.retention.max_age_s == rounded
 
 
 def test_arguments_are_checked() -> None:
