@@ -43,7 +43,7 @@ from ledgerlog.core.recovery import Negative
 from ledgerlog.core.repair import Copy, FragmentRepair
 from ledgerlog.core.writer import MetadataIntent
 from ledgerlog.errors import BookieUnavailable, LedgerLogError, MetadataOutcomeUnknown
-from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S
+from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, SCRUB_BYTES
 from ledgerlog.meta.store import Check, NodeMissing, Set, VersionConflict
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import ledger_path, writable_path
@@ -225,7 +225,8 @@ class Copying:
 
     async def is_sound(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
         """Whether a bookie has read all that it has of its shares of the ledger, and found no damage. What it
-        lacks is another matter; who does not answer says nothing of the kind."""
+        lacks is another matter; who does not answer says nothing of the kind. What it reads counts against
+        the rate as copies do: its disk serves writers, too."""
         connection = self._client.pool.connection(bookie)
         for share in shares(metadata, bookie):
             first = share.first
@@ -236,6 +237,8 @@ class Copying:
                 if answer is None or answer.report.unsound or answer.through < first:
                     return False
                 first = answer.through + 1
+                if first <= share.last:
+                    await self.pacer.pass_through(SCRUB_BYTES)  # So much one request has it read, at most.
         return True
 
     async def find_gaps(self, ledger_id: int, bookie: BookieId, share: Share) -> Missing | None:

@@ -26,6 +26,7 @@ bugs are raised from here.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 
 import attrs
@@ -58,6 +59,9 @@ __all__ = ["LedgerRepair", "Verdict"]
 
 logger = logging.getLogger(__name__)
 
+
+_UNSOUND_S = 300.0
+"""A bookie that did not find its copy of a ledger sound is asked to read it again after this."""
 
 _RANGES_SAID = 20
 """More are not written out."""
@@ -125,10 +129,13 @@ class LedgerRepair:
         self._registry = LedgerRegistry(client.store, client.environment)
         self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}
         """Open last ensembles that named a lost bookie, and since when that has been seen."""
+        self._unsound: dict[tuple[int, BookieId], float] = {}
+        """When bookies have read what they have of a ledger, and not found it sound."""
 
     def keep_only(self, ledger_ids: Collection[int]) -> None:
         """Forget what was seen of all other ledgers: somebody else has repaired them."""
         self._seen = {e: seen for e, seen in self._seen.items() if e in ledger_ids}
+        self._unsound = {key: at for key, at in self._unsound.items() if key[0] in ledger_ids}
 
     async def make_anew(self, ledger_id: int) -> None:
         """Replace a task whose record is damaged. Nobody knows whom it named: it names whoever of the ledger
@@ -205,11 +212,18 @@ class LedgerRepair:
 
     async def _damaged(self, metadata: LedgerMetadata, task: RepairTask) -> frozenset[BookieId]:
         """Of the bookies that the task calls damaged, those that do not say, having read it all, that what
-        they have of the ledger is sound: a bookie copies again by itself what rotted."""
-        named = named_bookies(metadata)
-        return frozenset(
-            [b for b in task.damaged if b in named and not await self._copying.is_sound(metadata, b)]
-        )
+        they have of the ledger is sound: a bookie copies again by itself what rotted. One that has just read
+        it is not asked to at each try."""
+        damaged: set[BookieId] = set()
+        for bookie in sorted(named_bookies(metadata).intersection(task.damaged)):
+            key = metadata.ledger_id, bookie
+            if trio.current_time() - self._unsound.get(key, -math.inf) >= _UNSOUND_S:
+                if await self._copying.is_sound(metadata, bookie):
+                    self._unsound.pop(key, None)
+                    continue
+                self._unsound[key] = trio.current_time()
+            damaged.add(bookie)
+        return frozenset(damaged)
 
     # --- fragments ----------------------------------------------------------------------------
 

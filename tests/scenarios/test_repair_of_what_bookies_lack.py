@@ -7,6 +7,11 @@ from trio.testing import MockClock
 
 from ledgerlog.autorecovery.checking import CheckPace, check_ledger
 from ledgerlog.autorecovery.copying import Copying, Pacer
+from ledgerlog.autorecovery.ledger import LedgerRepair
+from ledgerlog.limits import SCRUB_BYTES
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.repair import RepairTask
 from tests.clusters import open_cluster
 from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up, start_repair, until, written
 
@@ -118,3 +123,44 @@ async def test_a_long_hole_is_filled_by_ranges_at_the_rate_that_was_set(clock: M
         assert process.copied_bytes == 5_000_000
         assert 3.5 < trio.current_time() - began < 8
         await assert_whole(client, writer.ledger_id, 5_001)
+
+
+async def test_a_bookie_is_not_made_to_read_a_damaged_ledger_at_each_try(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10, size=100)
+        bookie = cluster.bookies["b1"]
+        for others in ("b2", "b3"):
+            cluster.network.cut("b1", others)
+        await bookie.stop()
+        assert bookie.flip_byte(payload(4)) > 0
+        await bookie.start()
+        reads: list[str] = []
+
+        class Noting(Copying):
+            async def is_sound(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
+                reads.append(bookie)
+                return await super().is_sound(metadata, bookie)
+
+        repair = LedgerRepair(client.opened, board, Noting(client.opened, Pacer(1_000_000)))
+        task = RepairTask(ledger_id=ledger_id, damaged=("b1",))
+        for _ in range(10):
+            assert not (await repair.run(task, grace_s=0.0, say=lambda _: None)).is_done
+            await trio.sleep(60)
+        assert reads == ["b1", "b1"]
+        cluster.network.heal()
+        assert await bookie.node.engine.scrubber.scrub() == 1
+        await trio.sleep(300)
+        assert (await repair.run(task, grace_s=0.0, say=lambda _: None)).is_done
+
+
+async def test_what_a_bookie_reads_to_find_its_copy_sound_counts_against_the_rate(clock: MockClock) -> None:
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        await set_up(client)
+        ledger_id = await written(client, 100, size=300_000)
+        metadata = await client.ledgers.metadata(ledger_id)
+        copying = Copying(client.opened, Pacer(SCRUB_BYTES // 10))
+        began = trio.current_time()
+        assert await copying.is_sound(metadata, "b1")
+        # Thirty megabytes in requests of eight; the last of them is waited for by what comes next.
+        assert 15 < trio.current_time() - began < 45
