@@ -162,6 +162,8 @@ class ArchiveWriter:
         self._temporary = f"{self._directory}/.{ledgers[0].first_offset:020d}.{nonce}.tmp"
         self._digest = _Digest()
         self._count = 0
+        self.file_bytes = 0
+        """Written so far."""
         self._gathered: list[RecordBatch] = []
         self._rows = self._bytes = 0
         self._sink = destination.create(self._temporary)
@@ -199,6 +201,7 @@ class ArchiveWriter:
         self._count += table.num_rows
         with self._translated():
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            self.file_bytes = self._sink.tell()
 
     def close(self) -> Facts:
         """End the file, which does not have its name yet; what it says of itself. ArchiveUnavailable."""

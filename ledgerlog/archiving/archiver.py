@@ -54,7 +54,7 @@ from ledgerlog.errors import (
     LedgerNotFound,
     MetadataOutcomeUnknown,
 )
-from ledgerlog.limits import ARCHIVE_STRAY_AGE_S, READ_REPLY_BYTES_TARGET
+from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S, MIB, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.store import Check, Create, Delete, NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
@@ -113,6 +113,8 @@ OnStep = Callable[[Step], None]
 LATE = "its new file was made too long ago, and may be cleaned away as one that no log names"
 _STRAY_MARGIN_S = ARCHIVE_STRAY_AGE_S / 24
 """What the clocks of a job, of a cleaner and of the destination may differ by."""
+_BYTES_PER_S_MIN = 4 * MIB
+"""A destination that takes a whole file more slowly than this counts as one that does not answer."""
 
 
 class Archiver:
@@ -510,7 +512,10 @@ class _Writing:
         if batches:
             await self._run(lambda: self._writer.add(batches))
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T], *, is_for_all: bool = False) -> T:
+        """``work`` on the file; with ``is_for_all`` it has to do with all that was written, and takes its
+        time: what is synced, copied or sent to the end is as long as the file."""
+
         def step() -> T:
             try:
                 return work()
@@ -518,15 +523,18 @@ class _Writing:
                 self.is_busy = False
 
         self.is_busy = True
-        return await in_thread(step, file=self._url)
+        timeout_s = ARCHIVE_READ_TIMEOUT_S
+        if is_for_all:
+            timeout_s += self._writer.file_bytes / _BYTES_PER_S_MIN
+        return await in_thread(step, file=self._url, timeout_s=timeout_s)
 
     async def finish(self) -> ArchiveRecord:
         """Give the file its name, read it again, and say what is to be recorded. ArchiveCorrupt where it is
         not what was written."""
         archiver, writer = self._archiver, self._writer
-        facts: Facts = await self._run(writer.close)
+        facts: Facts = await self._run(writer.close, is_for_all=True)
         archiver.mark("file written")
-        url = await self._run(lambda: writer.publish(facts))
+        url = await self._run(lambda: writer.publish(facts), is_for_all=True)
         self.is_published = True
         archiver.mark("file named")
         environment = archiver.client.environment

@@ -82,8 +82,12 @@ class Markers:
         while True:
             await self._client.store.sync()
             found = await self._places.find(where)
-            if await self._is_vouched(destination, found and found[0]):
-                return
+            try:
+                if await self._is_vouched(destination, found and found[0]):
+                    return
+            except ArchiveUnavailable:
+                if not accept:
+                    raise  # Else one that was changed is replaced; what fails for good fails then as well.
             if not accept:
                 if found is not None:
                     raise self._refusal(destination, destination.url, found[0])

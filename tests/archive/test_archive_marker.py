@@ -224,6 +224,8 @@ async def test_a_place_without_its_marker_can_be_accepted_and_reading_never_asks
         write(marker_in(tmp_path), b"something else")
         with pytest.raises(ArchiveUnavailable, match="it is not the marker"):
             await archive(client, tmp_path)
+        assert await archive_log(client.opened, "log", str(tmp_path), accept_destination=True) == []
+        assert await archive(client, tmp_path) == []
 
 
 async def test_records_of_truncated_and_deleted_logs_wait_for_the_place_of_their_files(

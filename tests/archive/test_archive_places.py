@@ -4,9 +4,10 @@ from what is no archive."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import attrs
 import pyarrow.parquet as pq
@@ -15,12 +16,13 @@ import trio
 
 from ledgerlog.archive import places, reader
 from ledgerlog.archive.footer import end_of
-from ledgerlog.archive.parquet import SCHEMA
+from ledgerlog.archive.parquet import SCHEMA, ArchiveWriter
 from ledgerlog.archive.places import Destination
 from ledgerlog.archive.reader import check_archive, in_thread, open_archive
+from ledgerlog.archiving import archiver
 from ledgerlog.archiving.job import archive_log
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
-from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
+from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S
 from tests.archive.archived_logs import DAY_S, archive, archived, fill, new_log, path_of, records_of
 from tests.clusters import open_cluster
 
@@ -108,6 +110,33 @@ async def test_a_destination_that_does_not_answer_is_an_error_and_the_loop_goes_
             assert not released.is_set()
     finally:
         released.set()
+
+
+async def test_a_file_has_the_longer_for_its_end_and_its_name_the_larger_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience: dict[str, float] = {}
+    publish, close = ArchiveWriter.publish, ArchiveWriter.close
+
+    async def note(work: Callable[[], Any], *, file: str, timeout_s: float = 0.0) -> Any:
+        doing.clear()
+        result = await in_thread(work, file=file)
+        patience.update(dict.fromkeys(doing, timeout_s))
+        return result
+
+    doing: list[str] = []
+    monkeypatch.setattr(archiver, "in_thread", note)
+    monkeypatch.setattr(ArchiveWriter, "publish", lambda *args: [doing.append("publish"), publish(*args)][1])
+    monkeypatch.setattr(ArchiveWriter, "close", lambda *args: [doing.append("close"), close(*args)][1])
+    monkeypatch.setattr(archiver, "_BYTES_PER_S_MIN", 1)
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        (record,) = await archived(client, log)
+    # The whole group is written before the end, which is the smaller part of so small a file.
+    assert ARCHIVE_READ_TIMEOUT_S <= patience["close"] < patience["publish"]
+    assert patience["publish"] <= ARCHIVE_READ_TIMEOUT_S + record.file_bytes
 
 
 @pytest.mark.parametrize("ledgers", ["[]", '[["a", "b", "c", "d"]]', "{}", "7", "[[1]]"])
