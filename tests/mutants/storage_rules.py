@@ -242,7 +242,7 @@ MUTANTS = (
         "        await self.disk.sync_directory(self.directory)\n",
         '        await self.disk.sync_directory(self.directory.rpartition("/")[0])\n',
         "tests/storage/test_crash_after_kill.py::"
-        "test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised[moving-4]",
+        "test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised[moving-True-4]",
     ),
     mutant(
         "marks_that_a_start_finds_are_left_in_a_cache",

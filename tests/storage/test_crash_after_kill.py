@@ -2,8 +2,9 @@
 
 What a killed process had written and not synced is seen by the next one, as if it were there for good, and is
 gone after a power cut. So whatever a start builds on it has to make durable first: names that were given,
-and the last block of the journal. The process is killed at each sync of a directory, or right behind it; the
-one after it works and makes promises; and crash states are drawn from its life.
+and the last block of the journal. The process is killed at the beginning or the end of what it does to its
+disk, of each sync of a directory above all; the one after it works and makes promises; and crash states are
+drawn from its life.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from crashing import (
     going_of,
     moving,
     rolls_and_checkpoints,
+    small_adds,
 )
 from recording_disk import CrashPoint, CrashState, Effect, Recorder, RecordingDisk, RecordingIndexes
 from storing import Crash, opened
@@ -36,21 +38,23 @@ class Killed(Exception):
 
 
 class KillingRecorder(Recorder):
-    """Kills the process at the n-th beginning or end of a directory's sync; or never, where that is None."""
+    """Kills the process at the n-th beginning or end of an effect, of a directory's sync where those count
+    alone; or never, where n is None."""
 
-    def __init__(self, kill_at: int | None) -> None:
+    def __init__(self, kill_at: int | None, *, only_syncs: bool = True) -> None:
         super().__init__()
         self.is_dead = False
-        self.syncs = 0
+        self.count = 0
         self._kill_at = kill_at
+        self._only_syncs = only_syncs
 
     def live_again(self) -> None:
         self.is_dead, self._kill_at = False, None
 
     def _look(self, effect: Effect) -> None:
-        if effect.kind == "sync_directory":
-            self.is_dead = self.is_dead or self.syncs == self._kill_at
-            self.syncs += 1
+        if effect.kind == "sync_directory" or not self._only_syncs:
+            self.is_dead = self.is_dead or self.count == self._kill_at
+            self.count += 1
 
     def begin(self, effect: Effect) -> None:
         self._look(effect)
@@ -68,8 +72,8 @@ class KillingRecorder(Recorder):
             raise Killed
 
 
-async def killed_run(scenario: Scenario, kill_at: int | None) -> KillingRecorder:
-    recorder = KillingRecorder(kill_at)
+async def killed_run(scenario: Scenario, kill_at: int | None, only_syncs: bool) -> KillingRecorder:
+    recorder = KillingRecorder(kill_at, only_syncs=only_syncs)
     disk, indexes = RecordingDisk(recorder), RecordingIndexes(recorder)
     try:
         async with opened(PATH, disk, indexes) as directory:
@@ -102,16 +106,25 @@ async def next_life(recorder: KillingRecorder) -> None:
         pass
 
 
-@pytest.mark.parametrize(("scenario", "stride"), [(rolls_and_checkpoints, 1), (moving, 4)])
+@pytest.mark.parametrize(
+    ("scenario", "only_syncs", "stride"),
+    [
+        (rolls_and_checkpoints, True, 1),
+        (moving, True, 4),
+        (small_adds, False, 5),
+        (rolls_and_checkpoints, False, 11),
+        (moving, False, 31),
+    ],
+)
 async def test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised(
-    scenario: Scenario, stride: int
+    scenario: Scenario, only_syncs: bool, stride: int
 ) -> None:
-    syncs = (await killed_run(scenario, None)).syncs
-    assert syncs > 20
+    count = (await killed_run(scenario, None, only_syncs)).count
+    assert count > 20
     dice = random.Random(13)
     looked = 0
-    for kill_at in range(dice.randrange(stride), syncs, stride):
-        recorder = await killed_run(scenario, kill_at)
+    for kill_at in range(dice.randrange(stride), count, stride):
+        recorder = await killed_run(scenario, kill_at, only_syncs)
         begun = recorder.position
         await next_life(recorder)
         # The last points, where most was promised, and some before.
