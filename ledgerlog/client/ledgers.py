@@ -19,7 +19,7 @@ from ledgerlog.core import writer as core_writer
 from ledgerlog.limits import APPEND_DEADLINE_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.ids import check_ledger_id
-from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.ledger import LedgerMetadata, check_custom
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
 
@@ -44,15 +44,16 @@ class Ledgers:
         *,
         full_pinning: bool = False,
     ) -> LedgerWriter:
-        """A new, empty ledger and its only writer. ``metadata`` is kept with it for its readers.
+        """A new, empty ledger and its only writer. ``metadata``, bytes by text, are kept for its readers.
 
         ``full_pinning`` asks a guaranteed ledger for the published, stricter pinning rule. Raises
         NotEnoughBookies where fewer bookies than the ensemble are writable within a short wait, and
         InvalidArgument. If cancelled, an empty ledger that nobody writes may remain."""
         replication = replication or self._default_replication
+        custom = check_custom(metadata or {})
         await self._directory.wait_writable(replication.ensemble)
         ensemble = self._directory.choose(replication.ensemble)
-        stored, version = await self._registry.create(replication, ensemble, metadata or {})
+        stored, version = await self._registry.create(replication, ensemble, custom)
         core = core_writer.LedgerWriter(
             stored, version, new_token=self._environment.new_token, full_pinning=full_pinning
         )

@@ -24,3 +24,12 @@ def positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None
     """A validator of attrs: a number above 0, or InvalidArgument that names the class and the field."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
+
+
+def utf8_size(text: str) -> int:
+    """How many bytes a text takes in a record. InvalidArgument for a lone surrogate, which it cannot hold:
+    what Python makes of an argument of a command, or of a file's name, that is not UTF-8."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{text!r} is not text in UTF-8") from None

@@ -20,6 +20,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import CURSOR_PROPERTIES_BYTES_MAX, LEDGER_ID_MAX
+from ledgerlog.model.checks import utf8_size
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -45,7 +46,7 @@ def check_cursor_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """A copy of ``properties``; InvalidArgument where they are not text or too large."""
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
         raise InvalidArgument("the properties of a cursor are text, keys and values alike")
-    size = sum(len(k.encode()) + len(v.encode()) for k, v in properties.items())
+    size = sum(utf8_size(k) + utf8_size(v) for k, v in properties.items())
     if size > CURSOR_PROPERTIES_BYTES_MAX:
         raise InvalidArgument(f"properties of {size} bytes, over {CURSOR_PROPERTIES_BYTES_MAX}")
     return dict(properties)

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
-from ledgerlog.model.checks import require
+from ledgerlog.model.checks import require, utf8_size
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import NO_ENTRY, BookieId, check_bookie_id, check_ledger_id
 from ledgerlog.model.quorum import Replication, has_duplicates
@@ -259,6 +259,16 @@ def change_fragments(
     if last.first_entry == first_entry:
         return (*fragments[:-1], changed)
     return (*fragments, changed)
+
+
+def check_custom(custom: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A copy of what a caller keeps with a ledger. InvalidArgument where it is not bytes by text: nobody
+    could read the ledger's metadata any more, and so nothing of the ledger."""
+    for key, value in custom.items():
+        if not isinstance(key, str) or not isinstance(value, bytes):
+            raise InvalidArgument(f"the metadata of a ledger are bytes by text, not {key!r}: {value!r:.80}")
+        utf8_size(key)
+    return dict(custom)
 
 
 def _decode_state(fields: Fields) -> LedgerState:

@@ -60,7 +60,7 @@ import attrs
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX, LOG_RECORD_BYTES_MAX
-from ledgerlog.model.checks import require
+from ledgerlog.model.checks import require, utf8_size
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -464,7 +464,7 @@ def check_properties(properties: dict[str, str]) -> dict[str, str]:
     """A copy of ``properties``; InvalidArgument where they are not text or too large."""
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
         raise InvalidArgument("the properties of a log are text, keys and values alike")
-    size = sum(len(k.encode()) + len(v.encode()) for k, v in properties.items())
+    size = sum(utf8_size(k) + utf8_size(v) for k, v in properties.items())
     if size > LOG_PROPERTIES_BYTES_MAX:
         raise InvalidArgument(f"properties of {size} bytes, over the limit of {LOG_PROPERTIES_BYTES_MAX}")
     return dict(properties)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from ledgerlog import (
     Ack,
     AppendUnknown,
     Cluster,
+    InvalidArgument,
     LedgerLogError,
     LostLeadership,
     Record,
@@ -208,3 +210,22 @@ async def test_a_sealed_or_deleted_log_leaves_no_ledger_open_or_behind(cluster: 
     await cluster.delete_log("log")
     assert await cluster.ledgers.list() == []
     assert await cluster.logs() == []
+
+
+@pytest.mark.parametrize("metadata", [{"a": "text"}, {1: b"x"}, {"a": None}, {"\ud800": b"x"}])
+async def test_a_ledger_is_not_made_with_metadata_that_nobody_could_read(
+    cluster: Cluster, metadata: Any
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"the metadata of a ledger are bytes|is not text in UTF-8"):
+        await cluster.ledgers.create(metadata=metadata)
+    assert await cluster.ledgers.list() == []
+
+
+async def test_properties_that_are_not_utf_8_are_an_argument_that_is_wrong(cluster: Cluster) -> None:
+    log = await cluster.create_log("log")
+    for wrong in ({"a": "\udcff"}, {"\udcff": "a"}):
+        with pytest.raises(InvalidArgument, match="is not text in UTF-8"):
+            await log.set_properties(wrong)
+        with pytest.raises(InvalidArgument, match="is not text in UTF-8"):
+            await log.cursor("c").set(0, properties=wrong)
+    assert (await log.properties(), await log.cursors()) == ({}, [])
