@@ -13,6 +13,8 @@ import statistics
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,10 @@ async def named(cluster: Cluster, ledger_id: int) -> set[str]:
     return {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
 
 
+async def is_whole(cluster: Cluster, ledger_id: int) -> bool:
+    return not (await cluster.ledgers.verify(ledger_id)).under_replicated
+
+
 async def verify_all(cluster: Cluster) -> None:
     for ledger_id in await cluster.ledgers.list():
         verification = await cluster.ledgers.verify(ledger_id)
@@ -109,6 +115,9 @@ class Round:
     """Payload bytes that the dead bookie was to hold."""
     certain_bytes: int
     """Those of them that can only be copied: ends of ledgers that were left open are written by recovery."""
+    due_bytes: int
+    """What there was to copy at most, to all who were given a place: the dead one's, and that of whoever else
+    lost its registration meanwhile, as happens on a machine with much else to do."""
     copied_bytes: int
     seconds: float
     """From the kill to the last task's end."""
@@ -133,11 +142,12 @@ async def repair_round(
     writers: int,
     entries: int,
     size: int,
-    steady_s: float = 3.0,
+    steady_appends: int = 50,
     within_s: float = REPAIRED_S,
     lost_after_ms: int = 1_500,
 ) -> Round:
-    """Kill the bookie that hosts the auditor, for good, beside writers at work; what was seen."""
+    """Kill the bookie that hosts the auditor, for good, beside writers at work, each of which has made
+    ``steady_appends`` before; what was seen."""
     cluster = local.cluster
     ledgers = cluster.ledgers
     board = await set_up(cluster, lost_after_ms=lost_after_ms)
@@ -160,15 +170,19 @@ async def repair_round(
             latencies.append(1000 * (trio.current_time() - began))
             await trio.sleep(0.05)
 
+    made = (await ledgers.list())[: closed + abandoned]
+    for ledger_id in made[:closed]:
+        # A ledger closes at its ack quorum. What repair gives beside what was lost could not be told from it.
+        await until(partial(is_whole, cluster, ledger_id), every_s=0.2)
     dead = await leading_bookie(cluster)
     async with trio.open_nursery() as nursery:
         for number in range(writers):
             nursery.start_soon(append, number)
-        await trio.sleep(steady_s)
+        await until(lambda: all(w.last_add_confirmed >= steady_appends for w in at_work))
         before, latencies[:] = list(latencies), []
         lost_bytes = certain_bytes = 0
-        for number, ledger_id in enumerate((await ledgers.list())[: closed + abandoned]):
-            metadata = await ledgers.metadata(ledger_id)
+        named_before = {ledger_id: await ledgers.metadata(ledger_id) for ledger_id in made}
+        for number, metadata in enumerate(named_before.values()):
             held = sum(size for e in range(entries) if dead in metadata.bookies_of(e))
             lost_bytes += held
             certain_bytes += held if number < closed else 0
@@ -181,8 +195,21 @@ async def repair_round(
             while await board.tasks():  # noqa: ASYNC110 (the store tells no one; bounded by what the round may take)
                 await trio.sleep(0.5)  # A closer look would be felt by the writers, who share this process.
         seconds = trio.current_time() - began
+        await until(lambda: len(latencies) >= 2)
         nursery.cancel_scope.cancel()
     copied = await copied_bytes(board)
+    due_bytes = 0
+    for number, (ledger_id, metadata) in enumerate(named_before.items()):
+        now = await ledgers.metadata(ledger_id)
+        if number >= closed:
+            due_bytes += size * entries  # Recovery closes at the ack quorum: one copy may be left to repair.
+        due_bytes += sum(
+            size * len(set(metadata.bookies_of(e)) - set(now.bookies_of(e))) for e in range(entries)
+        )
+    for writer in at_work:
+        # What it wrote before each of its changes, for each who left then.
+        for fragment, after in pairwise(writer.metadata.fragments):
+            due_bytes += 1024 * (after.first_entry - fragment.first_entry) * R332.write_quorum
     for writer in at_work:
         await writer.flush()
         await writer.close()
@@ -194,6 +221,7 @@ async def repair_round(
         ledgers=closed + abandoned + writers,
         lost_bytes=lost_bytes,
         certain_bytes=certain_bytes,
+        due_bytes=due_bytes,
         copied_bytes=copied,
         seconds=seconds,
         p99_before_ms=statistics.quantiles(before, n=100)[98],
@@ -208,8 +236,7 @@ async def test_a_bookie_is_killed_for_good_and_everything_is_back_at_its_write_q
     async with local_cluster(tmp_path / "cluster", bookies=6, auto_recovery=True) as local:
         seen = await repair_round(local, closed=20, abandoned=4, writers=4, entries=50, size=1000)
     assert seen.copied_bytes >= seen.certain_bytes
-    # Each writer's own entries before the change are copied, too, and nothing twice.
-    assert seen.copied_bytes <= seen.lost_bytes + 4 * 1024 * 500
+    assert seen.copied_bytes <= seen.due_bytes, "nothing is copied twice"
 
 
 @pytest.mark.soak
@@ -236,7 +263,7 @@ async def test_two_gigabytes_come_back_beside_writers(capsys: pytest.CaptureFixt
                 writers=10,
                 entries=220,
                 size=16_000,
-                steady_s=20.0,
+                steady_appends=350,
                 within_s=900.0,
                 lost_after_ms=10_000,
             )
@@ -319,7 +346,12 @@ async def test_a_process_of_its_own_dies_with_a_lock_and_another_finishes_its_wo
             dead = sorted(await named(cluster, writer.ledger_id))[0]
             local.bookies[dead].kill()
             (token,) = (await until(board.locks)).values()
-            holder = (await board.workers())[token].name
+
+            async def holder_says() -> str | None:
+                said = (await board.workers()).get(token)
+                return None if said is None else said.name
+
+            holder = await until(holder_says)
             (process,) = [child for child in processes.running if child.name == holder]
             process.kill()
             await set_up(cluster, bytes_per_s=50_000_000)
@@ -412,7 +444,7 @@ async def test_a_bookie_is_decommissioned_under_load(tmp_path: Path) -> None:
 async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_path: Path) -> None:
     async with local_cluster(tmp_path / "cluster", bookies=4, auto_recovery=True) as local:
         cluster = local.cluster
-        board = await set_up(cluster, lost_after_ms=60_000)
+        board = await set_up(cluster, lost_after_ms=3_600_000)
         writer = await cluster.ledgers.create(replication=R332)
         await writer.append_many([b"%d" % n for n in range(100)])
         await writer.close()
