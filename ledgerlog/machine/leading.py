@@ -30,14 +30,18 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ledgerlog.client.watermark import fresh
+from ledgerlog.client.watermark import Watermark, fresh
 from ledgerlog.core.replica import ReplicaCore
 from ledgerlog.errors import AppendUnknown, LedgerLogError, LogSealed
 from ledgerlog.log.writer import LogWriter, Submission
 from ledgerlog.model.command import Envelope, Outcome
 from ledgerlog.wire.commands import encode_envelope
 
-__all__ = ["Leading"]
+__all__ = ["Leading", "catch_up"]
+
+_CATCH_UP_S = 15.0
+"""Who is elected and cannot follow the log to its end gives the lead up when he has come no further for so
+long."""
 
 _ABANDONED = "the replica was left before the outcome was known"
 
@@ -228,3 +232,15 @@ class Leading:
         self._is_over = self._is_abandoned = True
         while self._line:
             self._answer(AppendUnknown(_ABANDONED))
+
+
+async def catch_up(applied: Watermark, end: int, trouble: Callable[[], LedgerLogError | None]) -> None:
+    """Return once ``end`` is applied. Raises what keeps the replica from following, ``trouble``, once it has
+    come no further for a while: a replica that has all records may wait for the lead."""
+    while applied.value < end:
+        before = applied.value
+        with trio.move_on_after(_CATCH_UP_S):
+            await applied.wait(end)
+        cause = trouble()
+        if cause is not None and applied.value == before:
+            raise fresh(cause)

@@ -64,7 +64,7 @@ from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.events import EventKind, Events, Listeners
 from ledgerlog.machine.keeper import SnapshotKeeper
-from ledgerlog.machine.leading import Leading
+from ledgerlog.machine.leading import Leading, catch_up
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.model.command import (
@@ -161,6 +161,8 @@ class Replica(Generic[M]):
         self._leaving = trio.Event()
         self._passed_on: LostLeadership | None = None
         """Who leads now does so for good: there is no election to lead again by."""
+        self._stuck: LedgerLogError | None = None  # Why the log could not be followed when last tried.
+        self._must_reach = -1  # The end of the log that it was elected for, and perhaps did not come to.
         self._turned = trio.Event()
         """Set, and made anew, when ``wait_leading`` has something to look at."""
         self._led = trio.Event()
@@ -448,6 +450,7 @@ class Replica(Generic[M]):
             except (LogNotFound, EntryCorrupt, WireError, ReplicaStopped):
                 raise
             except LedgerLogError as cause:
+                self._stuck = cause
                 if self._core.next_offset > before:
                     delay_s = 0.0
                 if not delay_s:
@@ -463,6 +466,7 @@ class Replica(Generic[M]):
                 for payload in batch.payloads:
                     self._apply(offset, self._decode(offset, payload))
                     offset += 1
+                self._stuck = None
         self._refuse(LogSealed(self._log.name))
         await trio.sleep_forever()
 
@@ -497,6 +501,7 @@ class Replica(Generic[M]):
                 if self._election is None:
                     await self._lead()
                 else:
+                    await self._applied.wait(self._must_reach)
                     async with self._election.leadership() as term:
                         await self._lead()
                     if term.why is not None:
@@ -525,8 +530,8 @@ class Replica(Generic[M]):
     async def _lead(self) -> None:
         """One leadership; what ends it is raised. Returns when the replica is left."""
         async with self._log.writer() as writer:
-            if writer.next_offset > self._core.next_offset:
-                await self._applied.wait(writer.next_offset - 1)
+            end = self._must_reach = writer.next_offset - 1
+            await catch_up(self._applied, end, lambda: self._stuck if self._election is not None else None)
             try:
                 await self._pause_following()
                 await self._lead_with(writer)

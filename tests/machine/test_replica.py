@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from ledgerlog.election.election import Election
 from ledgerlog.errors import (
     AppendUnknown,
+    ArchiveUnavailable,
     CommandFailed,
     EntryUnavailable,
     InvalidArgument,
@@ -28,7 +29,7 @@ from ledgerlog.errors import (
     RequestExpired,
 )
 from ledgerlog.limits import SESSION_TIMEOUT_S
-from ledgerlog.log.log import create_log, open_log
+from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
@@ -593,6 +594,40 @@ async def test_who_is_overtaken_before_he_leads_follows_on(
         assert other.replica.is_leading, "it is not for the one who was overtaken to take it back"
         assert await other.replica.propose(command("add", "x", 1)) == b"2"
         await first.replica.wait_applied(1)
+
+
+async def test_who_cannot_come_to_the_end_of_the_log_lets_another_one_lead(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(1) as s:
+        first = await s.leader()
+        await first.replica.propose(command("add", "x", 1))
+        read = Log.read
+
+        def cannot_read(log: Log, *args: Any, **options: Any) -> Any:
+            raise ArchiveUnavailable("a.parquet", "it is not mounted here")
+
+        monkeypatch.setattr(Log, "read", cannot_read)
+        blind = await s.join()
+        await trio.sleep(1)
+        monkeypatch.setattr(
+            Log,
+            "read",
+            lambda log, *a, **o: (cannot_read if log is blind.replica._log else read)(log, *a, **o),
+        )
+        await first.kill()
+        election = Election(s.client.opened, "log", listen="nowhere")
+        elected = ""
+        while elected != blind.name:
+            await trio.sleep(0.1)
+            leader = await election.leader()
+            elected = "" if leader is None else leader.candidate
+        other = await s.join()
+        await eventually(lambda: other.replica.is_leading, timeout_s=40)
+        assert await other.replica.propose(command("add", "x", 1)) == b"2"
+        await trio.sleep(60)
+        assert other.replica.is_leading
+        assert not blind.ended.is_set(), "it goes on trying"
 
 
 async def test_a_leadership_that_ends_while_following_stops_lets_it_go_on(
