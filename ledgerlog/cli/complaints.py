@@ -10,6 +10,7 @@ import re
 
 from ledgerlog import errors
 from ledgerlog.cli.processes import ChildFailed
+from ledgerlog.model.ledger import MetadataCorrupt
 
 __all__ = ["complaint", "os_complaint"]
 
@@ -57,6 +58,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         "keep the files, and restore them from a copy; or let a new bookie take the place of a damaged one",
     ),
     (errors.DiskFull, "free space on the disk"),
+    (MetadataCorrupt, "the metadata store holds what this program cannot read: restore it from a copy"),
     (ChildFailed, "its log says more where one was kept"),
 )
 

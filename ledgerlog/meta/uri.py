@@ -202,7 +202,7 @@ def _path(raw: str, scheme: str, fail: Fail) -> str:
         fail("a % that does not begin an escape; a path that holds one spells it %25")
     try:
         path = unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError:
+    except UnicodeError:  # Neither behind its escapes nor, from a command line, as it stands.
         fail("its path is not UTF-8")
     if not path:
         fail(f"it has no path; write {scheme}:PATH")

@@ -15,6 +15,7 @@ from ledgerlog.cli.options import numbers, parse_start, replication_of
 from ledgerlog.cli.running import Interrupted, interruptible, run, run_until_interrupted, unwrap
 from ledgerlog.errors import InvalidArgument, LedgerNotFound, LogNotFound, NotEnoughBookies
 from ledgerlog.model.ids import Position
+from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.quorum import Replication
 
 
@@ -111,6 +112,7 @@ def test_a_complaint_is_one_line_that_says_what_to_try() -> None:
     assert line.startswith("3 are needed, 2 registered (")
     assert "bookie list" in line
     assert "ledger list" in complaint(LedgerNotFound(3))
+    assert "restore it from a copy" in complaint(MetadataCorrupt("metadata of ledger 3: not valid CBOR"))
 
 
 def test_where_to_start_is_an_offset_a_position_a_time_or_a_word() -> None:

@@ -110,6 +110,13 @@ def test_every_path_has_a_spelling(path: str, bookies: int) -> None:
     assert parse_uri(str(SqliteUri(path))) == SqliteUri(path)
 
 
+@pytest.mark.parametrize("path", ["a%FF", "a\udcff", "%C3", "\ud800"])
+@pytest.mark.parametrize("scheme", ["file", "sqlite"])
+def test_a_path_that_is_not_utf_8_is_refused(scheme: str, path: str) -> None:
+    with pytest.raises(InvalidArgument, match="its path is not UTF-8"):
+        parse_uri(f"{scheme}:{path}")
+
+
 def test_a_file_cluster_names_its_parts() -> None:
     uri = FileUri("data", 2)
     assert uri.metadata_path == "data/metadata.sqlite"
