@@ -117,9 +117,9 @@ class Log:
         a matter of the log: once on, every later leader keeps the table. ``producer`` is whose the sequences
         of ``append`` are unless it says otherwise.
 
-        InvalidArgument at once. Entering raises LogNotFound; LogSealed; RecoveryFailed and NotEnoughBookies
-        (retryable: too few bookies answer); EntryCorrupt; with deduplication EntryUnavailable as well
-        (retryable). Leaving sends what was taken, waits until it is durable and closes the ledger, for at
+        InvalidArgument at once. Entering raises LogNotFound; LogSealed; RecoveryFailed, NotEnoughBookies and
+        EntryUnavailable (retryable: too few bookies answer); EntryCorrupt; EntryNotFound where bookies have
+        lost what tells how far the log came. Leaving sends what was taken, waits until it is durable and closes the ledger, for at
         most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that nobody waited for could
         not be brought to an end. Leaving by a cancellation leaves the ledger open for the next leader to
         recover."""
@@ -304,7 +304,8 @@ class Log:
         """End the log for good: its leader, if there is one, is deposed, what he had in flight is brought to
         an end, and nothing is appended any more. Sealing a sealed log does nothing.
 
-        LogNotFound; RecoveryFailed and NotEnoughBookies (retryable); EntryCorrupt."""
+        LogNotFound; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable); EntryCorrupt,
+        EntryNotFound."""
         try:
             await seal(self._client, self._registry, self._name, self._incarnation)
         except LogSealed:

@@ -41,9 +41,10 @@ async def take_over(
     """Become the leader: the log's record and version with the new epoch, and the writer of its new ledger.
     ``dedupe`` switches deduplication on or off from here on; None leaves it as it is.
 
-    Raises LogNotFound, LogSealed; RecoveryFailed and NotEnoughBookies (retryable) where too few bookies
-    answer to end the ledgers of the leader before; MetadataUnavailable; EntryCorrupt. Cancelling leaves
-    at most a ledger behind that nobody lists."""
+    Raises LogNotFound, LogSealed; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable) where too
+    few bookies answer to end the ledgers of the leader before and to look at their first and last entries;
+    MetadataUnavailable; EntryCorrupt, EntryNotFound. Cancelling leaves at most a ledger behind that nobody
+    lists."""
     core = Takeover(name, new_token=client.environment.new_token, dedupe=dedupe)
     writer = await _run(client, registry, core, incarnation)
     assert core.record is not None
