@@ -114,7 +114,9 @@ class LogStream:
             offsets[name] = StreamOffset(
                 view.incarnation, readable(view, start, self._options.fail_on_data_loss)
             )
-        await self._move_cursors(offsets)
+        # Spark asks again as it plans the first batch, and when it does that again. "latest" is further on
+        # then, and a cursor that followed would give up what the second batch reads.
+        await self._move_cursors(offsets, forward=False)
         return offsets
 
     async def pin(self) -> None:
@@ -180,7 +182,7 @@ class LogStream:
 
     async def commit(self, end: Mapping[str, StreamOffset]) -> None:
         """All before ``end`` was done with. MetadataUnavailable."""
-        await self._move_cursors(end)
+        await self._move_cursors(end, forward=True)
 
     async def _views(self, start: Mapping[str, StreamOffset]) -> dict[str, LogView]:
         options = self._options
@@ -199,7 +201,9 @@ class LogStream:
                 logger.warning("log %r is gone and left out", name)
         return views
 
-    async def _move_cursors(self, offsets: Mapping[str, StreamOffset]) -> None:
+    async def _move_cursors(self, offsets: Mapping[str, StreamOffset], *, forward: bool) -> None:
+        """Have a cursor pin each log, and stand there at least; one that pins already stays unless
+        ``forward``."""
         if self._options.cursor_name is None:
             return
         for name, place in offsets.items():
@@ -208,7 +212,7 @@ class LogStream:
             while True:
                 state = await cursor.get()
                 if state is not None:
-                    if state.pins and state.offset >= at:
+                    if state.pins and (state.offset >= at or not forward):
                         break
                     at = max(at, state.offset)
                 try:

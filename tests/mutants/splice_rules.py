@@ -140,6 +140,14 @@ MUTANTS = (
         f"{_TEST_STREAM}::test_a_log_that_was_deleted_or_made_anew_is_no_jump_back",
     ),
     mutant(
+        "streams_cursor_follows_a_beginning_that_is_asked_again",
+        "C.4",
+        _STREAM,
+        "if state.pins and (state.offset >= at or not forward):",
+        "if state.pins and state.offset >= at:",
+        f"{_TEST_STREAM}::test_a_cursor_is_not_moved_where_spark_asks_again_where_a_query_begins",
+    ),
+    mutant(
         "table_by_time_ends_at_the_first_open_ledger",
         "C.4",
         _LOOKING,
@@ -151,8 +159,8 @@ MUTANTS = (
         "streams_cursor_is_left_as_it_is_found",
         "C.4",
         _STREAM,
-        "if state.pins and state.offset >= at:",
-        "if state.offset >= at:",
+        "if state.pins and (state.offset >= at or not forward):",
+        "if state.offset >= at or not forward:",
         f"{_TEST_STREAM}::test_a_cursor_that_is_there_and_pins_nothing_does_so_from_the_start_of_the_query_on",
     ),
     mutant(

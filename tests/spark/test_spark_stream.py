@@ -269,3 +269,26 @@ async def test_a_cursor_is_not_put_where_records_are_gone(autojump_clock: object
         state = await log.cursor("etl").get()
         assert state is not None
         assert (state.offset, state.pins) == (5, True)
+
+
+async def test_a_cursor_is_not_moved_where_spark_asks_again_where_a_query_begins(
+    autojump_clock: object,
+) -> None:
+    """It does as the first batch is planned, and when that is done again. The log has grown by then."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"old"])
+        options = stream_options(startingOffsets="latest", cursorName="etl")
+        stream = LogStream(client.opened, options)
+        first = through_a_checkpoint(await stream.latest(await stream.initial()))
+        await append(log, [b"a", b"b"])
+        for again in (stream, LogStream(client.opened, options)):
+            assert await batch(cluster, client, again, await again.initial(), first) == []
+            with pytest.raises(TruncationPinned):
+                await log.truncate(2)
+        end = await stream.latest(first)
+        assert await batch(cluster, client, stream, first, end) == [b"a", b"b"]
+        await stream.commit(end)
+        state = await log.cursor("etl").get()
+        assert state is not None
+        assert (state.offset, state.pins) == (3, True)
