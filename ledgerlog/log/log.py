@@ -119,10 +119,10 @@ class Log:
 
         InvalidArgument at once. Entering raises LogNotFound; LogSealed; RecoveryFailed, NotEnoughBookies and
         EntryUnavailable (retryable: too few bookies answer); EntryCorrupt; EntryNotFound where bookies have
-        lost what tells how far the log came. Leaving sends what was taken, waits until it is durable and closes the ledger, for at
-        most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that nobody waited for could
-        not be brought to an end. Leaving by a cancellation leaves the ledger open for the next leader to
-        recover."""
+        lost what tells how far the log came. Leaving sends what was taken, waits until it is durable and
+        closes the ledger, for at most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that
+        nobody waited for could not be brought to an end. Leaving by a cancellation leaves the ledger open for
+        the next leader to recover."""
         for bound, what in ((window, "window"), (window_bytes, "window_bytes"), (entry_bytes, "entry_bytes")):
             if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
                 raise InvalidArgument(f"{what} must be at least one, not {bound!r}")
