@@ -134,7 +134,7 @@ async def connect(
     Raises InvalidArgument (the URI or an option), StorageLocked (another process owns a ``file:``
     directory), StorageCorrupt, MetadataUnavailable. Leaving the body ends every writer that is still open;
     what was not acknowledged then is unknown (AppendUnknown)."""
-    if append_deadline_s <= 0:
+    if not append_deadline_s > 0:
         raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")
     parsed = parse_uri(uri)
     environment = Environment()

@@ -88,7 +88,7 @@ async def sweep(
     """Find the orphans that are at least so old, and unless told otherwise delete them; cursors of logs that
     are gone, what producers left of them, and lists of their snapshots are deleted as well. InvalidArgument;
     MetadataUnavailable, which leaves what was not looked at."""
-    if min_age_s < 0:
+    if not min_age_s >= 0:  # NaN as well: nothing would be too young.
         raise InvalidArgument(f"min_age_s must not be negative, not {min_age_s!r}")
     logs = LogRegistry(client.store, client.environment)
     ledgers = LedgerRegistry(client.store, client.environment)

@@ -221,6 +221,13 @@ async def test_a_ledger_is_not_made_with_metadata_that_nobody_could_read(
     assert await cluster.ledgers.list() == []
 
 
+@pytest.mark.parametrize("deadline_s", [0, -1, float("nan")])
+async def test_a_deadline_is_a_positive_number(deadline_s: float) -> None:
+    with pytest.raises(InvalidArgument, match="append_deadline_s must be positive"):
+        async with ledgerlog.connect("memory:", append_deadline_s=deadline_s):
+            pass
+
+
 async def test_properties_that_are_not_utf_8_are_an_argument_that_is_wrong(cluster: Cluster) -> None:
     log = await cluster.create_log("log")
     for wrong in ({"a": "\udcff"}, {"\udcff": "a"}):

@@ -310,8 +310,17 @@ async def test_ledgers_that_belong_to_no_log_are_left_alone(
         await writer.close()
     await trio.sleep(OLD_S)
     assert await sweep(client.opened) == []
-    with pytest.raises(InvalidArgument):
-        await sweep(client.opened, min_age_s=-1)
+
+
+async def test_a_sweep_of_no_age_at_all_deletes_nothing(client: Client, autojump_clock: MockClock) -> None:
+    writer = await client.ledgers.create(
+        metadata={"log-name": b"x", "log-incarnation": b"7", "log-epoch": b"1"}
+    )
+    await writer.close()
+    for age_s in (-1, float("nan")):
+        with pytest.raises(InvalidArgument):
+            await sweep(client.opened, min_age_s=age_s)
+    assert await client.ledgers.list() == [writer.ledger_id]
 
 
 async def test_a_sweep_without_the_store_deletes_nothing(
