@@ -13,12 +13,12 @@ another under its id is a conflict (rule 6). Where it does not, an entry that pr
 counts as stored just so. Only what neither proves is given up for what the add brings.
 
 **The run that takes the place** begins with the same id, so its row takes that of the rotten one
-(``bookie.storage.scrub``), and holds every entry of it: those that the add brings, those that are sound, and
-those that are damaged and were not brought, as they are, with the digest that they do not match. These stay
-damaged, and are told of as such, until somebody brings them too. Where one of them can be neither carried on
-nor replaced, because the frame does not say what it was or its bytes cannot be read, nothing is done and the
-add is refused: its row would be lost, and what the index names is never denied. Scrubbing then has the whole
-run restored.
+(``bookie.storage.scrub``). It holds every entry of that, or is the first of several that do where one frame
+is too small: those that the add brings, those that are sound, and those that are damaged and were not
+brought, as they are, with the digest that they do not match. These stay damaged, and are told of as such,
+until somebody brings them too. Where one of them can be neither carried on nor replaced, because the frame
+does not say what it was or its bytes cannot be read, nothing is done and the add is refused: its row would be
+lost, and what the index names is never denied. Scrubbing then has the whole run restored.
 
 It takes a read of each run on the disk that holds some of the ids. Runs in memory were verified when they
 came, but for those that were put there like this.
@@ -43,7 +43,10 @@ from bookie.storage.journal import Journal
 from bookie.storage.reader import Resident
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
 from ledgerlog.wire.entries import Entries, compact_ids, encode_add
-from ledgerlog.wire.frame import Header, Status
+from ledgerlog.wire.frame import HEADER_BYTES, Header, Status
+
+_ENTRY_HEAD_BYTES = 12
+"""What an entry takes in a frame besides its payload: length, digest, and offset of its id."""
 
 
 class Holder(Protocol):
@@ -211,31 +214,52 @@ class Mender:
         journal, or why they are not: CORRUPT or IO_ERROR where what is damaged stays so, and DISK_FULL or
         TOO_MANY_REQUESTS where there is no room. What was not mended is as it was."""
         journal = self._journal
-        frames: list[tuple[Damaged, bytes]] = []
+        mended: list[tuple[Damaged, list[Entries]]] = []
         for each in damaged:
             entries = None if self._is_moving(each.run.file) else each.replaced_by(brought)
-            if entries is None:
+            parts = [] if entries is None else _cut(entries, self._frame_bytes_max)
+            if not parts:
                 return status_of(each.error)
-            raw = b"".join(
-                encode_add(entries, lac=header.lac, lafr=header.lafr, key=state.key, recovery=True)
-            )
-            if len(raw) > self._frame_bytes_max:
-                return status_of(each.error)
-            frames.append((each, raw))
-        for each, raw in frames:
-            offset = journal.append(ADD, raw)
-            if offset is None:
-                return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
-            segment = journal.active
-            run = each.run._replace(
-                file=segment.image.number,
-                offset=offset,
-                length=len(raw),
-                sequence=journal.commit.sequence,
-            )
-            segment.runs.append(run)
-            segment.restored.add((run.ledger_id, run.first))
-            state.on_run(run)
+            mended.append((each, parts))
+        for each, parts in mended:
+            # What takes the row's place must not be durable before the rest of what the row named.
+            for part in reversed(parts):
+                raw = b"".join(
+                    encode_add(part, lac=header.lac, lafr=header.lafr, key=state.key, recovery=True)
+                )
+                offset = journal.append(ADD, raw)
+                if offset is None:
+                    return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
+                segment = journal.active
+                run = Run(
+                    part.ledger_id,
+                    part.first,
+                    part.last,
+                    len(part),
+                    segment.image.number,
+                    offset,
+                    len(raw),
+                    journal.commit.sequence,
+                )
+                segment.runs.append(run)
+                segment.restored.add((run.ledger_id, run.first))
+                state.on_run(run)
             self._holder.hold(each.run.file)
             self._holder.on_mended(each.run)
         return None
+
+
+def _cut(entries: Entries, frame_bytes_max: int) -> list[Entries]:
+    """The same entries, in parts that each fit a frame of so many bytes; nothing where one of them does
+    not."""
+    parts: list[list[int]] = [[]]
+    size = HEADER_BYTES
+    for index, length in enumerate(entries.lengths):
+        if parts[-1] and size + length + _ENTRY_HEAD_BYTES > frame_bytes_max:
+            parts.append([])
+            size = HEADER_BYTES
+        size += length + _ENTRY_HEAD_BYTES
+        if size > frame_bytes_max:
+            return []
+        parts[-1].append(index)
+    return [entries.select(part) for part in parts]

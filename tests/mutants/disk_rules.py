@@ -207,4 +207,13 @@ MUTANTS = (
         "tests/storage/test_crash_full_disk.py::"
         "test_every_crash_state_of_a_full_disk_boots_on_it_to_what_was_acknowledged",
     ),
+    mutant(
+        "of_what_mends_a_long_run_only_the_beginning_is_stored",
+        "rule 8",
+        _MENDING,
+        "    return [entries.select(part) for part in parts]\n",
+        "    return [entries.select(part) for part in parts[:1]]\n",
+        "tests/storage/test_crash_states.py::"
+        "test_every_crash_state_boots_to_what_was_acknowledged[mending-False]",
+    ),
 )

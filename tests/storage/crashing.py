@@ -145,6 +145,26 @@ async def restoring(engine: Engine, recorder: Recorder) -> None:
     assert await engine.scrubber.scrub() == 0
 
 
+async def mending(engine: Engine, recorder: Recorder) -> None:
+    """An entry rots, the first of its run, and is brought again; what holds it is flushed and compacted."""
+    for first in range(0, 300, 25):
+        await add_noted(engine, recorder, 1, range(first, first + 25))
+    await engine.flush()
+    await wait_all_tasks_blocked()
+    disk, needle = recorder.disk, payload_of(1, 25)
+    ((path, at),) = [(p, c.find(needle)) for p, c in disk.files.items() if needle in c]
+    recorder.note(("rotten", 1, 25))
+    disk.rot(path, at)
+    await add_durably(engine, 1, [25, 26], recovery=True)
+    recorder.note(("restored", 1, 25))
+    await engine.compactor.compact(is_eventual=True)
+    for first in range(0, 300, 25):
+        await add_noted(engine, recorder, 2, range(first, first + 25))
+    await engine.flush()
+    await engine.compactor.compact(is_eventual=True)
+    assert await engine.scrubber.scrub() == 0
+
+
 async def record(scenario: Scenario, *, is_clean: bool, start: CrashState | None = None) -> Recorder:
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, start), RecordingIndexes(recorder, start)

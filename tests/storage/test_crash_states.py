@@ -15,6 +15,7 @@ from crashing import (
     Looked,
     Scenario,
     boot_and_check,
+    mending,
     moving,
     rebuild_and_check,
     record,
@@ -35,8 +36,16 @@ from recording_disk import CrashPoint
         (several_ledgers_in_one_group, 1),
         (moving, 5),
         (restoring, 2),
+        (mending, 4),
     ],
-    ids=["small_adds", "rolls_and_checkpoints", "several_ledgers_in_one_group", "moving", "restoring"],
+    ids=[
+        "small_adds",
+        "rolls_and_checkpoints",
+        "several_ledgers_in_one_group",
+        "moving",
+        "restoring",
+        "mending",
+    ],
 )
 async def test_every_crash_state_boots_to_what_was_acknowledged(
     scenario: Scenario, stride: int, is_clean: bool
