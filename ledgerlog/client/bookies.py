@@ -23,7 +23,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     NotEnoughBookies,
 )
-from ledgerlog.limits import METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
+from ledgerlog.limits import CONNECT_TIMEOUT_S, METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
@@ -33,6 +33,8 @@ from ledgerlog.model.ledger import MetadataCorrupt
 QUARANTINE_S = 2 * SESSION_TIMEOUT_S
 
 _RETRY_S = 0.2
+
+_LOOK_UP_S = CONNECT_TIMEOUT_S / 3
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +131,11 @@ class BookieDirectory:
         """Where a bookie serves. BookieUnavailable where it is not registered and never was seen."""
         info = self._writable.get(bookie_id) or self._read_only.get(bookie_id)
         if info is None:
-            info = await self._look_up(bookie_id) or self._known.get(bookie_id)
+            known = self._known.get(bookie_id)
+            # A store that hangs must not take the time that there is to connect where the bookie was.
+            with trio.move_on_after(math.inf if known is None else _LOOK_UP_S):
+                info = await self._look_up(bookie_id)
+            info = info or known
         if info is None:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered")
         return info

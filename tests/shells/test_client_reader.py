@@ -19,7 +19,7 @@ from ledgerlog.errors import (
     LedgerNotFound,
     MetadataUnavailable,
 )
-from ledgerlog.limits import LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
+from ledgerlog.limits import CONNECT_TIMEOUT_S, LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
 from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import Fragment
@@ -667,3 +667,16 @@ async def test_a_look_at_the_registrations_that_began_earlier_does_not_undo_a_la
             await eventually(lambda: directory.writable()[0].address == "b1-elsewhere")
             go_on.set()
         assert directory.writable()[0].address == "b1-elsewhere"
+
+
+async def test_a_bookie_that_is_not_registered_is_looked_for_where_it_was_while_the_store_hangs(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(3) as cluster, cluster.client() as client:
+        directory = client.opened.bookies
+        one = directory.writable()[0]
+        await cluster.bookies[one.bookie_id].stop()
+        await eventually(lambda: not directory.is_registered(one.bookie_id))
+        client.store.is_hanging = True
+        with trio.fail_after(CONNECT_TIMEOUT_S / 2):
+            assert await directory.resolve(one.bookie_id) == one
