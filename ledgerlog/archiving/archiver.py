@@ -9,8 +9,8 @@ leaves something that a later run finishes.
               5  its record is created, in a transaction that checks the log's record: the ledger is listed
     give up   1  the file is read again, whole, and is what was recorded
               2  the ledger's metadata are deleted, in a transaction that checks the file's record
-    withdraw     where 1 finds that the file is gone or damaged: the record is deleted, in a transaction that
-                 checks the ledger's metadata, and the ledger is copied again
+    withdraw     where 1 finds that the file is gone or damaged, and bookies give all entries: the record is
+                 deleted, in a transaction that checks the ledger's metadata, and the ledger is copied again
     retire    1  the log's record, read after the archive's, does not name the ledger
               2  the file is deleted, then its record
     clean        files in the log's directory that no record names, and that are a day old
@@ -397,6 +397,17 @@ class Archiver:
         if stored is None or len(record.ledgers) > 1:
             # Nobody else has the records: the file is all there is, and it must be restored.
             raise ArchiveCorrupt(record.file, f"{why}; no bookie has its records any more")
+        metadata, _ = await self.logs.read(self.incarnation)
+        index = None if metadata is None else metadata.index_of(ledger_id)
+        if metadata is None or index is None:
+            return done("skipped", record, why="its records were truncated away meanwhile")
+        # Who has the metadata of a ledger may have lost its entries. What is left of the file, or a copy of
+        # it that is brought back, may be all that there is then, and it is the record that makes it count.
+        try:
+            async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):
+                pass
+        except (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt) as failure:
+            raise ArchiveCorrupt(record.file, f"{why}; and bookies do not give it: {failure}") from failure
         try:
             await self.client.store.transaction(
                 [

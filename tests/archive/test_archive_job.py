@@ -32,6 +32,7 @@ from ledgerlog.log.log import Log, delete_log, open_log
 from ledgerlog.log.places import Place
 from ledgerlog.log.sweep import sweep
 from ledgerlog.model.ids import Position
+from ledgerlog.model.layout import ledger_path
 from tests.archive.archived_logs import (
     DAY_S,
     Crash,
@@ -538,6 +539,55 @@ async def test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it(tmp_pat
         with pytest.raises(ArchiveCorrupt, match=path.name):
             await records_of(log)
         assert await records_of(log, 500) == before[500:]
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+async def test_a_file_that_is_damaged_keeps_its_record_while_bookies_do_not_give_the_records(
+    tmp_path: Path, harm: str
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 500, 4)
+        before = await records_of(log)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        first = (await archived(client, log))[0]
+        path = path_of(first)
+        good = read(path)
+        remove(path)
+        if harm == "damaged":
+            write(path, good[: len(good) // 3] + b"?" + good[len(good) // 3 + 1 :])
+        for bookie in cluster.bookies.values():
+            await bookie.kill()
+        job = await archiver_of(client, tmp_path)
+        with pytest.raises(ArchiveCorrupt, match="bookies do not give it"):
+            await job.give_up(first, first.ledger_id)
+        assert (await archived(client, log))[0] == first
+        write(path, good)
+        assert await records_of(log) == before, "it was brought back"
+        remove(path)
+        for bookie in cluster.bookies.values():
+            await bookie.start()
+        assert (await job.give_up(first, first.ledger_id)).what == "withdrawn"
+        assert await records_of(log) == before
+
+
+async def test_a_ledger_that_is_truncated_away_while_its_file_is_looked_at_is_left_to_be_retired(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        first = (await archived(client, log))[0]
+        job = await archiver_of(client, tmp_path)
+        remove(path_of(first))
+        stored = await job.ledgers.find(first.ledger_id)
+        assert stored is not None
+        await log.truncate(5)
+        metadata = stored[0]
+        await client.opened.store.create(ledger_path(first.ledger_id), metadata.encode())  # Not deleted yet.
+        assert (await job.give_up(first, first.ledger_id)).what == "skipped"
+        assert (await archived(client, log))[0] == first
 
 
 async def test_another_file_under_the_name_is_told(tmp_path: Path) -> None:

@@ -328,4 +328,13 @@ MUTANTS = (
         "            has_bounds = True\n",
         f"{_FAULTS}::test_a_file_whose_bounds_are_not_those_of_its_records_is_told",
     ),
+    mutant(
+        "record_is_withdrawn_where_bookies_have_lost_the_entries",
+        "A.6",
+        _JOB,
+        "            async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):\n"
+        "                pass\n",
+        "            pass\n",
+        f"{_TEST}::test_a_file_that_is_damaged_keeps_its_record_while_bookies_do_not_give_the_records",
+    ),
 )
