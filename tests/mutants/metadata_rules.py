@@ -8,9 +8,11 @@ _PLAN = "ledgerlog/meta/zookeeper/plan.py"
 _CALLS = "ledgerlog/meta/zookeeper/calls.py"
 _SESSION = "ledgerlog/meta/zookeeper/session.py"
 _STORE = "ledgerlog/meta/zookeeper/store.py"
+_LINK = "ledgerlog/meta/zookeeper/link.py"
 _CONVERSATION = "ledgerlog/meta/zookeeper/conversation.py"
 _REGISTRATION = "bookie/server/registration.py"
 
+_TEST_SESSION = "tests/unit/test_zookeeper_session.py"
 _TEST_PLAN = "tests/unit/test_zookeeper_plan.py"
 _TEST_CONTRACT = "tests/contract/test_metadata_contract.py"
 _TEST_STORE = "tests/integration/test_zookeeper_store.py"
@@ -75,6 +77,14 @@ MUTANTS = (
         "        if self._state is SessionState.CONNECTED and self.lease_left_s <= 0:\n",
         "        if False:\n",
         f"{_TEST_STORE}::test_a_process_that_was_stopped_for_too_long_believes_nothing_when_it_wakes",
+    ),
+    mutant(
+        "a_session_is_believed_in_by_the_lease_of_the_next_one",
+        "metadata contract",
+        _LINK,
+        "        return until_ns if present == session_id else 0\n",
+        "        return until_ns\n",
+        f"{_TEST_SESSION}::test_a_session_is_not_believed_in_because_the_next_one_was_opened",
     ),
     mutant(
         "watches_are_not_added_again_on_a_new_connection",

@@ -104,8 +104,8 @@ class Link:
         self._on_event = on_event
         self._is_stopping = False
         self.session_id: int | None = None
-        self.lease_until_ns = 0
-        """Until then the server surely keeps the session, on the boot-time clock."""
+        self._lease: tuple[int | None, int] = (None, 0)
+        """A session, and until when on the boot-time clock the server surely keeps it."""
         self.outstanding: set[Call] = set()
         """Submitted, and neither answered nor given up by kazoo."""
         self.timeout_ns = 0
@@ -138,6 +138,12 @@ class Link:
         """Session id and password, while connected: who has them can join or end the session."""
         found: tuple[int, bytes] | None = self._client.client_id
         return found
+
+    def lease_until_ns(self, session_id: int) -> int:
+        """Until then the server surely keeps the session, on the boot-time clock; 0 for one that is not the
+        present one. kazoo's thread may have the next session before the loop knows that one is over."""
+        present, until_ns = self._lease
+        return until_ns if present == session_id else 0
 
     def start(self) -> None:
         """Begin to connect, and keep at it until ``stop``."""
@@ -180,15 +186,16 @@ class Link:
 
     def heard(self, sent_ns: int) -> None:
         """The server has answered what was sent at that time."""
-        self.lease_until_ns = max(self.lease_until_ns, sent_ns + self.timeout_ns)
+        session_id, until_ns = self._lease
+        self._lease = session_id, max(until_ns, sent_ns + self.timeout_ns)
 
     def changed(self, znode: str) -> None:
         self.post(self._on_event, Changed(znode))
 
-    def opened(self, timeout_ns: int, asked_ns: int) -> None:
+    def opened(self, session_id: int, timeout_ns: int, asked_ns: int) -> None:
         """A connection is there, for a session that the server knew or made later than ``asked_ns``."""
         self.timeout_ns = timeout_ns
-        self.lease_until_ns = asked_ns + timeout_ns
+        self._lease = session_id, asked_ns + timeout_ns
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -245,7 +252,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
             self._pings_sent_ns.clear()
         result = super()._invoke(timeout, request, xid)
         if isinstance(request, wire.Connect) and result[0].time_out > 0:
-            self._link.opened(result[0].time_out * NS // 1000, asked_ns)
+            opened = result[0]
+            self._link.opened(opened.session_id, opened.time_out * NS // 1000, asked_ns)
         return result
 
     def _send_ping(self, connect_timeout: float) -> None:

@@ -38,7 +38,7 @@ class ZooKeeperSession:
     @property
     def lease_left_s(self) -> float:
         """For how long the ensemble surely keeps the session, by what it has answered; may be negative."""
-        return (self._link.lease_until_ns - boot_clock_ns()) / NS
+        return (self._link.lease_until_ns(self.number) - boot_clock_ns()) / NS
 
     @property
     def state(self) -> SessionState:
