@@ -236,6 +236,10 @@ class Board:
             elif node.value != progress.encode():
                 await self._store.set(path, progress.encode(), version=node.version)
 
+    async def worker_count(self) -> int:
+        """How many workers live."""
+        return len(await self._store.children(REPAIR_WORKERS))
+
     async def workers(self) -> dict[str, WorkerProgress]:
         """What the workers that live say of themselves, by token."""
         found: dict[str, WorkerProgress] = {}

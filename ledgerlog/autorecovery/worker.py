@@ -90,6 +90,8 @@ class Worker:
         self.copying = Copying(client, self.pacer)
         self._repair = LedgerRepair(client, self._board, self.copying)
         self._lanes = lanes
+        self._workers = 1
+        """How many processes share what the cluster copies."""
         self._tasks: list[int] = []
         self._busy: dict[int, str] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -113,6 +115,7 @@ class Worker:
         """Be a worker for the length of a session. Raises what reading the settings and registering raise."""
         session = self._client.store.session
         # Before anything else: no copy is made at a rate, or during a pause, that nobody has read.
+        self._workers = await self._board.worker_count() + 1
         await self._heed()
         key = await self._board.register_worker()
         try:
@@ -157,6 +160,8 @@ class Worker:
 
     async def _list(self) -> None:
         found = await self._board.tasks()
+        self._workers = await self._board.worker_count()
+        self._set_pace()
         open_tasks = frozenset(found)
         self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in open_tasks}
         self._repair.keep_only(open_tasks)
@@ -194,9 +199,13 @@ class Worker:
         self._settings = settings
         if settings.paused != self.pacer.is_paused:
             logger.info("worker=%s: %s", self.name, "paused" if settings.paused else "resumed")
-        self.pacer.set(bytes_per_s=settings.bytes_per_s, paused=settings.paused)
+        self._set_pace()
         if settings != before:
             self._try_again()  # Who waits for a writer may have to wait no longer.
+
+    def _set_pace(self) -> None:
+        settings = self._settings
+        self.pacer.set(bytes_per_s=settings.worker_bytes_per_s(self._workers), paused=settings.paused)
 
     # --- doing it -------------------------------------------------------------------------------
 

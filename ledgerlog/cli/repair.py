@@ -265,6 +265,7 @@ def settings_fields(settings: RepairSettings) -> dict[str, Any]:
         "lost_after_s": settings.lost_after_ms / 1000,
         "grace_s": settings.grace_ms / 1000,
         "bytes_per_s": settings.bytes_per_s,
+        "cluster_bytes_per_s": settings.cluster_bytes_per_s,
         "bookie_check_s": settings.bookie_check_ms / 1000,
         "entry_check_s": settings.entry_check_ms / 1000,
         "entry_check": "all" if settings.check_all else "ends",
@@ -318,6 +319,11 @@ _SECONDS = click.FloatRange(0)
 @click.option("--lost-after", type=_SECONDS, help="Seconds until a bookie that is not there is lost.")
 @click.option("--grace", type=_SECONDS, help="Seconds that a writer has to replace a lost bookie.")
 @click.option("--bytes-per-second", type=click.IntRange(1), help="What each worker process copies.")
+@click.option(
+    "--cluster-bytes-per-second",
+    type=click.IntRange(0),
+    help="What all worker processes together copy; 0: each copies what one may.",
+)
 @click.option("--bookie-check", type=click.FloatRange(0.001), help="Seconds between checks of all metadata.")
 @click.option("--entry-check", type=_SECONDS, help="Seconds between checks of entries; 0: none.")
 @click.option(
@@ -331,6 +337,7 @@ def repair_settings(
     lost_after: float | None,
     grace: float | None,
     bytes_per_second: int | None,
+    cluster_bytes_per_second: int | None,
     bookie_check: float | None,
     entry_check: float | None,
     entry_check_of: str | None,
@@ -350,6 +357,8 @@ def repair_settings(
     changes: dict[str, Any] = {name: round(1000 * s) for name, s in milliseconds.items() if s is not None}
     if bytes_per_second is not None:
         changes["bytes_per_s"] = bytes_per_second
+    if cluster_bytes_per_second is not None:
+        changes["cluster_bytes_per_s"] = cluster_bytes_per_second
     if entry_check_of is not None:
         changes["check_all"] = entry_check_of == "all"
     if checks_per_second is not None:

@@ -51,7 +51,10 @@ class RepairSettings:
     """The writer of an open ledger whose last fragment names a lost bookie has so long to replace it; then
     the ledger is recovered, which fences the writer (rule 20)."""
     bytes_per_s: int = 2 * MIB
-    """What one worker process copies in a second."""
+    """What one worker process copies in a second, at most."""
+    cluster_bytes_per_s: int = 0
+    """What all worker processes that live copy in a second, at most: each has an equal part of it. 0: each
+    has ``bytes_per_s``, however many there are."""
     bookie_check_ms: int = 3_600_000
     """How often all metadata is compared with the bookies that are registered."""
     entry_check_ms: int = 86_400_000
@@ -63,12 +66,18 @@ class RepairSettings:
     """Requests that the check of entries makes in a second."""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("lost_after_ms", "grace_ms", "entry_check_ms"):
+        for name in ("lost_after_ms", "grace_ms", "entry_check_ms", "cluster_bytes_per_s"):
             if getattr(self, name) < 0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, below 0")
         for name in ("bytes_per_s", "bookie_check_ms", "checks_per_s"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, below 1")
+
+    def worker_bytes_per_s(self, workers: int) -> int:
+        """What one of so many worker processes copies in a second, at most."""
+        if not self.cluster_bytes_per_s:
+            return self.bytes_per_s
+        return max(1, min(self.bytes_per_s, self.cluster_bytes_per_s // max(1, workers)))
 
     def encode(self) -> bytes:
         return encode_record({"v": _FORMAT, **attrs.asdict(self)})
@@ -83,6 +92,8 @@ class RepairSettings:
                 lost_after_ms=fields.integer("lost_after_ms"),
                 grace_ms=fields.integer("grace_ms"),
                 bytes_per_s=fields.integer("bytes_per_s"),
+                # Settings of before it was there have none.
+                cluster_bytes_per_s=fields.optional("cluster_bytes_per_s", int) or 0,
                 bookie_check_ms=fields.integer("bookie_check_ms"),
                 entry_check_ms=fields.integer("entry_check_ms"),
                 check_all=fields.get("check_all", bool),

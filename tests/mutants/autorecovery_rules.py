@@ -324,6 +324,14 @@ MUTANTS = (
         f"{_BOARD}::test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wait",
     ),
     mutant(
+        "each_worker_copies_what_the_cluster_may",
+        "rule 19",
+        f"{_ROOM}/worker.py",
+        "        self._workers = await self._board.worker_count()\n",
+        "        self._workers = 1\n",
+        f"{_BOARD}::test_workers_share_the_rate_of_the_cluster",
+    ),
+    mutant(
         "worker_begins_before_it_knows_its_rate",
         "rule 19",
         f"{_ROOM}/worker.py",

@@ -176,6 +176,27 @@ async def test_copies_are_made_at_the_rate_that_was_set_however_many_ledgers_wai
         assert took < 2 * copied / 20_000 + 5, "nor much slower"
 
 
+async def test_workers_share_the_rate_of_the_cluster(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client, cluster_bytes_per_s=40_000)
+        ledgers = [await written(client, 20, size=1_000) for _ in range(12)]
+        processes = [await start_repair(cluster, f"repair-{n}") for n in range(4)]
+        await trio.sleep(15)  # Each has seen the others by now.
+        (lost, *_) = sorted(await names(client, ledgers[0]))
+        await cluster.bookies[lost].kill(session_s=0)
+        await eventually(lambda: any(process.copied for process in processes))
+
+        def copied() -> int:
+            return sum(process.copied_bytes for process in processes)
+
+        began, before = trio.current_time(), copied()
+        await quiet(board)
+        took = trio.current_time() - began
+        assert copied() - before >= 100_000
+        # And what each may begin with: a burst, and one piece more.
+        assert copied() - before <= 40_000 * (took + 0.25) + 4 * 20_000
+
+
 async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
         board = await set_up(client, paused=True)

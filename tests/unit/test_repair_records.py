@@ -89,6 +89,7 @@ def test_a_record_about_something_else_is_refused() -> None:
         ("checks_per_s", 0),
         ("bookie_check_ms", 0),
         ("grace_ms", -1),
+        ("cluster_bytes_per_s", -1),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(name: str, value: int) -> None:
@@ -109,3 +110,15 @@ def test_tasks_lie_as_ledgers_do_and_locks_side_by_side() -> None:
     assert repair_task_path(258) == "repair/tasks/00000000/0000/0102"
     assert ledger_path(258) == "ledgers/00000000/0000/0102"
     assert repair_lock_path(258) == "repair/locks/0000000000000102"
+
+
+def test_workers_share_what_the_cluster_may_copy_and_none_copies_more_than_one_may() -> None:
+    settings = RepairSettings(bytes_per_s=100, cluster_bytes_per_s=250)
+    assert [settings.worker_bytes_per_s(count) for count in (0, 1, 2, 3, 1000)] == [100, 100, 100, 83, 1]
+    assert RepairSettings(bytes_per_s=100).worker_bytes_per_s(1000) == 100
+
+
+def test_settings_of_before_the_clusters_rate_read_as_without_one() -> None:
+    fields = {"v": 1, **attrs.asdict(RepairSettings(bytes_per_s=7))}
+    del fields["cluster_bytes_per_s"]
+    assert RepairSettings.decode_untrusted(encode_record(fields)) == RepairSettings(bytes_per_s=7)
