@@ -13,7 +13,7 @@ bookie would take new ledgers again; the auditor takes it away afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import attrs
 import trio
@@ -42,7 +42,7 @@ class Emptying:
 
     bookie_id: BookieId
     ledgers_left: int
-    """Ledgers that name it."""
+    """Ledgers that name it, or whose metadata is damaged, so that nobody can tell."""
     workers: int
     """Workers that live; without one nothing moves."""
     troubles: dict[int, str]
@@ -63,7 +63,7 @@ async def decommission(
     looks = 0
     while looks < 2:
         found = await pass_over_metadata(client, {bookie_id})
-        emptying = await _emptying(board, bookie_id, list(found.affected))
+        emptying = await _emptying(board, bookie_id, list(found.affected), found.damaged)
         say(emptying)
         asked, unknown = await board.requests()
         if bookie_id in unknown:
@@ -82,8 +82,8 @@ async def decommission(
     return draining
 
 
-async def _emptying(board: Board, bookie_id: BookieId, left: list[int]) -> Emptying:
-    troubles: dict[int, str] = {}
+async def _emptying(board: Board, bookie_id: BookieId, left: list[int], damaged: Collection[int]) -> Emptying:
+    troubles = dict.fromkeys(damaged, "its metadata is damaged: nobody can tell whom it names")
     for ledger_id in left[:100]:
         try:
             task = await board.task(ledger_id)
@@ -93,4 +93,5 @@ async def _emptying(board: Board, bookie_id: BookieId, left: list[int]) -> Empty
         if task is not None and task[0].trouble is not None:
             troubles[ledger_id] = task[0].trouble
     workers = await board.workers()
-    return Emptying(bookie_id=bookie_id, ledgers_left=len(left), workers=len(workers), troubles=troubles)
+    count = len(left) + len(damaged)
+    return Emptying(bookie_id=bookie_id, ledgers_left=count, workers=len(workers), troubles=troubles)

@@ -195,3 +195,23 @@ async def test_a_bookie_formatted_anew_under_the_id_of_an_emptied_one_is_another
         await trio.sleep(10)
         assert not bookie.node.is_read_only
         assert await board.draining() == {}
+
+
+async def test_a_ledger_whose_metadata_is_damaged_is_said_to_hold_the_emptying_up(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        await set_up(client, bookie_check_ms=5_000)
+        await start_repair(cluster)
+        store = client.opened.store
+        ledger_id = await written(client, 5)
+        node = await store.get(ledger_path(ledger_id))
+        assert node is not None
+        version = await store.set(ledger_path(ledger_id), b"damaged", version=node.version)
+        looks: list[Emptying] = []
+        with trio.move_on_after(60):
+            await decommission(client.opened, "b1", say=looks.append)
+        assert looks[-1].ledgers_left == 1
+        assert "its metadata is damaged" in looks[-1].troubles[ledger_id]
+        await store.set(ledger_path(ledger_id), node.value, version=version)
+        with trio.fail_after(600):
+            await decommission(client.opened, "b1", say=looks.append)
+        assert looks[-1].ledgers_left == 0
