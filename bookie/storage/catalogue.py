@@ -15,6 +15,8 @@ from bookie.storage.index import Index
 from ledgerlog.errors import StorageCorrupt
 
 _SCAN_ROWS = 256
+_MORE = 4
+"""Where a look finds too few rows, the next one is for so many times as many."""
 _NO_LIMIT = 2**31
 _FILES_PER_SCAN = 1024
 
@@ -88,23 +90,24 @@ class Catalogue:
     async def runs(self, ledger_id: int, *, first: int, last: int, straddle: int) -> tuple[list[Run], int]:
         """Runs of a ledger that may hold ids from ``first`` on, sorted, and the id up to which these are all
         that the index has (at most ``last``, at least ``first``)."""
-        search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
-        search.take(await self.index.scan(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS))
-        if not search.is_done:
-            # It takes more than one look. In between, runs that it has yet to meet must not become part of
-            # one that begins where it was already.
+        limit = _SCAN_ROWS
+        while True:
+            # All in one look: between two of them, runs that it has yet to meet could become part of one that
+            # begins where it was already. Whoever moves runs is not waited for, since that one may itself be
+            # waiting for room on the disk.
             search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
-            async with self.lock:
-                while not search.is_done:
-                    search.take(
-                        await self.index.scan(search.start, search.stop, floor=search.floor, limit=_SCAN_ROWS)
-                    )
-        return search.runs, search.horizon
+            search.take(
+                await self.index.scan(search.start, search.stop, floor=search.floor, limit=limit), limit
+            )
+            if search.is_done:
+                return search.runs, search.horizon
+            limit *= _MORE
 
     def runs_now(self, ledger_id: int, *, first: int, last: int, straddle: int) -> list[Run]:
         """All runs of a ledger that may hold ids from ``first`` to ``last``, found with one look."""
         search = _RunSearch(self.path, ledger_id, first=first, last=last, straddle=straddle)
-        search.take(self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_NO_LIMIT))
+        rows_found = self.index.scan_now(search.start, search.stop, floor=search.floor, limit=_NO_LIMIT)
+        search.take(rows_found, _NO_LIMIT)
         return search.runs
 
     async def write(self, batch: Sequence[Change]) -> None:
@@ -113,12 +116,11 @@ class Catalogue:
 
 class _RunSearch:
     """Finds the runs around a range of ids: from the last one that begins at or before it (or ``straddle``
-    before that) to the end of the range or of a few scans."""
+    before that) to the end of the range or of a scan."""
 
     def __init__(self, path: str, ledger_id: int, *, first: int, last: int, straddle: int) -> None:
         assert 0 <= first <= last
         self._path = path
-        self._ledger_id = ledger_id
         self._first = first
         # One past it, so that the run that begins exactly there is found as the one below ``start``.
         begin = max(0, first - straddle) + 1
@@ -129,14 +131,13 @@ class _RunSearch:
         self.runs: list[Run] = []
         self.is_done = False
 
-    def take(self, part: list[Row]) -> None:
+    def take(self, part: list[Row], limit: int) -> None:
+        """What a scan for up to ``limit`` rows from ``start`` on has found."""
         runs = [rows.decode_run(key, value, self._path) for key, value in part]
-        self.runs += [run for run in runs if run.last >= self._first]
-        if len(part) < _SCAN_ROWS:
+        self.runs = [run for run in runs if run.last >= self._first]
+        if len(part) < limit:
             self.is_done = True
         elif runs[-1].first >= self._first:
             # There may be more runs behind; none of them begins at or before this one.
             self.horizon = runs[-1].first
             self.is_done = True
-        else:
-            self.start = self.floor = rows.run_key(self._ledger_id, runs[-1].first + 1)

@@ -252,4 +252,12 @@ MUTANTS = (
         "                    pass\n",
         "tests/storage/test_crash_after_kill.py::test_marks_that_a_start_finds_outlive_a_power_cut",
     ),
+    mutant(
+        "who_looks_for_runs_waits_for_who_moves_them",
+        "bounds",
+        "bookie/storage/catalogue.py",
+        "            limit *= _MORE\n",
+        "            async with self.lock:\n                limit *= _MORE\n",
+        "tests/storage/test_lists.py::test_nobody_who_looks_for_runs_waits_for_those_who_move_them",
+    ),
 )

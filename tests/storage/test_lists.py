@@ -151,3 +151,17 @@ async def test_runs_with_gaps_count_for_what_it_takes_to_read_them() -> None:
         found, parts = await list_all(engine, 1)
         assert found == [(e, e) for e in range(0, 240_000, 2)]
         assert parts == 3
+
+
+async def test_nobody_who_looks_for_runs_waits_for_those_who_move_them() -> None:
+    """Who moves runs may wait for room on a full disk, for as long as that takes."""
+    indexes = CountingIndexes()
+    async with running("b", disk=MemoryDisk(), indexes=indexes) as engine:
+        # Any of the last 5000 may reach this far, as far as the ledger's state says.
+        stored = StoredLedger(KEY, False, -1, -1, 3999, 0, 5000)
+        found = [Run(LONG, e, e, 1, file=1, offset=4096, length=300, sequence=0) for e in range(4000)]
+        indexes.index.apply([rows.encode_ledger(LONG, stored), *map(rows.encode_run, found)])
+        async with engine._ledgers._catalogue.lock:
+            with trio.fail_after(10):
+                listed = await engine.list_entries(LONG, first=3900, last=3950, pairs_max=10)
+        assert (listed.pairs, listed.through) == ([(3900, 3950)], 3950)
