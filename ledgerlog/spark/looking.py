@@ -37,9 +37,12 @@ __all__ = [
     "DataLoss",
     "LogView",
     "look",
+    "look_at_all",
     "offset_of",
     "plan",
+    "plan_table",
     "range_of",
+    "readable",
     "select",
     "still_there",
     "view_reaching",
@@ -89,6 +92,20 @@ async def select(client: LedgerClient, options: ReadOptions) -> list[str]:
     """The names of the logs that the options speak of, sorted."""
     registry = LogRegistry(client.store, client.environment)
     return options.select([] if options.pattern is None else await registry.list(""))
+
+
+async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogView]:
+    """The logs that the options speak of, by name. Errors as for ``look``; LogNotFound for one that they
+    name. One that the pattern has found a moment ago, and that is gone, is nobody's loss."""
+    views = []
+    for name in await select(client, options):
+        try:
+            views.append(await look(client, name))
+        except LogNotFound:
+            if options.pattern is None:
+                raise
+            logger.warning("log %r is gone and left out", name)
+    return views
 
 
 async def look(client: LedgerClient, name: str, *, incarnation: int | None = None) -> LogView:
@@ -235,6 +252,12 @@ def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> i
         raise DataLoss(f"{lost}. failOnDataLoss=false goes on with what is left")
     logger.warning("%s", lost)
     return first
+
+
+async def plan_table(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
+    """The parts of a table, as the logs are now. Errors as for ``look_at_all``, ``range_of`` and ``plan``."""
+    ranges = [(view, *await range_of(client, view, options)) for view in await look_at_all(client, options)]
+    return await plan(client, ranges, options)
 
 
 async def plan(

@@ -35,7 +35,7 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.spark.columns import arrow_schema, batches_of
-from ledgerlog.spark.looking import look, plan, range_of, select
+from ledgerlog.spark.looking import plan_table
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.scanning import Fetched, ScanBroken, ScanPart, open_scan
 from ledgerlog.spark.stream import LogStream, decode_offsets, encode_offsets
@@ -98,11 +98,7 @@ class LogReader(DataSourceReader):
 
         async def make() -> list[ScanPart]:
             async with connected(self._options.uri) as client:
-                ranges = []
-                for name in await select(client, self._options):
-                    view = await look(client, name)
-                    ranges.append((view, *await range_of(client, view, self._options)))
-                return await plan(client, ranges, self._options)
+                return await plan_table(client, self._options)
 
         portal = Portal()
         try:

@@ -40,6 +40,7 @@ from ledgerlog.spark.looking import (
     DataLoss,
     LogView,
     look,
+    look_at_all,
     offset_of,
     plan,
     readable,
@@ -106,12 +107,11 @@ class LogStream:
     async def initial(self) -> dict[str, StreamOffset]:
         """Where a new query begins. DataLoss, InvalidArgument, LogNotFound."""
         offsets = {}
-        for name in await select(self._client, self._options):
-            view = await look(self._client, name)
+        for view in await look_at_all(self._client, self._options):
             start = await offset_of(
-                self._client, view, self._options.start_of(name), self._options.starting_ms
+                self._client, view, self._options.start_of(view.name), self._options.starting_ms
             )
-            offsets[name] = StreamOffset(
+            offsets[view.name] = StreamOffset(
                 view.incarnation, readable(view, start, self._options.fail_on_data_loss)
             )
         # Spark asks again as it plans the first batch, and when it does that again. "latest" is further on

@@ -12,7 +12,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.log.log import Log
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.spark.columns import DECLARED, arrow_schema, batches_of
-from ledgerlog.spark.looking import look, plan, range_of, select
+from ledgerlog.spark.looking import plan_table
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
 from tests.clusters import Client, Cluster
@@ -32,11 +32,7 @@ def stream_options(log: str = "log", **options: str) -> ReadOptions:
 
 
 async def planned(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
-    ranges = []
-    for name in await select(client, options):
-        view = await look(client, name)
-        ranges.append((view, *await range_of(client, view, options)))
-    return await plan(client, ranges, options)
+    return await plan_table(client, options)
 
 
 async def fetched(

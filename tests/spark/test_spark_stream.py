@@ -14,7 +14,7 @@ from ledgerlog.model.layout import log_record_path
 from ledgerlog.spark.looking import DataLoss
 from ledgerlog.spark.stream import LogStream, StreamOffset, decode_offsets, encode_offsets
 from tests.clusters import Client, Cluster, open_cluster
-from tests.spark.spark_logs import rows, stream_options
+from tests.spark.spark_logs import planned, read_options, rows, stream_options
 
 
 @pytest.fixture
@@ -163,6 +163,7 @@ async def test_a_log_that_goes_while_the_pattern_is_looked_up_is_nobodys_loss(
         gone = await create_log(client.opened, "a2")
         await client.store.delete(log_record_path(gone.incarnation))  # Its name is deleted next.
         by_pattern = LogStream(client.opened, stream_options(logPattern="a.*"))
+        assert await by_pattern.initial() == {"a1": StreamOffset(kept.incarnation, 0)}
         assert await by_pattern.latest({}) == {"a1": StreamOffset(kept.incarnation, 0)}
         for start, options in (
             ({}, stream_options("a2")),
@@ -170,6 +171,11 @@ async def test_a_log_that_goes_while_the_pattern_is_looked_up_is_nobodys_loss(
         ):
             with pytest.raises(LogNotFound):
                 await LogStream(client.opened, options).latest(start)
+        with pytest.raises(LogNotFound):
+            await LogStream(client.opened, stream_options("a2")).initial()
+        await append(kept, [b"x"])
+        parts = await planned(client.opened, read_options(logPattern="a.*"))
+        assert [row[3] for row in await rows(cluster, client, parts)] == [b"x"]
 
 
 async def test_a_log_that_was_deleted_or_made_anew_is_no_jump_back(autojump_clock: object) -> None:
