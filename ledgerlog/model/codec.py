@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import cbor2
 
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import METADATA_BYTES_MAX
 
 T = TypeVar("T")
@@ -27,8 +27,19 @@ _PLAIN_SIMPLE = frozenset((20, 21, 22, 25, 26, 27))
 
 
 def encode_record(fields: dict[str, Any]) -> bytes:
-    """One canonical CBOR map."""
-    return cbor2.dumps(fields, canonical=True)
+    """One canonical CBOR map. InvalidArgument where ``decode_record_untrusted`` would refuse what is in it:
+    what is written and cannot be read again costs whatever the record stands for. How long it may be is up
+    to whoever writes it."""
+    try:
+        data = cbor2.dumps(fields, canonical=True)
+    except (cbor2.CBOREncodeError, ValueError, OverflowError) as cause:
+        raise InvalidArgument(f"no record can hold this: {cause}") from cause
+    _refuse_special(data, _refuse_to_write)
+    return data
+
+
+def _refuse_to_write(why: str) -> NoReturn:
+    raise InvalidArgument(f"no record can hold this: {why}")
 
 
 def _refuse_special(data: bytes, fail: Callable[[str], NoReturn]) -> None:
@@ -75,7 +86,7 @@ def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], Ledge
         raise error(f"{what}: not valid CBOR") from cause
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         fail("not a map with text keys")
-    if encode_record(value) != data:
+    if cbor2.dumps(value, canonical=True) != data:
         fail("not in canonical form, or followed by more bytes")
     return Fields(value, fail)
 

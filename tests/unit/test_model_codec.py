@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.errors import StorageCorrupt, WireError
+from ledgerlog.errors import InvalidArgument, StorageCorrupt, WireError
 from ledgerlog.limits import METADATA_BYTES_MAX
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
 
@@ -40,6 +40,12 @@ def test_plain_records_come_back(record: dict[str, Any]) -> None:
     fields = decode(data)
     assert {name: fields.get(name, type(value)) for name, value in record.items()} == record
     assert encode_record(dict(reversed(record.items()))) == data, "equal records are equal bytes"
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**64) - 1, [{"deep": 2**70}], "\ud800", object()], ids=repr)
+def test_what_could_not_be_read_again_is_not_written(value: object) -> None:
+    with pytest.raises(InvalidArgument, match="no record can hold this"):
+        encode_record({"field": value})
 
 
 @pytest.mark.parametrize(
