@@ -91,6 +91,8 @@ class _Attempt:
     """One attempt at a task, and what it has learnt."""
 
     task: RepairTask
+    named: frozenset[BookieId] | None = None
+    """Whom the ledger names; None before the first look."""
     gone: set[BookieId] | None = None
     """See ``_gone``; None before the first look."""
     damaged: frozenset[BookieId] | None = None
@@ -110,9 +112,11 @@ class _Attempt:
         lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
         damaged = task.damaged if self.damaged is None else sorted(self.damaged)
         incomplete = task.incomplete if self.incomplete is None else sorted(self.incomplete)
-        return attrs.evolve(
-            task, lost=tuple(lost), damaged=tuple(damaged), incomplete=tuple(incomplete)
-        ).troubled(trouble)
+        lost, damaged, incomplete = (
+            tuple(bookie for bookie in bookies if self.named is None or bookie in self.named)
+            for bookies in (lost, damaged, incomplete)
+        )
+        return attrs.evolve(task, lost=lost, damaged=damaged, incomplete=incomplete).troubled(trouble)
 
     def reasons(self) -> list[str]:
         """Why places are left, each once."""
@@ -167,6 +171,7 @@ class LedgerRepair:
             if found is None:
                 return DONE
             metadata, version = found
+            attempt.named = named_bookies(metadata)
             draining, undecided = await self._board.requests()
             attempt.gone = gone = await self._gone(metadata, task, draining)
             if attempt.damaged is None:

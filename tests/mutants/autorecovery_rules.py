@@ -153,6 +153,14 @@ MUTANTS = (
         f"{_BOARD}::test_a_task_that_is_stuck_names_nobody_who_is_back",
     ),
     mutant(
+        "task_names_whose_place_was_given_away",
+        "rule 22",
+        f"{_ROOM}/ledger.py",
+        "if self.named is None or bookie in self.named)",
+        "if bookie)",
+        f"{_BOARD}::test_a_task_names_nobody_whose_place_was_given_away",
+    ),
+    mutant(
         "grace_of_a_former_loss_counts",
         "rule 20",
         f"{_ROOM}/ledger.py",

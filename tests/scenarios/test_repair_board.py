@@ -22,6 +22,7 @@ from tests.repairing import (
     board_has_tasks,
     lock_is_taken,
     names,
+    payload,
     quiet,
     repaired,
     set_up,
@@ -266,6 +267,25 @@ async def test_a_task_names_who_lacks_entries_that_nobody_has_and_who_is_emptied
         # Nobody could take the place of the one that is emptied; the others are there, sound and whole.
         assert verdict.task == RepairTask(ledger_id=ledger_id, lost=("b3",), trouble=verdict.trouble)
         assert "NotEnoughBookies" in (verdict.trouble or "")
+
+
+async def test_a_task_names_nobody_whose_place_was_given_away(clock: MockClock) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        board = await set_up(client)
+        ledger_id = await written(client, 10, size=100)
+        damaged, lost, _ = (await client.ledgers.metadata(ledger_id)).last_fragment.ensemble
+        bookie = cluster.bookies[damaged]
+        await bookie.stop()
+        assert bookie.flip_byte(payload(4)) > 0
+        await bookie.start()
+        await cluster.bookies[lost].kill(session_s=0)
+        await trio.sleep(1)
+        repair = LedgerRepair(client.opened, board, Copying(client.opened, Pacer(1_000_000)))
+        task = RepairTask(ledger_id=ledger_id, lost=(lost,), damaged=(damaged,), incomplete=(damaged,))
+        verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
+        # There was one bookie for two places.
+        assert "NotEnoughBookies" in (verdict.trouble or "")
+        assert verdict.task == RepairTask(ledger_id=ledger_id, lost=(lost,), trouble=verdict.trouble)
 
 
 async def test_what_status_says_is_lost_is_not_there_now(clock: MockClock) -> None:
