@@ -264,8 +264,7 @@ class FragmentRepair:
         read = self._read
         assert read is not None
         # What came is passed on at once, so that no more is kept than copies and answers are under way.
-        for copy in cut(self.replacements[self._todo[0]], read.found):
-            self._emit(copy)
+        self._split(self.replacements[self._todo[0]], read.found)
         read.found.clear()
         if read.failure is not None:
             # An entry that nobody else has, or that cannot be read now: the fragment stays as it is, for
@@ -278,6 +277,10 @@ class FragmentRepair:
                 del self._todo[0]
                 self._next = self.fragment.first_entry
             self._go_on()
+
+    def _split(self, bookie: BookieId, found: Mapping[int, bytes]) -> None:
+        for copy in cut(bookie, found):
+            self._emit(copy)
 
     def _emit(self, copy: Copy) -> None:
         self._copies.append(copy)
