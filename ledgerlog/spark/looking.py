@@ -233,6 +233,8 @@ async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) ->
     """From where to where a batch reads. DataLoss, InvalidArgument."""
     start = await offset_of(client, view, options.start_of(view.name), options.starting_ms)
     end = await offset_of(client, view, options.end_of(view.name), options.ending_ms)
+    if end < view.first and options.start_of(view.name) == "earliest" and options.starting_ms is None:
+        start = 0  # All that was asked for is gone; it is not the bounds that are wrong.
     if start > end and options.starting_ms is None and options.ending_ms is None:
         raise InvalidArgument(f"log {view.name!r}: offset {start}, where to begin, is behind {end}, the end")
     return readable(view, start, options.fail_on_data_loss), max(start, end, view.first)

@@ -167,6 +167,13 @@ async def test_truncated_records_are_an_error_or_left_out_as_asked(autojump_cloc
             await planned(client.opened, read_options(startingOffsets="49"))
         options = read_options(startingOffsets="3", failOnDataLoss="false")
         assert await rows(cluster, client, await planned(client.opened, options)) == everything[50:]
+        assert await planned(client.opened, read_options(endingOffsets="50")) == []
+        with pytest.raises(
+            DataLoss, match="from offset 0 to 49"
+        ):  # From the earliest on, up to what is gone.
+            await planned(client.opened, read_options(endingOffsets="49"))
+        options = read_options(endingOffsets="49", failOnDataLoss="false")
+        assert await planned(client.opened, options) == []
         # A plan that was made before: bookies that have collected the ledger say so, and the metadata why.
         await client.ledgers.metadata(old[0].pieces[1].stretch.ledger_id)
         for bookie in cluster.bookies.values():
