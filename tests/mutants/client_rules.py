@@ -193,4 +193,13 @@ MUTANTS = (
         '        return array("I", map(extend, [seed] * count, payloads))\n',
         _TEST_ENTRIES,
     ),
+    mutant(
+        "a_follower_polls_bookies_that_lag_again_and_again",
+        "client",
+        _READER,
+        "        slots = prompt if metadata.replication.covers(prompt) else range(len(ensemble))\n",
+        "        slots = range(len(ensemble))\n",
+        "tests/shells/test_client_reader.py::"
+        "test_a_follower_leaves_few_polls_behind_at_a_bookie_that_hears_nothing_of_the_writer",
+    ),
 )

@@ -7,10 +7,16 @@ from tests.mutants.mutant import Edit, mutant
 _LOG = "ledgerlog/model/log.py"
 _CHAIN = "ledgerlog/core/log_chain.py"
 _QUEUE = "ledgerlog/core/append_queue.py"
+_LOG_KEEPER = "ledgerlog/log/keeper.py"
+_SENDER = "ledgerlog/log/sender.py"
+_LOG_READER = "ledgerlog/log/reader.py"
 
 _TEST_LOG = "tests/unit/test_log_metadata.py"
 _TEST_CHAIN = "tests/unit/test_log_chain.py"
 _TEST_QUEUE = "tests/unit/test_append_queue.py"
+_TEST_WRITER = "tests/shells/test_log_writer.py"
+_TEST_READER = "tests/shells/test_log_reader.py"
+_TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
     mutant(
@@ -195,4 +201,45 @@ APPENDS = (
     ),
 )
 
-MUTANTS = (*CHAIN, *APPENDS)
+SHELLS = (
+    mutant(
+        "a_leader_does_not_look_at_the_record_when_it_begins_to_watch_it",
+        "logs",
+        _LOG_KEEPER,
+        "                        self._reread = True\n"
+        "                        self.look()\n"
+        "                        await watch.wait()\n",
+        "                        await watch.wait()\n"
+        "                        self._reread = True\n"
+        "                        self.look()\n",
+        f"{_TEST_WRITER}::test_an_idle_leader_learns_of_a_successor_who_came_while_nothing_was_watched",
+    ),
+    mutant(
+        "a_guaranteed_log_waits_for_the_last_copies_for_ever",
+        "logs",
+        _SENDER,
+        "                if writer is self.segment.writer:\n                    self.on_lost(failure)\n",
+        "                del failure\n",
+        f"{_TEST_TRAPS}::test_a_guaranteed_log_without_a_bookie_for_its_last_copies_ends_its_appends_in_time",
+    ),
+    mutant(
+        "a_reader_counts_packed_bytes",
+        "logs",
+        _LOG_READER,
+        "        size = max(len(payload), header.byte_length)\n",
+        "        size = len(payload)\n",
+        f"{_TEST_READER}::test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they_were_packed",
+    ),
+    mutant(
+        "a_reader_unpacks_a_whole_reply_at_once",
+        "logs",
+        _LOG_READER,
+        "                    if self._is_full:\n"
+        "                        await self._wait_taken()  # Entries that were packed small "
+        "take more than the reply.\n",
+        "",
+        f"{_TEST_READER}::test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they_were_packed",
+    ),
+)
+
+MUTANTS = (*CHAIN, *APPENDS, *SHELLS)

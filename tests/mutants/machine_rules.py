@@ -213,6 +213,14 @@ REPLICAS = (
         "",
         f"{_TEST_REPLICA}::test_a_new_leader_takes_the_next_snapshot_when_it_is_due_and_not_at_once",
     ),
+    mutant(
+        "who_cannot_follow_keeps_the_lead",
+        "machine",
+        _LEADING,
+        "        if cause is not None and applied.value == before:\n            raise fresh(cause)\n",
+        "",
+        f"{_TEST_REPLICA}::test_who_cannot_come_to_the_end_of_the_log_lets_another_one_lead",
+    ),
 )
 
 MUTANTS = (*ELECTIONS, *REPLICAS)
