@@ -3,9 +3,9 @@
 The metadata say which bookies are to have each entry. ``CopyCheck`` asks all of them, window after window of
 entry ids, and compares. It can ask in two ways:
 
-    list    bookies name what their index names: missing copies show, and nothing is read scrub   bookies read
-    what they have and check it: corrupt copies show as well, and copies that are sound each
-            by itself and yet differ, by sums of digests (``wire.scrub``)
+    list    bookies name what their index names: missing copies show, and nothing is read
+    scrub   bookies read what they have and check it: corrupt copies show as well, and copies that are sound
+            each by itself and yet differ, by sums of digests (``wire.scrub``)
 
 Verbs in, state out:
 

@@ -6,11 +6,12 @@ log's list, marks them as the log's, and moves the mark of their producer (``mod
 the log if and only if that transaction took effect. Whoever is late, or does the same twice, has only written
 to ledgers that nothing names.
 
-    READ      read the log's record, the producer's mark and the staged ledgers    -> on_read RECOVER
-    recover ``recovering`` to CLOSED and look at its entries             -> on_recovered WRITE     the
-    transaction: ``record``, ``mark``, and the ledgers' labels       -> on_written, else on_unsettled DONE
-    the batch is in the log; ``was_there`` if it was so before this commit FAILED    ``failure``; nothing was
-    spliced, or surely not by this commit
+    READ      read the log's record, the producer's mark and the staged ledgers    -> on_read
+    RECOVER   recover ``recovering`` to CLOSED and look at its entries             -> on_recovered
+    WRITE     the transaction: ``record``, ``mark``, and the ledgers' labels       -> on_written, else
+                                                                                      on_unsettled
+    DONE      the batch is in the log; ``was_there`` if it was so before this commit
+    FAILED    ``failure``; nothing was spliced, or surely not by this commit
 
 **Once.** What was spliced already is known by the mark: the batch is not beyond the last one. A transaction
 whose answer was lost is settled in the same way, by reading everything again, and one that may still arrive
