@@ -13,7 +13,7 @@ leaves something that a later run finishes.
                  deleted, in a transaction that checks the ledger's metadata, and the ledger is copied again
     retire    1  the log's record, read after the archive's, does not name the ledger
               2  the file is deleted, then its record
-    clean        files in the log's directory that no record names, and that are a day old
+    clean        files in the log's directory that no record names (``archiving.cleaning``)
 
 What a file says is believed where the marker of its destination is there (``archiving.claiming``): copy asks
 for it behind 4, give up before 1 and behind it, and retire where it finds no file to delete.
@@ -31,7 +31,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -458,53 +457,6 @@ class Archiver:
     async def delete_file(self, url: str) -> bool:
         """Whether there was one. ArchiveUnavailable."""
         return await in_thread(lambda: self._places.delete_file(url), file=url)
-
-    async def clean(self, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -> list[Step]:
-        """Delete files in the log's directory that no record names and that are so old. ArchiveUnavailable.
-
-        One that may hold the records of a named file that is not there is kept, and told as ``skipped``: a
-        cleaner whose clock is ahead may have taken a merged file just before it was recorded, and then the
-        old ones are all there is. Not where any age will do, which is for logs that were deleted."""
-        files = await in_thread(lambda: self.destination.list(self.directory), file=self.destination.url)
-        now = datetime.fromtimestamp(self.client.environment.now_ms() / 1000, UTC)
-        old = [file for file in files if not min_age_s or now - file.modified >= timedelta(seconds=min_age_s)]
-        if not old:
-            return []
-        await self.client.store.sync()
-        # By the last part of the name, which no two files have: the same place may be given in other words
-        # than when the record was made, through a link or with other options.
-        records = await self.archives.of_log(self.incarnation)
-        named = {self._places.base_name(record.file) for record, _ in records}
-        there = {self._places.base_name(file.name) for file in files}
-        missing = [
-            record
-            for record, _ in (records if min_age_s else ())
-            if self._places.base_name(record.file) not in there and not await self._is_there(record)
-        ]
-        steps = []
-        for file in old:
-            url = self.destination.url_of(file.name)
-            if self._places.base_name(url) not in named:
-                first, end = self._places.offsets_of_name(self._places.base_name(url)) or (0, 0)
-                lost = next(
-                    (each for each in missing if first < each.end_offset and each.first_offset < end), None
-                )
-                if lost is not None:
-                    why = f"it may hold records of {lost.file}, which is not there"
-                    logger.error("log=%s: %s is kept: %s", self.name, url, why)
-                    steps.append(Step(what="skipped", ledger_id=None, file=url, why=why))
-                    continue
-                await self.delete_file(url)
-                steps.append(Step(what="cleaned", ledger_id=None, bytes=file.size, file=url))
-        return steps
-
-    async def _is_there(self, record: ArchiveRecord) -> bool:
-        """Whether a file is known to be there, and to be the right one; it may lie at another destination."""
-        try:
-            await self.expect_file(record)
-        except (ArchiveCorrupt, ArchiveUnavailable):
-            return False
-        return True
 
 
 class _Writing:

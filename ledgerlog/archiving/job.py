@@ -5,6 +5,7 @@ from __future__ import annotations
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.archiving.archiver import Archiver, OnStep, Step, guarded
 from ledgerlog.archiving.claiming import load_destination
+from ledgerlog.archiving.cleaning import clean
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import LogNotFound, NotEnoughBookies
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S
@@ -90,7 +91,7 @@ async def archive_log(
     if keep_copies_s <= 0:
         for record, ledger_id in archiver.plan(await archiver.look()).give_up:
             tell(await guarded(archiver.give_up(record, ledger_id), ledger_id))
-    for step in await archiver.clean():
+    for step in await clean(archiver):
         tell(step)
     return steps
 
@@ -132,7 +133,7 @@ async def retire_gone(
         await archiver.markers.claim(archiver.destination, accept=accept_destination)
         # First what no record names, of whatever age, for nobody comes here again after the last record: a
         # job that is about to make one finds no log to name its file in.
-        for step in await archiver.clean(min_age_s=0):
+        for step in await clean(archiver, min_age_s=0):
             tell(step)
         for record, _ in records:
             tell(await guarded(archiver.retire(record), record.ledger_id))

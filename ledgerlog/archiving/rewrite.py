@@ -6,7 +6,7 @@ log.
        record and all of theirs are at the versions that were read
 
 A crash before 2 leaves a file that nothing names. After it the old files are what nothing names; they are
-deleted by ``Archiver.clean`` with the next run of the archive, so that who reads one of them comes to its
+deleted by ``archiving.cleaning`` with the next run of the archive, so that who reads one of them comes to its
 end, and who looks for one that is gone finds the new one by its offset.
 
 Only files whose ledgers bookies have no more are touched (``core.archiving``). Offsets, positions, timestamps

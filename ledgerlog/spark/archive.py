@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from ledgerlog.archive.parquet import ArchiveFile
 from ledgerlog.archiving.archiver import Archiver, Step, guarded
+from ledgerlog.archiving.cleaning import clean
 from ledgerlog.archiving.job import open_archiver, retire_gone
 from ledgerlog.archiving.rewrite import (
     Group,
@@ -146,7 +147,7 @@ def archive_on_spark(
         items = _run(uri, look_again)
 
     async def end(client: LedgerClient) -> list[Step]:
-        return await (await _open(where, client)).clean()
+        return await clean(await _open(where, client))
 
     return steps + _run(uri, end)
 

@@ -15,6 +15,7 @@ import ledgerlog.archive
 from ledgerlog.archive.parquet import FileCheck
 from ledgerlog.archive.reader import check_archive
 from ledgerlog.archiving.archiver import LATE
+from ledgerlog.archiving.cleaning import clean
 from ledgerlog.archiving.job import retire_gone
 from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import (
@@ -297,6 +298,57 @@ async def test_a_lost_answer_of_the_store_is_settled(tmp_path: Path, fault: str,
         assert struck
         assert await records_of(log) == before
         assert len(files(tmp_path)) == 2
+
+
+# --- strays -----------------------------------------------------------------------------------------
+
+
+def clock_of(client: Client) -> list[float]:
+    """The wall clock of what the client does, in seconds, to be set."""
+    clock = [10 * DAY_S]
+    client.opened.environment.now_ms = lambda: round(1000 * clock[0])
+    return clock
+
+
+async def test_files_that_were_merged_stay_for_a_day_from_then_on(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        clock = clock_of(client)
+        log = await new_log(client)
+        await fill(log, 5, 4, 3, 2)
+        await archive(client, tmp_path)
+        for path in files(tmp_path):
+            os.utime(path, (0, 0))
+        (step,) = await merge_log(client.opened, "log", str(tmp_path))
+        assert step.what == "merged"
+        os.utime(path_of((await archived(client, log))[0]), (0, 0))
+        for hours in (0, 12, 23.9):
+            clock[0] = 10 * DAY_S + 3600 * hours
+            assert await archive(client, tmp_path) == []
+        clock[0] = 11 * DAY_S + 1
+        assert await archive(client, tmp_path) == ["cleaned"] * 3
+        assert len(files(tmp_path)) == 2
+
+
+async def test_a_file_that_was_withdrawn_stays_until_its_ledger_is_archived_again(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        clock = clock_of(client)
+        log = await new_log(client)
+        await fill(log, 5, 4)
+        await archive(client, tmp_path, keep_copies_s=DAY_S)
+        job = await archiver_of(client, tmp_path)
+        first = (await archived(client, log))[0]
+        path = path_of(first)
+        write(path, read(path)[:-1] + b"?")
+        os.utime(path, (0, 0))
+        assert (await job.give_up(first, first.ledger_id)).what == "withdrawn"
+        clock[0] = 20 * DAY_S
+        (step,) = await clean(job)
+        assert (step.what, step.file) == ("skipped", path.as_uri())
+        assert f"ledger {first.ledger_id}, which is not archived" in step.why
+        assert (await job.copy(job.plan(await job.look()).copy[0])).what == "copied"
+        assert await clean(job) == []
+        clock[0] = 22 * DAY_S
+        assert [step.file for step in await clean(job)] == [path.as_uri()]
 
 
 # --- rivals -----------------------------------------------------------------------------------------

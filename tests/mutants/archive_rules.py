@@ -7,6 +7,7 @@ from tests.mutants.mutant import mutant
 _CORE = "ledgerlog/core/archiving.py"
 _COMPACTION = "ledgerlog/core/compaction.py"
 _JOB = "ledgerlog/archiving/archiver.py"
+_CLEANING = "ledgerlog/archiving/cleaning.py"
 _CLAIMING = "ledgerlog/archiving/claiming.py"
 _REWRITE = "ledgerlog/archiving/rewrite.py"
 _PARQUET = "ledgerlog/archive/parquet.py"
@@ -176,9 +177,9 @@ MUTANTS = (
     mutant(
         "files_of_a_place_in_other_words_are_strays",
         "A.6",
-        _JOB,
-        "if self._places.base_name(url) not in named:",
-        "if url not in {record.file for record, _ in records}:",
+        _CLEANING,
+        "        if name in named:\n",
+        "        if url in {record.file for record in records}:\n",
         f"{_PLACES}::test_files_are_not_strays_where_their_place_is_given_in_other_words",
     ),
     mutant(
@@ -264,9 +265,9 @@ MUTANTS = (
     mutant(
         "files_that_a_missing_one_was_made_of_are_cleaned",
         "A.6",
-        _JOB,
-        "                if lost is not None:\n",
-        "                if False and lost is not None:\n",
+        _CLEANING,
+        "            if not await self._is_there(record):\n",
+        "            if False:\n",
         f"{_MARKER}::test_a_stray_is_kept_while_the_file_that_replaced_it_is_not_there",
     ),
     mutant(
@@ -336,5 +337,21 @@ MUTANTS = (
         "                pass\n",
         "            pass\n",
         f"{_TEST}::test_a_file_that_is_damaged_keeps_its_record_while_bookies_do_not_give_the_records",
+    ),
+    mutant(
+        "files_that_were_merged_go_at_once",
+        "A.6",
+        _CLEANING,
+        "            if others.are_young(first, end):\n",
+        "            if False:\n",
+        f"{_TEST}::test_files_that_were_merged_stay_for_a_day_from_then_on",
+    ),
+    mutant(
+        "files_of_ledgers_that_bookies_alone_have_are_cleaned",
+        "A.6",
+        _CLEANING,
+        "            if max(first, start) < min(end, stop):\n",
+        "            if False:\n",
+        f"{_TEST}::test_a_file_that_was_withdrawn_stays_until_its_ledger_is_archived_again",
     ),
 )
