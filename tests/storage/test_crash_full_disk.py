@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
 import trio
 from attrs import evolve
 from crashing import PATH, Looked, add_noted, check, fence_noted
 from recording_disk import CrashPoint, CrashState, Recorder, RecordingDisk, RecordingIndexes
 from storing import SMALL, add_durably, add_frame, opened
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bookie.storage.opening import open_engine
 from ledgerlog.limits import KIB, MIB
@@ -24,10 +25,16 @@ FULL = evolve(SMALL, ballast_bytes=4 * 64 * KIB, small_run_bytes=0, disk_watch_i
 BALLAST_PATH = f"{PATH}/ballast"
 
 
+@pytest.fixture(autouse=True)
+def clock() -> MockClock:
+    """A disk in memory works at once: the only time there is is what tasks of the bookie wait on purpose."""
+    return MockClock(autojump_threshold=0)
+
+
 async def _until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 (tasks of the engine)
-            await trio.sleep(0.005)
+            await trio.sleep(FULL.disk_watch_interval_s)
 
 
 def _has_whole_ballast(disk: RecordingDisk) -> bool:
