@@ -29,6 +29,7 @@ from ledgerlog.cli.processes import Children, open_children
 from ledgerlog.cli.zookeeper import wait_serving
 from ledgerlog.cluster import Cluster
 from ledgerlog.election.election import Election
+from ledgerlog.model.layout import REPAIR_SETTINGS
 from ledgerlog.model.quorum import Replication
 from tests.integration.running_cluster import LEDGERLOG, ledgerlog, ledgerlog_ok
 from tests.integration.test_guaranteed_processes import (
@@ -404,6 +405,20 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         ran = await ledgerlog("bookie", "decommission", "nobody", uri=uri)
         assert ran.status == 1
         assert "no bookie nobody ever served this cluster" in ran.stderr
+        # Damage is told with its place, and an operator who says so makes the settings anew.
+        stored = await cluster.store.get(REPAIR_SETTINGS)
+        assert stored is not None
+        await cluster.store.set(REPAIR_SETTINGS, b"damaged", version=stored.version)
+        assert [damage["path"] for damage in (await said("repair", "status"))["damaged"]] == [REPAIR_SETTINGS]
+        for command in ("settings", "pause", "resume"):
+            ran = await ledgerlog("repair", command, uri=uri)
+            assert ran.status == 1
+            assert "'ledgerlog repair settings --reset' makes them anew" in ran.stderr
+        reset = await said("repair", "pause", "--reset")
+        assert (reset["paused"], reset["lost_after_s"]) == (True, 60.0)
+        shared = await said("repair", "settings", "--reset", "--cluster-bytes-per-second", "9000000")
+        assert (shared["paused"], shared["cluster_bytes_per_s"]) == (False, 9_000_000)
+        assert (await said("repair", "status"))["damaged"] == []
 
 
 async def test_a_bookie_is_decommissioned_under_load(tmp_path: Path) -> None:

@@ -45,12 +45,15 @@ class Others:
         stored: Mapping[str, set[int]],
         *,
         silent: set[str] = frozenset(),
+        mute: set[str] = frozenset(),
         in_limbo: set[str] = frozenset(),
         damaged: set[tuple[str, int]] = frozenset(),
         batch: int = 100,
         list_reach: int = ENTRY_ID_MAX,
     ) -> None:
         self.stored, self.silent, self.in_limbo, self.damaged = stored, silent, in_limbo, damaged
+        self.mute = mute
+        """They say what they have, and do not bring it."""
         self.batch, self.list_reach = batch, list_reach
         self.lists = self.reads = 0
         self.given: list[int] = []
@@ -71,6 +74,9 @@ class Others:
                 core.on_listed(listing, pairs(has), through, self._negative(listing.bookie))
             for ask in asks:
                 self.reads += 1
+                if ask.bookie in self.mute:
+                    core.on_failed(ask)
+                    continue
                 wanted = range(ask.first, ask.last + 1, ask.stride)[: self.batch]
                 damaged = next((e for e in wanted if (ask.bookie, e) in self.damaged), None)
                 if damaged is not None:
@@ -195,20 +201,22 @@ def test_all_that_somebody_has_is_given_once_and_the_rest_is_told(
     stored = {bookie: some_of(bookie) for bookie in ensemble}
     others = [bookie for bookie in ensemble if bookie != NAMES[0]]
     some = st.sets(st.sampled_from(others)) if others else st.just(set())
-    silent, in_limbo = data.draw(some), data.draw(some)
+    silent, mute, in_limbo = data.draw(some), data.draw(some), data.draw(some)
     damaged = {(b, e) for b in others for e in stored[b] if data.draw(st.integers(0, 9)) == 0}
     has = stored[NAMES[0]]
     wanted = {e for e in range(last + 1) if NAMES[0] in metadata.bookies_of(e)} - has
     if not any(NAMES[0] in metadata.bookies_of(e) for e in range(last + 1)):
         return
     core = filling(shape, last, has, round_entries=round_entries)
-    peers = Others(stored, silent=silent, in_limbo=in_limbo, damaged=damaged, batch=batch, list_reach=reach)
+    peers = Others(
+        stored, silent=silent, mute=mute, in_limbo=in_limbo, damaged=damaged, batch=batch, list_reach=reach
+    )
     peers.carry_out(core)
     can_be_had = {
         e
         for e in wanted
         if any(
-            e in stored[b] and b not in silent and (b, e) not in damaged
+            e in stored[b] and b not in silent | mute and (b, e) not in damaged
             for b in metadata.bookies_of(e)
             if b != NAMES[0]
         )
@@ -217,7 +225,10 @@ def test_all_that_somebody_has_is_given_once_and_the_rest_is_told(
     told = {e for e in wanted if e in core.nowhere or e in core.unavailable}
     assert told == wanted - can_be_had
     for e in told:
-        if not (silent | in_limbo) & set(metadata.bookies_of(e)) and shape[0] == shape[1]:
+        holders = set(metadata.bookies_of(e)) - {NAMES[0]}
+        has_it = {b for b in holders if e in stored[b]}
+        if not (silent | in_limbo | mute) & set(others):
             assert e in core.nowhere
         if e in core.nowhere:
-            assert not (silent | in_limbo) & (set(metadata.bookies_of(e)) - {NAMES[0]})
+            assert not (silent | in_limbo) & holders
+            assert not mute & has_it, "who has it and does not bring it is worth asking again"
