@@ -161,8 +161,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._run(LogStream.pin)
 
-    def reportLatestOffset(self) -> dict[str, Any]:
-        return encode_offsets(self._run(LogStream.newest))
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        newest = self._run(LogStream.newest)
+        return None if newest is None else encode_offsets(newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, until = decode_offsets(start), decode_offsets(end)

@@ -34,7 +34,7 @@ import attrs
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.core.scan import Backlog, admit
-from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, Truncated
+from ledgerlog.errors import CursorConflict, InvalidArgument, LedgerLogError, LogNotFound, Truncated
 from ledgerlog.log.log import Log
 from ledgerlog.spark.looking import (
     DataLoss,
@@ -121,12 +121,18 @@ class LogStream:
 
     async def pin(self) -> None:
         """From now on there is nothing beyond what is there now."""
-        self._target = {
-            name: StreamOffset(view.incarnation, view.end) for name, view in (await self._views({})).items()
-        }
+        self._target = await self._ends()
 
-    async def newest(self) -> dict[str, StreamOffset]:
-        """The ends of all logs of the stream, for people who want to see how far it lags behind."""
+    async def newest(self) -> dict[str, StreamOffset] | None:
+        """The ends of all logs of the stream, for people who want to see how far it lags behind. None where
+        that cannot be told now, which is no reason to end a query."""
+        try:
+            return await self._ends()
+        except LedgerLogError as failure:
+            logger.warning("how far the stream lags behind is not known: %s", failure)
+            return None
+
+    async def _ends(self) -> dict[str, StreamOffset]:
         return {
             name: StreamOffset(view.incarnation, view.end) for name, view in (await self._views({})).items()
         }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 import trio.testing
 
-from ledgerlog.errors import InvalidArgument, LogNotFound, TruncationPinned
+from ledgerlog.errors import InvalidArgument, LogNotFound, MetadataUnavailable, TruncationPinned
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.spark.looking import DataLoss
@@ -113,7 +113,9 @@ async def test_available_now_ends_at_what_was_there_when_it_began(autojump_clock
             seen += await batch(cluster, client, stream, at, end)
             at = end
         assert seen == [b"x"] * 10
-        assert (await stream.newest())["a1"].offset == 20
+        newest = await stream.newest()
+        assert newest is not None
+        assert newest["a1"].offset == 20
         # The next run, without a pin, reads the rest and the log that came later from its start.
         stream = LogStream(client.opened, stream_options(logPattern="a.*"))
         assert at["a2"] == StreamOffset(later.incarnation, 0)
@@ -298,3 +300,15 @@ async def test_a_cursor_is_not_moved_where_spark_asks_again_where_a_query_begins
         state = await log.cursor("etl").get()
         assert state is not None
         assert (state.offset, state.pins) == (3, True)
+
+
+async def test_a_query_does_not_end_because_its_lag_cannot_be_told(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        await append(log, [b"x"])
+        stream = LogStream(client.opened, stream_options())
+        assert await stream.newest() == {"log": StreamOffset(log.incarnation, 1)}
+        client.store.is_hanging = True
+        assert await stream.newest() is None
+        with pytest.raises(MetadataUnavailable):
+            await stream.pin()
