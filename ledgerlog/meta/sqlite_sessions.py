@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import time
@@ -48,10 +49,15 @@ import attrs
 from ledgerlog.errors import MetadataUnavailable, SessionExpired, StorageCorrupt
 from ledgerlog.meta.sqlite_file import Busy, MetadataFile
 
+logger = logging.getLogger(__name__)
+
 NS = 1_000_000_000
 
 REAP_INTERVAL_NS = NS // 10
 """Between two looks at the other sessions' locks by one store."""
+
+REAP_PAUSE_NS = 5 * NS
+"""After the dead could not be taken away, besides."""
 
 
 def boot_clock_ns() -> int:
@@ -187,7 +193,8 @@ class Sessions:
         """End the sessions of the dead; the paths of the nodes that went with them.
 
         Throttled, it looks at most once in ``REAP_INTERVAL_NS``. Where another process is writing
-        just now it leaves the dead for the next look."""
+        just now, or nothing can be written at all, it leaves the dead for a later look: what else
+        there is can be read. After a commit that failed their nodes may be gone, and are named."""
         now = boot_clock_ns()
         if throttled and now - self._reaped_at_ns < REAP_INTERVAL_NS:
             return []
@@ -213,13 +220,18 @@ class Sessions:
                 lock.release(unlink=False)
 
     def _remove_dead(self, suspects: list[str], locks: dict[str, SessionLock]) -> list[str]:
-        gone = []
+        gone: list[str] = []
         over = []
-        with self._file.writing():
-            for session_id in suspects:
-                if session_id in locks or not self._is_alive(session_id):
-                    gone += self._remove(session_id)
-                    over.append(session_id)
+        try:
+            with self._file.writing():
+                for session_id in suspects:
+                    if session_id in locks or not self._is_alive(session_id):
+                        gone += self._remove(session_id)
+                        over.append(session_id)
+        except MetadataUnavailable as failure:
+            logger.warning("metadata sessions that are over stay for now: %s", failure)
+            self._reaped_at_ns = boot_clock_ns() + REAP_PAUSE_NS
+            return gone
         for session_id in over:
             with _os_translated(self._directory), contextlib.suppress(FileNotFoundError):
                 (self._directory / f"{session_id}.lock").unlink()

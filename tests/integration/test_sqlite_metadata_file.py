@@ -360,3 +360,33 @@ async def test_a_commit_whose_rollback_fails_as_well_has_an_unknown_outcome_and_
             assert file.highest_id("ledger") == 5
     finally:
         file.close()
+
+
+@pytest.mark.parametrize("failing_at", ["COMMIT", "DELETE FROM nodes WHERE path = ?"])
+async def test_what_can_be_read_is_read_where_the_dead_cannot_be_reaped(
+    written: Path, failing_at: str
+) -> None:
+    """As on a disk that is full."""
+    async with open_sqlite_store(written) as store, open_sqlite_store(written) as other:
+        await other.create("members/a", b"", ephemeral=True)
+        file, sessions = store._file, store._sessions
+        execute = file.execute
+
+        def failing(statement: str, *values: object) -> sqlite3.Cursor:
+            if statement == failing_at:
+                raise sqlite3.OperationalError("database or disk is full")
+            return execute(statement, *values)
+
+        end = "UPDATE sessions SET lease_until_ns = 0 WHERE session_id = ?"
+        execute(end, (other.session.session_id,))
+        async with store.watch("members") as watch:
+            file.execute = failing
+            for _ in range(3):
+                sessions._reaped_at_ns = 0
+                assert await store.children("members") == ["a"]
+                sessions._reaped_at_ns = 0
+                assert await store.get("members/a") is not None
+            file.execute = execute
+            sessions._reaped_at_ns = 0
+            assert await store.children("members") == []
+            await watch.wait()
