@@ -5,7 +5,8 @@ Such a file will never be named: no name comes twice, and no job records a file 
 asks for (``Archiver.is_late``). Yet it may be the last that there is of some records. So it stays
 
     while it is younger than a day, since a job may be about to record it
-    while a file that has its offsets now is younger than a day: who reads the old one comes to its end
+    while the first file that came after it with all of its offsets is younger than a day: who reads the old
+    one comes to its end
     while a file that has its offsets now is not there, or is another: a cleaner whose clock is ahead may have
     taken that one just before it was recorded
     while the log lists a ledger with its offsets that is in no file: bookies alone have that, and are asked
@@ -16,7 +17,9 @@ The last two are told as ``skipped``. None of it holds for logs that were delete
 
 from __future__ import annotations
 
+import itertools
 import logging
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -54,18 +57,25 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     # By the last part of the name, which no two files have: the same place may be given in other words than
     # when the record was made, through a link or with other options.
     named = {places.base_name(record.file) for record in records}
-    others = _Others(archiver, metadata, records, now_ms - round(1000 * min_age_s))
+    strays = {
+        file.name: places.offsets_of_name(places.base_name(file.name)) or (0, 0)
+        for file in files
+        if places.base_name(file.name) not in named
+    }
+    replaced = _replaced(
+        [(*strays[file.name], _ms(file.modified), file.name) for file in files if file.name in strays]
+        + [(record.first_offset, record.end_offset, record.archived_ms, None) for record in records]
+    )
+    others = _Others(archiver, metadata, records)
     steps = []
     for file in old:
-        url = destination.url_of(file.name)
-        name = places.base_name(url)
-        if name in named:
+        if file.name not in strays:
             continue
+        url = destination.url_of(file.name)
         if min_age_s:
-            first, end = places.offsets_of_name(name) or (0, 0)
-            if others.are_young(first, end):
+            if replaced.get(file.name, 0) > _ms(made_before):
                 continue
-            why = await others.lack(first, end)
+            why = await others.lack(*strays[file.name])
             if why is not None:
                 logger.error("log=%s: %s is kept: %s", archiver.name, url, why)
                 steps.append(Step(what="skipped", ledger_id=None, file=url, why=why))
@@ -75,6 +85,25 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     return steps
 
 
+def _replaced(made: Sequence[tuple[int, int, int, str | None]]) -> dict[str, int]:
+    """When other files took the places of strays. ``made`` has first offset, end, when it was made (ms) and
+    name of each file, None for a name where it is no stray. A file is replaced by the first one made after it
+    that has all of its offsets. In one pass, for there may be thousands of both."""
+    found: dict[str, int] = {}
+    begun: list[tuple[int, int]] = []  # End and moment of those that may reach over what comes next.
+    for first, end, ms, name in sorted(made, key=lambda each: (each[0], -each[1], -each[2])):
+        begun = [each for each in begun if each[0] > first]
+        later = [moment for other_end, moment in begun if other_end >= end and moment > ms]
+        if name is not None and later:
+            found[name] = min(later)
+        begun.append((end, ms))
+    return found
+
+
+def _ms(when: datetime) -> int:
+    return round(1000 * when.timestamp())
+
+
 @attrs.define(eq=False)
 class _Others:
     """Where else the records of a file are."""
@@ -82,28 +111,27 @@ class _Others:
     archiver: Archiver
     metadata: LogMetadata | None
     records: Sequence[ArchiveRecord]
-    young_ms: int
-    """What was recorded since then is young."""
-    _there: dict[bytes, bool] = attrs.field(factory=dict)
+    """By offset."""
+    _archived: set[int] = attrs.field(init=False)
+    _there: dict[bytes, bool] = attrs.field(factory=dict, init=False)
     """What is known of files, by the tokens of their records."""
 
-    def _having(self, first: int, end: int) -> list[ArchiveRecord]:
-        return [each for each in self.records if first < each.end_offset and each.first_offset < end]
-
-    def are_young(self, first: int, end: int) -> bool:
-        return any(record.archived_ms > self.young_ms for record in self._having(first, end))
+    def __attrs_post_init__(self) -> None:
+        self._archived = {ledger.ledger_id for record in self.records for ledger in record.ledgers}
 
     async def lack(self, first: int, end: int) -> str | None:
         """Why a file with these offsets may be the last that has them; None where it is not."""
-        for record in self._having(first, end):
+        at = bisect_right(self.records, first, key=lambda record: record.end_offset)
+        for record in itertools.takewhile(lambda record: record.first_offset < end, self.records[at:]):
             if not await self._is_there(record):
                 return f"it may hold records of {record.file}, which is not there"
-        archived = {ledger.ledger_id for record in self.records for ledger in record.ledgers}
-        for segment in () if self.metadata is None else self.metadata.segments:
+        segments = () if self.metadata is None else self.metadata.segments
+        at = 0 if self.metadata is None or not segments else self.metadata.index_at(first)
+        for segment in segments[at:]:
             start, stop = segment.first_offset, segment.end_offset
-            if start is None or stop is None or segment.ledger_id in archived:
-                continue
-            if max(first, start) < min(end, stop):
+            if start is None or stop is None or start >= end:
+                break
+            if max(first, start) < stop and segment.ledger_id not in self._archived:
                 return f"it may hold records of ledger {segment.ledger_id}, which is not archived"
         return None
 

@@ -329,6 +329,32 @@ async def test_files_that_were_merged_stay_for_a_day_from_then_on(tmp_path: Path
         assert len(files(tmp_path)) == 2
 
 
+async def test_files_go_in_their_time_though_others_take_their_places_again_and_again(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        clock = clock_of(client)
+        log = await new_log(client)
+        await fill(log, 5, 4, 3, 2)
+        await archive(client, tmp_path)
+        for path in files(tmp_path):
+            os.utime(path, (0, 0))
+        await merge_log(client.opened, "log", str(tmp_path))
+        merged = path_of((await archived(client, log))[0])
+        os.utime(merged, (clock[0], clock[0]))
+        clock[0] = 10.5 * DAY_S
+        await fill(log, 6, 1)
+        await archive(client, tmp_path)
+        (step,) = await merge_log(client.opened, "log", str(tmp_path))
+        assert step.what == "merged"
+        clock[0] = 11 * DAY_S + 1
+        assert await archive(client, tmp_path) == ["cleaned"] * 3
+        assert merged in files(tmp_path)
+        clock[0] = 11.5 * DAY_S + 1
+        assert "cleaned" in await archive(client, tmp_path)
+        assert merged not in files(tmp_path)
+
+
 async def test_a_file_that_was_withdrawn_stays_until_its_ledger_is_archived_again(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         clock = clock_of(client)

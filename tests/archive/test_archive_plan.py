@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledgerlog.archiving.cleaning import _replaced
 from ledgerlog.core.archiving import compactable, merge_groups, plan_archive
 from ledgerlog.core.compaction import (
     KeyRule,
@@ -231,6 +232,26 @@ def test_merging_takes_neighbours_up_to_a_size_and_leaves_large_files_alone() ->
     assert groups(set(), bytes_max=1000) == [[0, 1, 2, 3, 4, 5, 6]]
     compacted = compactable(log, records, {4}, bytes_max=70, ledgers_max=10)
     assert [[record.ledger_id for record in group] for group in compacted] == [[0, 1], [2, 3]]
+
+
+@given(
+    made=st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(0, 5), st.booleans()), max_size=12
+    )
+)
+def test_a_stray_is_replaced_by_the_first_later_file_that_has_all_of_its_offsets(
+    made: list[tuple[int, int, int, bool]],
+) -> None:
+    files = [
+        (first, first + length, ms, f"{at}" if is_stray else None)
+        for at, (first, length, ms, is_stray) in enumerate(made)
+    ]
+    wanted = {}
+    for first, end, ms, name in files:
+        later = [moment for a, b, moment, _ in files if a <= first and end <= b and moment > ms]
+        if name is not None and later:
+            wanted[name] = min(later)
+    assert _replaced(files) == wanted
 
 
 # --- the record -------------------------------------------------------------------------------------
