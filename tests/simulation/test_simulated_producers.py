@@ -48,7 +48,7 @@ def test_each_record_counts_once_whatever_is_repeated_and_nothing_pinned_or_list
     assert counts["SpareKept"] > 0
 
 
-def violation_of_some_seed(most: int = 20) -> str:
+def violation_of_some_seed(most: int = 40) -> str:
     for seed in range(most):
         failure = run_seed(seed, size=Size.SMALL).failure
         if isinstance(failure, Violation):
