@@ -13,7 +13,7 @@ from ledgerlog.autorecovery.checking import LedgerFaults
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.autorecovery.settings import SettingsInForce
-from ledgerlog.cli.options import connect, json_option, uri_option
+from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
@@ -312,7 +312,7 @@ def repair_resume(reset: bool, uri: str, as_json: bool) -> None:
     _change(uri, as_json, reset, paused=False)
 
 
-_SECONDS = click.FloatRange(0)
+_SECONDS = FiniteNumber(0)
 
 
 @repair.command("settings")
@@ -324,7 +324,7 @@ _SECONDS = click.FloatRange(0)
     type=click.IntRange(0),
     help="What all worker processes together copy; 0: each copies what one may.",
 )
-@click.option("--bookie-check", type=click.FloatRange(0.001), help="Seconds between checks of all metadata.")
+@click.option("--bookie-check", type=FiniteNumber(0.001), help="Seconds between checks of all metadata.")
 @click.option("--entry-check", type=_SECONDS, help="Seconds between checks of entries; 0: none.")
 @click.option(
     "--entry-check-of", type=click.Choice(["ends", "all"]), help="What a check of entries looks at."

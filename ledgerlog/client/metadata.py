@@ -15,7 +15,7 @@ from ledgerlog.errors import LedgerExists, LedgerNotFound, MetadataOutcomeUnknow
 from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, ledger_id_of, ledger_path
-from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.quorum import Replication
 
 _ATTEMPTS_MAX = 3
@@ -121,14 +121,16 @@ class LedgerRegistry:
         )
 
     async def list(self) -> list[int]:
-        """The ids of all ledgers, growing; complete, or an error."""
+        """The ids of all ledgers, growing; complete, or an error: MetadataCorrupt, with its path, for a node
+        below ``ledgers`` that is no ledger's."""
         # A replica of the store that lags behind would leave out what was made last (D27.4).
         await self._store.sync()
         found: list[int] = []
         for high in await self._store.children(LEDGERS):
             for middle in await self._store.children(f"{LEDGERS}/{high}"):
-                found.extend(
-                    ledger_id_of(high, middle, low)
-                    for low in await self._store.children(f"{LEDGERS}/{high}/{middle}")
-                )
+                for low in await self._store.children(f"{LEDGERS}/{high}/{middle}"):
+                    try:
+                        found.append(ledger_id_of(high, middle, low))
+                    except ValueError as cause:
+                        raise MetadataCorrupt(f"{LEDGERS}/{high}/{middle}/{low}: {cause}") from cause
         return sorted(found)

@@ -37,6 +37,8 @@ _TEXT_MAX = 2000
 _LISTED_MAX = 1000
 _TIME_MS_MAX = 253_402_300_799_000
 """The end of the year 9999: times are shown to people."""
+_SETTING_MAX = 2**53
+"""More than anybody could mean, and less than a record can hold."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +74,9 @@ class RepairSettings:
         for name in ("bytes_per_s", "bookie_check_ms", "checks_per_s"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, below 1")
+        for name, value in attrs.asdict(self).items():
+            if value > _SETTING_MAX:
+                raise InvalidArgument(f"{name} is {value}, above {_SETTING_MAX}")
 
     def worker_bytes_per_s(self, workers: int) -> int:
         """What one of so many worker processes copies in a second, at most."""

@@ -322,6 +322,8 @@ def test_a_cluster_is_not_started_with_metadata_of_another_kind(tmp_path: Path) 
         ("log", "append", "orders", "--input", "/nonexistent"),
         ("log", "truncate", "orders"),
         ("log", "sweep", "--min-age", "nan"),
+        ("repair", "settings", "--grace", "nan"),
+        ("repair", "settings", "--bookie-check", "inf"),
         ("bench", "write", "--rate", "nan"),
         ("bench", "write", "--seconds", "inf"),
         ("ledger", "show", "-1"),

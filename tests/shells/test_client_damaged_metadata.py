@@ -14,6 +14,7 @@ from ledgerlog import connect
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import writable_path
+from ledgerlog.model.ledger import MetadataCorrupt
 
 
 class Told(logging.Handler):
@@ -53,3 +54,10 @@ async def test_a_damaged_registration_does_not_end_the_client(tmp_path: Path, to
         assert [info.bookie_id for info in cluster.bookies.writable()] == ["b1"], "it stays as it was"
         with pytest.raises(StorageCorrupt):
             await cluster.store.get(registration)
+
+
+async def test_a_list_of_ledgers_with_a_node_that_is_none_says_which(tmp_path: Path) -> None:
+    async with connect(f"sqlite:{tmp_path / 'metadata'}") as cluster:
+        await cluster.store.create("ledgers/00000000/0000/notes", b"")
+        with pytest.raises(MetadataCorrupt, match="ledgers/00000000/0000/notes"):
+            await cluster.ledgers.list()

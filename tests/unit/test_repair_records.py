@@ -90,6 +90,8 @@ def test_a_record_about_something_else_is_refused() -> None:
         ("bookie_check_ms", 0),
         ("grace_ms", -1),
         ("cluster_bytes_per_s", -1),
+        ("cluster_bytes_per_s", 2**53 + 1),
+        ("lost_after_ms", 2**63),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(name: str, value: int) -> None:
