@@ -20,6 +20,10 @@ until somebody brings them too. Where one of them can be neither carried on nor 
 does not say what it was or its bytes cannot be read, nothing is done and the add is refused: its row would be
 lost, and what the index names is never denied. Scrubbing then has the whole run restored.
 
+**A run on its way** is left alone too: one in a file that compaction writes again now, and one that took the
+place of another and is still in memory. It may be put together with what follows it, and have one row for all
+of that, which the row of what mends it would then take the place of. The add is refused, and may come again.
+
 It takes a read of each run on the disk that holds some of the ids. Runs in memory were verified when they
 came, but for those that were put there like this.
 """
@@ -216,7 +220,8 @@ class Mender:
         journal = self._journal
         mended: list[tuple[Damaged, list[Entries]]] = []
         for each in damaged:
-            entries = None if self._is_moving(each.run.file) else each.replaced_by(brought)
+            is_settled = not self._is_moving(each.run.file) and each.run.file not in self._residents
+            entries = each.replaced_by(brought) if is_settled else None
             parts = [] if entries is None else _cut(entries, self._frame_bytes_max)
             if not parts:
                 return status_of(each.error)

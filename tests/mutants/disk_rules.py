@@ -177,8 +177,8 @@ MUTANTS = (
         "what_is_being_moved_is_mended",
         "rule 8",
         _MENDING,
-        "None if self._is_moving(each.run.file) else each",
-        "each",
+        "is_settled = not self._is_moving(each.run.file) and each",
+        "is_settled = each",
         f"{_MENDING_TEST}::test_nothing_is_mended_in_a_file_that_is_being_written_again",
     ),
     mutant(
@@ -215,5 +215,13 @@ MUTANTS = (
         "    return [entries.select(part) for part in parts[:1]]\n",
         "tests/storage/test_crash_states.py::"
         "test_every_crash_state_boots_to_what_was_acknowledged[mending-False]",
+    ),
+    mutant(
+        "what_is_on_its_way_to_the_disk_is_mended",
+        "rule 8",
+        _MENDING,
+        " and each.run.file not in self._residents\n",
+        "\n",
+        f"{_MENDING_TEST}::test_what_took_the_place_of_a_rotten_run_is_not_mended_before_it_is_on_the_disk",
     ),
 )

@@ -54,6 +54,33 @@ async def check(engine: Engine, *, but: Sequence[int] = ()) -> None:
             assert (result.status, result.entries.payloads()) == expected, entry_id
 
 
+async def fill_memory(engine: Engine) -> None:
+    """Have all that was added leave memory."""
+    for number in range(40):
+        await add_durably(engine, 2, [number], payloads=[bytes(4000)])
+    await wait_all_tasks_blocked()
+
+
+async def test_what_took_the_place_of_a_rotten_run_is_not_mended_before_it_is_on_the_disk(
+    machine: Machine,
+) -> None:
+    """The flush puts it together with what follows it, under the id that both begin with."""
+    machine.rot(0)
+    machine.rot(1)
+    flushed = attrs.evolve(STAYS, small_run_bytes=20_000)
+    async with running("b", flushed, disk=machine.disk, indexes=machine.indexes) as engine:
+        await add_durably(engine, L, [0], recovery=True)
+        machine.rot(5)
+        await add_durably(engine, L, [5], recovery=True)  # The run behind it, so that the two are one.
+        await add_durably(engine, 2, range(100, 103), payloads=[bytes(6000)] * 3)
+        engine.add(*add_frame(L, [1], recovery=True))
+        await fill_memory(engine)
+        await check(engine, but=[1])
+        await add_durably(engine, L, [1], recovery=True)
+        await fill_memory(engine)
+        await check(engine)
+
+
 @pytest.mark.parametrize("recovery", [True, False])
 @pytest.mark.parametrize("ids", [[6], range(5, 10), range(4, 12), range(30), [2, 6, 8]])
 async def test_a_good_copy_of_a_rotten_entry_takes_its_place_for_good(
@@ -88,6 +115,9 @@ async def test_of_two_rotten_entries_of_a_run_each_is_mended_when_it_is_brought(
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         await add_durably(engine, L, [8], recovery=True)
         await check(engine, but=[6])  # From memory, where the other one is carried on.
+        assert engine.add(*add_frame(L, [6], recovery=True)) is Status.CORRUPT, "it is on its way to the disk"
+        await check(engine, but=[6])
+        await fill_memory(engine)
         await add_durably(engine, L, [6], recovery=True)
         await check(engine)
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
@@ -200,9 +230,7 @@ async def test_the_file_of_what_was_mended_is_held_until_the_copy_is_indexed(mac
             if at >= 0:
                 content[at] ^= 0xFF
         await engine.compactor.compact(is_eventual=True)
-        for number in range(40):
-            await add_durably(engine, 2, [number], payloads=[bytes(4000)])
-        await wait_all_tasks_blocked()
+        await fill_memory(engine)
         await engine.compactor.compact(is_eventual=True)
         await check(engine)
 
