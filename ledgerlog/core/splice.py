@@ -160,10 +160,7 @@ class Splice:
             self._fail(LogNotFound(self._name))
             return
         if self._is_there():
-            is_ours = bool(self._commit.staged) and all(
-                each.ledger_id in self.ledgers and self.ledgers[each.ledger_id].is_spliced
-                for each in self._commit.staged
-            )
+            is_ours = self._is_ours()
             followed = None if is_ours or self._was_tried else self._followed()
             if followed is not None:
                 # The batch of that number is the other run's. Where each has a checkpoint of its own (one was
@@ -208,11 +205,13 @@ class Splice:
     def _is_there(self) -> bool:
         commit, mark = self._commit, self.base_mark
         if commit.producer is None:
-            return bool(commit.staged) and all(
-                each.ledger_id in self.ledgers and self.ledgers[each.ledger_id].is_spliced
-                for each in commit.staged
-            )
+            return self._is_ours()
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
+
+    def _is_ours(self) -> bool:
+        """Whether these very ledgers became part of the log: all did if one did. Some may be gone since, by
+        retention or because they lie in an archive."""
+        return any(ledger.is_spliced for ledger in self.ledgers.values())
 
     def _followed(self) -> LedgerLogError | None:
         commit, mark, metadata = self._commit, self.base_mark, self.base

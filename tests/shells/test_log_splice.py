@@ -26,7 +26,7 @@ from ledgerlog.errors import (
     RecordTooLarge,
 )
 from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX, LOG_STAGED_SWEEP_AGE_S, RECORD_BYTES_MAX
-from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.splice import Spliced, splice, stage
 from ledgerlog.log.sweep import sweep
@@ -257,6 +257,26 @@ async def test_a_transaction_whose_answer_is_lost_is_settled_by_reading(
             done = await commit(client.opened, log, batch(0, ledgers, producer=producer))
             assert not done.was_there
         assert await contents(log) == [b"0", b"1"]
+
+
+async def test_a_commit_whose_first_ledger_was_truncated_before_its_answer_is_settled_took_effect(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        ledgers = await staged(client.opened, log, [b"a"], [b"b"])
+
+        async def truncate(_: str) -> None:
+            if not client.store.lost_answers:
+                client.store.before_get = None
+                await (await open_log(other.opened, "log")).truncate(1)
+
+        client.store.lost_answers, client.store.before_get = 1, truncate
+        done = await commit(client.opened, log, batch(0, ledgers, producer=None))
+        assert not done.was_there
+        assert client.store.before_get is None
+        async with log.read() as records:
+            assert [(record.offset, record.data) async for record in records] == [(1, b"b")]
 
 
 async def test_a_store_that_takes_no_write_and_says_nothing_is_not_asked_for_ever(
