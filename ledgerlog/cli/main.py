@@ -102,7 +102,8 @@ def _open_standard_streams() -> None:
             opened = os.open(os.devnull, os.O_RDWR)
             assert opened == descriptor, "the lowest that is free is given out, and those below it are open"
         if getattr(sys, name) is None:
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+            # It stays open for as long as the process lives.
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (see above)
 
 
 def _discard_stdout() -> None:
