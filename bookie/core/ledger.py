@@ -242,6 +242,18 @@ class LedgerState:
         """The runs known in memory that may hold an id from ``first`` to ``last``, by first id."""
         return runs_between(self.runs, self.ledger_id, first, last, self.straddle)
 
+    def is_replaced(self, first: int, durable: int) -> bool:
+        """Whether a run known in memory, of a block up to ``durable``, begins with that id. It stands, with
+        others in memory, for all that the index has under the same id, even where it is shorter: what was
+        rotten is stored again in parts."""
+        runs = self.runs
+        at = bisect_left(runs, (self.ledger_id, first))
+        while at < len(runs) and runs[at].first == first:
+            if runs[at].sequence <= durable:
+                return True
+            at += 1
+        return False
+
     def horizon(self, first: int, last: int, runs_max: int) -> int:
         """The last id up to ``last`` such that no more than about ``runs_max`` runs known in memory begin
         from ``first`` to it."""

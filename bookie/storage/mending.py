@@ -56,6 +56,10 @@ _ENTRY_HEAD_BYTES = 12
 class Holder(Protocol):
     """Keeps files as they are (``bookie.storage.scrub``)."""
 
+    def begins(self, state: LedgerState, first: int) -> bool:
+        """Whether a run of the ledger begins with that id."""
+        ...
+
     def hold(self, file: int) -> None:
         """A file keeps what it has until all that is in the journal now is indexed."""
         ...
@@ -149,7 +153,8 @@ class Mender:
             for run in self._catalogue.runs_now(
                 state.ledger_id, first=first, last=last, straddle=state.straddle
             ):
-                runs.setdefault(run.first, run)
+                if not state.is_replaced(run.first, self._journal.commit.newest):
+                    runs.setdefault(run.first, run)
         digests: dict[int, int] = {}
         damaged: list[Damaged] = []
         wanted = frozenset(ids)
@@ -223,7 +228,7 @@ class Mender:
             is_settled = not self._is_moving(each.run.file) and each.run.file not in self._residents
             entries = each.replaced_by(brought) if is_settled else None
             parts = [] if entries is None else _cut(entries, self._frame_bytes_max)
-            if not parts:
+            if not parts or any(self._holder.begins(state, part.first) for part in parts[1:]):
                 return status_of(each.error)
             mended.append((each, parts))
         for each, parts in mended:

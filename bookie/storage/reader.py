@@ -106,7 +106,12 @@ class Reader:
             # Runs that were put together meanwhile may begin further ahead than was looked.
             if given_up == journal.given_up and straddle == state.straddle:
                 resident, horizon = self._resident(state, first, horizon)
-                found = {run.first: run for run in indexed if run.first <= horizon}
+                durable = journal.commit.durable
+                found = {
+                    run.first: run
+                    for run in indexed
+                    if run.first <= horizon and not state.is_replaced(run.first, durable)
+                }
                 found.update((run.first, run) for run in resident)
                 return [found[key] for key in sorted(found)], horizon
         return self._resident(state, first, last)

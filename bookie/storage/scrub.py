@@ -27,13 +27,13 @@ under way is waited for, and only then the row is looked at for the last time.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Sequence
 
 import attrs
 import trio
 
 from bookie.core import rows
+from bookie.core.ledger import LedgerState
 from bookie.core.records import ADD, Run
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.compaction import verify_frame
@@ -167,10 +167,14 @@ class Scrubber:
         """Whether its entries were stored again, and its row is about to be theirs."""
         state = self._ledgers.loaded.get(run.ledger_id)
         # A state with runs in memory is itself in memory.
-        if state is None:
-            return False
-        at = bisect_left(state.runs, (run.ledger_id, run.first))
-        return at < len(state.runs) and state.runs[at].first == run.first
+        return state is not None and state.is_replaced(run.first, self._journal.commit.newest)
+
+    def begins(self, state: LedgerState, first: int) -> bool:
+        """Whether a run of the ledger begins with that id, pending ones included. Another one that does takes
+        the place of its row, and only for a rotten run is one stored that has all that the row names."""
+        if state.is_replaced(first, self._journal.commit.newest):
+            return True
+        return self._catalogue.index.get_now(rows.run_key(state.ledger_id, first)) is not None
 
     def hold(self, file: int) -> None:
         """Keep a file as it is until all that is in the journal now is indexed."""
@@ -197,7 +201,8 @@ class Scrubber:
     async def restore(self, rotten: Rotten, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         """Store the entries of a rotten run again, durably; ``parts`` are all of them, in order, the first of
         which begins where the run does, and each fits a frame. Their digests were verified. False: it is not
-        there any more as it was found, and nothing was changed.
+        there any more as it was found, or a part behind the first begins where another run does, and nothing
+        was changed.
 
         DiskFull: there is no room, and some of it may be stored twice."""
         assert parts[0].first == rotten.run.first
@@ -215,6 +220,8 @@ class Scrubber:
         state = self._ledgers.get(run.ledger_id)
         if state is None or state.is_deleted or self._is_superseded(run) or not self._is_current(run):
             self.rotten.pop((run.ledger_id, run.first), None)
+            return False
+        if any(self.begins(state, part.first) for part in parts[1:]):
             return False
         state.pins += 1
         try:

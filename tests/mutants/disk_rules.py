@@ -224,4 +224,20 @@ MUTANTS = (
         "\n",
         f"{_MENDING_TEST}::test_what_took_the_place_of_a_rotten_run_is_not_mended_before_it_is_on_the_disk",
     ),
+    mutant(
+        "a_part_takes_the_place_of_another_run",
+        "rule 8",
+        _SCRUB,
+        "        if any(self.begins(state, part.first) for part in parts[1:]):\n            return False\n",
+        "",
+        f"{_SCRUB_TEST}::test_no_part_of_what_is_restored_takes_the_place_of_another_run",
+    ),
+    mutant(
+        "what_was_stored_again_in_parts_is_looked_for_in_the_rotten_run",
+        "rule 8",
+        "bookie/storage/reader.py",
+        " and not state.is_replaced(run.first, durable)",
+        "",
+        f"{_SCRUB_TEST}::test_a_run_restored_in_parts_begins_with_its_last_part",
+    ),
 )

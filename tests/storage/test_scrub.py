@@ -84,11 +84,30 @@ async def test_a_run_restored_in_parts_begins_with_its_last_part() -> None:
         assert await engine.scrubber.restore(rotten, [copies([3]), copies([4, 5])], lac=-1, lafr=-1)
         firsts = [run.first for run in engine._journal.active.runs if run.ledger_id == L]
         assert firsts == [4, 3]
+        await check(engine)
         await engine.flush()
         await check(engine)
     async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
         assert await engine.scrubber.scrub() == 0
         await check(engine)
+
+
+async def test_no_part_of_what_is_restored_takes_the_place_of_another_run() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        await add_durably(engine, L, [0, 2, 4, 6])
+        await add_durably(engine, L, [3, 5, 7])
+    rot(disk, 2)
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        await engine.scrubber.scrub()
+        (rotten,) = engine.scrubber.rotten.values()
+        # A bookie's share of these may be more than this run has of it.
+        assert not await engine.scrubber.restore(rotten, [copies([0, 2]), copies([3, 4, 6])], lac=-1, lafr=-1)
+        await engine.flush()
+        for entry_id in (0, 3, 5, 7):
+            result = await read(engine, L, entry_id, entry_id)
+            assert (result.status, result.entries.payloads()) == (Status.OK, [payload_of(L, entry_id)])
+        assert await engine.scrubber.restore(rotten, [copies([0, 2, 3, 4, 6])], lac=-1, lafr=-1)
 
 
 async def test_the_file_of_a_rotten_run_is_held_until_its_copies_are_indexed() -> None:
