@@ -24,6 +24,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, MetadataOutcomeUnknown, Truncated
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import Create, NodeExists, NodeMissing, Operation, Set, VersionConflict
 from ledgerlog.model.cursor import CursorState, check_cursor_name, check_cursor_properties
 from ledgerlog.model.layout import cursor_name_of, cursor_path, cursors_path, log_record_path
@@ -87,11 +88,12 @@ class Cursor:
             updated_ms=self._client.environment.now_ms(),
             token=self._client.environment.new_token(),
         )
+        patience = Patience()
         while True:
             operations = await self._operations(state, expected)
             try:
                 *_, version = await self._client.store.transaction(operations)
-            except (NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown):
+            except (NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown) as refusal:
                 found = await self.get()
                 if found is not None and found.token == state.token:
                     return found
@@ -99,7 +101,12 @@ class Cursor:
                     raise CursorConflict(
                         f"cursor {self._name!r} of log {self._log_name!r} is not where it was expected to be"
                     ) from None
-                continue  # The log's record has changed, or the write did not arrive.
+                # The log's record has changed, or the write did not arrive.
+                if isinstance(refusal, MetadataOutcomeUnknown):
+                    await patience.pause(refusal)
+                else:
+                    patience.renew()
+                continue
             return attrs.evolve(state, version=version)
 
     async def set(
@@ -114,6 +121,7 @@ class Cursor:
     async def delete(self, *, expected: CursorState | None = None) -> None:
         """Delete the cursor, with what it pins. One that is not there is deleted already. CursorConflict
         where it is not at ``expected``, if that is given."""
+        patience = Patience()
         while True:
             await self._client.store.sync()
             found, version = await self._read()
@@ -125,11 +133,12 @@ class Cursor:
                 )
             try:
                 await self._client.store.set(self._path, _DELETED, version=version)
-            except MetadataOutcomeUnknown:
+            except MetadataOutcomeUnknown as unknown:
                 if (await self.get()) is None:
                     return
+                await patience.pause(unknown)
             except (VersionConflict, NodeMissing):
-                pass
+                patience.renew()
             else:
                 return
 

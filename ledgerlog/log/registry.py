@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from ledgerlog.client.environment import Environment
 from ledgerlog.errors import LogExists, LogNotFound, MetadataOutcomeUnknown
+from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import (
     Create,
     Delete,
@@ -107,7 +108,9 @@ class LogRegistry:
 
         A write whose answer was lost is settled by its token. If somebody has written since, it is not known
         whether ours took effect: with ``once`` that is MetadataOutcomeUnknown, without, the change is made
-        again on what is there now."""
+        again on what is there now. It is MetadataOutcomeUnknown, too, where the store answers no write for
+        ``limits.METADATA_TIMEOUT_S`` and could be read."""
+        patience = Patience()
         pending: LogMetadata | None = None  # What was written at a version, perhaps.
         pending_at = -1
         while True:
@@ -130,9 +133,11 @@ class LogRegistry:
             try:
                 await self.write(changed, version)
             except (VersionConflict, NodeMissing):
+                patience.renew()
                 continue
-            except MetadataOutcomeUnknown:
+            except MetadataOutcomeUnknown as unknown:
                 pending, pending_at = changed, version
+                await patience.pause(unknown)
                 continue
             return changed
 
@@ -161,6 +166,7 @@ class LogRegistry:
             Create(path, _encode_name(name, metadata.incarnation)),
             Create(log_record_path(metadata.incarnation), metadata.encode()),
         ]
+        patience = Patience()
         while True:
             try:
                 await self._store.transaction(nodes)
@@ -168,9 +174,10 @@ class LogRegistry:
                 # The answer of an earlier attempt of this loop may have been lost.
                 if await self.find(name) != metadata.incarnation:
                     raise LogExists(name) from None
-            except MetadataOutcomeUnknown:
+            except MetadataOutcomeUnknown as unknown:
                 found = await self.find(name)
                 if found is None:
+                    await patience.pause(unknown)
                     continue
                 if found != metadata.incarnation:
                     raise LogExists(name) from None
@@ -181,6 +188,7 @@ class LogRegistry:
         the log is not, or no longer, of that incarnation."""
         path, record_path = log_name_path(name), log_record_path(incarnation)
         last: LogMetadata | None = None
+        patience = Patience()
         while True:
             await self._store.sync()
             name_node = await self._store.get(path)
@@ -192,7 +200,11 @@ class LogRegistry:
             last = metadata
             try:
                 await self._store.transaction([Delete(record_path, version), Delete(path, name_node.version)])
-            except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
+            except (VersionConflict, NodeMissing):
+                patience.renew()
+                continue
+            except MetadataOutcomeUnknown as unknown:
+                await patience.pause(unknown)
                 continue
             return metadata
 

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
-import trio
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
@@ -38,7 +37,6 @@ from ledgerlog.errors import (
 from ledgerlog.limits import (
     LOG_ENTRY_BYTES_TARGET,
     LOG_SPLICE_LEDGERS_MAX,
-    METADATA_TIMEOUT_S,
     RECORD_BYTES_MAX,
 )
 from ledgerlog.log.registry import (
@@ -49,6 +47,7 @@ from ledgerlog.log.registry import (
     ledger_labels,
 )
 from ledgerlog.log.takeover import recover_contents
+from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import Create, NodeExists, NodeMissing, Operation, Set, VersionConflict
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogMetadata
@@ -61,7 +60,6 @@ logger = logging.getLogger(__name__)
 
 _RECORD_COST_BYTES = 4
 
-_RETRY_S = 0.2
 """After a write whose answer was lost, before it is looked what became of it."""
 
 
@@ -180,7 +178,7 @@ async def splice(
             "write with fewer tasks (coalesce)"
         )
     core = Splice(name, commit, new_token=client.environment.new_token)
-    unanswered_since: float | None = None
+    patience = Patience()
     while True:
         match core.need:
             case SpliceNeed.READ:
@@ -197,15 +195,10 @@ async def splice(
                         "are too much for one transaction: write with fewer tasks (coalesce), or truncate it"
                     ) from too_large
                 except (VersionConflict, NodeMissing, NodeExists):
-                    unanswered_since = None
+                    patience.renew()
                     core.on_unsettled()
-                except MetadataOutcomeUnknown:
-                    # A store whose disk is full can be read, and says this of every write.
-                    now = trio.current_time()
-                    unanswered_since = now if unanswered_since is None else unanswered_since
-                    if now - unanswered_since >= METADATA_TIMEOUT_S:
-                        raise
-                    await trio.sleep(_RETRY_S)
+                except MetadataOutcomeUnknown as unknown:
+                    await patience.pause(unknown)
                     core.on_unsettled()
                 else:
                     core.on_written()

@@ -1,0 +1,91 @@
+"""A store that can be read and answers no write is not asked for ever: each change ends in time, unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from clusters import Client, open_cluster
+from trio.testing import MockClock
+
+from ledgerlog.errors import MetadataOutcomeUnknown
+from ledgerlog.limits import METADATA_TIMEOUT_S
+from ledgerlog.log.log import Log, create_log, delete_log
+from ledgerlog.log.snapshot_list import SnapshotList
+from ledgerlog.meta.patience import Patience
+from ledgerlog.model.snapshots import ListedSnapshot
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+async def create_another(client: Client, log: Log) -> object:
+    async def first_write() -> None:
+        client.store.lost_writes = 0  # It gets its number.
+        client.store.before_write = second_write
+
+    async def second_write() -> None:
+        client.store.lost_writes = 100_000
+
+    client.store.before_write = first_write
+    return await create_log(client.opened, "another")
+
+
+async def delete(client: Client, log: Log) -> object:
+    return await delete_log(client.opened, "log")
+
+
+async def truncate(client: Client, log: Log) -> object:
+    return await log.truncate(5)
+
+
+async def move_cursor(client: Client, log: Log) -> object:
+    return await log.cursor("new").move(3, expected=None)
+
+
+async def delete_cursor(client: Client, log: Log) -> object:
+    return await log.cursor("old").delete()
+
+
+async def list_snapshot(client: Client, log: Log) -> object:
+    snapshots = SnapshotList(client.store, log.incarnation)
+    return await snapshots.change(lambda there: [ListedSnapshot(len(there) + 1, 1, 1)])
+
+
+async def delete_snapshot_list(client: Client, log: Log) -> object:
+    return await SnapshotList(client.store, log.incarnation).delete()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [create_another, delete, truncate, move_cursor, delete_cursor, list_snapshot, delete_snapshot_list],
+)
+async def test_a_store_that_answers_no_write_is_not_asked_for_ever(
+    autojump_clock: MockClock, change: Callable[[Client, Log], Awaitable[object]]
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await create_log(client.opened, "log")
+        async with log.writer() as writer:
+            await writer.append_many([b"x"] * 10)
+            await writer.roll()
+        await log.cursor("old").move(0, expected=None)
+        await list_snapshot(client, log)
+        client.store.lost_writes, asked = 100_000, client.store.writes
+        begun = trio.current_time()
+        with pytest.raises(MetadataOutcomeUnknown):
+            await change(client, log)
+        assert trio.current_time() - begun <= METADATA_TIMEOUT_S + 1
+        assert 10 < client.store.writes - asked < 100, "it pauses, and does not give up at once"
+
+
+async def test_a_lost_answer_is_settled_at_once(autojump_clock: MockClock) -> None:
+    patience, begun = Patience(), trio.current_time()
+    await patience.pause(MetadataOutcomeUnknown(""))
+    patience.renew()
+    await patience.pause(MetadataOutcomeUnknown(""))
+    assert trio.current_time() == begun
+    await patience.pause(MetadataOutcomeUnknown(""))
+    assert trio.current_time() > begun
