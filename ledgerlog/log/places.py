@@ -19,6 +19,7 @@ from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.client.reader import LedgerReader
 from ledgerlog.core.log_search import EntrySearch
 from ledgerlog.errors import (
+    EntryCorrupt,
     EntryNotFound,
     EntryUnavailable,
     InvalidArgument,
@@ -81,8 +82,9 @@ async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
     return (await read_header(reader, 0, segment)).first_offset == offset
 
 
-NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable)
-"""What reading a ledger raises where it may be in an archive instead."""
+NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)
+"""What reading a ledger raises where it may be in an archive instead. It is damaged on every bookie, perhaps,
+and whole in its file, which has digests of its own."""
 
 
 async def archive_of(

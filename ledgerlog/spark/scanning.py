@@ -12,8 +12,8 @@ distances more or less, so two or three looks do. From there every entry must be
 ended: a gap or an overlap is ``EntryCorrupt``, never a row too few or too many.
 
 **Archives.** What is archived and no bookie has any more is read from its file, by the task itself; so is
-what bookies have given up, or do not answer for, since the plan was made. Of a compacted file the rows that
-are left are given, and nothing says which are not.
+what bookies have given up, do not answer for, or have damaged, since the plan was made. Of a compacted file
+the rows that are left are given, and nothing says which are not.
 
 **Ahead.** One task reads and another thread takes; ``_AHEAD`` times about ``_FETCHED_BYTES`` of records lie
 between them at most. Entries may be packed, so one reply of a bookie can be many of these.
@@ -294,6 +294,7 @@ class _Scan:
                 if size >= _FETCHED_BYTES:
                     await self._send.send(fetched)
                     fetched, size = [], 0
+                    self._at = max(self._at, offset)  # What comes next may have to be read from a file.
                 if offset >= piece.end:
                     break
             if fetched:

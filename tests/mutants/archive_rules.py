@@ -12,6 +12,8 @@ _CLAIMING = "ledgerlog/archiving/claiming.py"
 _REWRITE = "ledgerlog/archiving/rewrite.py"
 _PARQUET = "ledgerlog/archive/parquet.py"
 _READER = "ledgerlog/log/reader.py"
+_LOOKING = "ledgerlog/log/places.py"
+_SCANNING = "ledgerlog/spark/scanning.py"
 _LOG = "ledgerlog/model/log.py"
 
 _PLAN = "tests/archive/test_archive_plan.py"
@@ -20,6 +22,7 @@ _REWRITING = "tests/archive/test_archive_rewriting.py"
 _PLACES = "tests/archive/test_archive_places.py"
 _FAULTS = "tests/archive/test_archive_faults.py"
 _MARKER = "tests/archive/test_archive_marker.py"
+_OVER_ROT = "tests/archive/test_archive_over_rot.py"
 
 MUTANTS = (
     mutant(
@@ -353,5 +356,21 @@ MUTANTS = (
         "            if max(first, start) < stop and segment.ledger_id not in self._archived:\n",
         "            if False:\n",
         f"{_TEST}::test_a_file_that_was_withdrawn_stays_until_its_ledger_is_archived_again",
+    ),
+    mutant(
+        "what_has_rotted_on_every_bookie_is_denied_though_its_file_has_it",
+        "A.6",
+        _LOOKING,
+        "NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)\n",
+        "NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable)\n",
+        _OVER_ROT,
+    ),
+    mutant(
+        "task_gives_records_twice_where_it_goes_on_in_a_file",
+        "A.6",
+        _SCANNING,
+        "                    self._at = max(self._at, offset)  #",
+        "                    #",
+        f"{_OVER_ROT}::test_a_task_that_finds_damage_within_a_reply_gives_no_record_twice",
     ),
 )
