@@ -31,9 +31,20 @@ MUTANTS = (
         "lost_answer_of_a_splice_without_a_producer_is_tried_again",
         "A.6",
         _CORE,
-        "        if commit.producer is None:\n            return bool(commit.staged) and all(",
-        "        if commit.producer is None:\n            return False and all(",
+        "        if commit.producer is None:\n            return self._is_ours()",
+        "        if commit.producer is None:\n            return False",
         f"{_TEST}::test_a_transaction_whose_answer_is_lost_is_settled_by_reading",
+    ),
+    mutant(
+        "commit_without_a_producer_took_effect_only_while_all_of_it_is_there",
+        "A.6",
+        _CORE,
+        "return any(ledger.is_spliced for ledger in self.ledgers.values())",
+        "return all(\n"
+        "            each.ledger_id in self.ledgers and self.ledgers[each.ledger_id].is_spliced\n"
+        "            for each in self._commit.staged\n"
+        "        )",
+        f"{_TEST}::test_a_commit_whose_first_ledger_was_truncated_before_its_answer_is_settled_took_effect",
     ),
     mutant(
         "checkpoint_that_was_deleted_passes_for_done",
