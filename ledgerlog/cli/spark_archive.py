@@ -20,6 +20,7 @@ from ledgerlog.cli.spark_session import local_session
 from ledgerlog.core.compaction import parse_key_rule
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
+from ledgerlog.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from ledgerlog.archiving.archiver import Step
@@ -30,7 +31,7 @@ _NO_SPARK = "none"
 
 _master_option = click.option(
     "--master",
-    default="local[*]",
+    default=LOCAL_MASTER,
     show_default=True,
     help="Where Spark runs; 'none': in this process, without Spark.",
 )
