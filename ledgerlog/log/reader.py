@@ -392,7 +392,8 @@ class LogReader:
 
     async def _look_for_truncation(self) -> None:
         await self._refresh()
-        if self._offset < self._metadata.first_offset:
+        # The entry that is read next may begin before the records that were asked for, and before the log.
+        if max(self._offset, self._first_offset) < self._metadata.first_offset:
             raise Truncated(self._metadata.name, self._metadata.first_offset)
 
 

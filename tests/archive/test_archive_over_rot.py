@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from ledgerlog.errors import EntryCorrupt
+from ledgerlog.log import reader
 from ledgerlog.log.log import Log
 from ledgerlog.spark import scanning
 from ledgerlog.wire.records import decode_packed
-from tests.archive.archived_logs import DAY_S, archive, new_log, records_of
+from tests.archive.archived_logs import DAY_S, archive, fill, new_log, records_of
 from tests.clusters import Cluster, open_cluster
 from tests.spark.spark_logs import client_rows, planned, read_options, rows
 
@@ -102,3 +103,26 @@ async def test_a_task_that_finds_damage_within_a_reply_gives_no_record_twice(
             monkeypatch.setattr(scanning, "_FETCHED_BYTES", fetched_bytes)
             parts = await planned(client.opened, read_options())
             assert await rows(cluster, client, parts) == before
+
+
+async def test_a_log_that_begins_within_an_entry_goes_on_in_its_file_when_bookies_fall_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = reader.find_offset
+
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 9, 3)
+        before = await records_of(log)
+        assert await archive(client, tmp_path, keep_copies_s=DAY_S) == ["copied", "copied"]
+        await log.truncate(4)
+
+        async def find_and_lose_bookies(*arguments: Any) -> Any:
+            place = await find(*arguments)
+            assert place.offset == 3, "the entry begins before the log"
+            for bookie in cluster.bookies.values():
+                await bookie.kill()
+            return place
+
+        monkeypatch.setattr(reader, "find_offset", find_and_lose_bookies)
+        assert await records_of(log) == before[4:]

@@ -373,4 +373,12 @@ MUTANTS = (
         "                    #",
         f"{_OVER_ROT}::test_a_task_that_finds_damage_within_a_reply_gives_no_record_twice",
     ),
+    mutant(
+        "log_that_begins_within_an_entry_looks_truncated_further",
+        "A.6",
+        _READER,
+        "        if max(self._offset, self._first_offset) < self._metadata.first_offset:\n",
+        "        if self._offset < self._metadata.first_offset:\n",
+        f"{_OVER_ROT}::test_a_log_that_begins_within_an_entry_goes_on_in_its_file_when_bookies_fall_silent",
+    ),
 )
