@@ -55,6 +55,7 @@ from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
 from ledgerlog.nurseries import open_nursery
+from ledgerlog.standard_streams import open_standard_streams
 
 _journal_dir = click.option(
     "--journal-dir",
@@ -70,6 +71,7 @@ _WILDCARDS = frozenset({"0.0.0.0", "::"})
 @click.version_option(package_name="ledgerlog")
 def main() -> None:
     """Storage nodes of ledgerlog."""
+    open_standard_streams()
 
 
 @main.command()

@@ -34,6 +34,7 @@ from ledgerlog.cli.running import Interrupted
 from ledgerlog.cli.simulate import simulate
 from ledgerlog.cli.spark import spark
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.standard_streams import open_standard_streams
 
 __all__ = ["cli", "main"]
 
@@ -46,7 +47,7 @@ class CommandLine(click.Group):
     """The root. Its ``main`` never lets an expected exception out."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        _open_standard_streams()
+        open_standard_streams()
         extra["standalone_mode"] = False
         extra["prog_name"] = "ledgerlog"  # Also where it runs as ``python -m ledgerlog``.
         sys.exit(self._exit_code(args, extra))
@@ -88,22 +89,6 @@ class CommandLine(click.Group):
 def _complain(line: str) -> int:
     click.echo(f"ledgerlog: {line}", err=True)
     return 1
-
-
-def _open_standard_streams() -> None:
-    """Put the null device where whoever started us has closed a standard stream (``>&-``).
-
-    Otherwise there is nothing to print to, which would fail a command that has done its work, and the next
-    file to be opened, a database for example, would be standard output to everybody who writes there."""
-    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)
-            assert opened == descriptor, "the lowest that is free is given out, and those below it are open"
-        if getattr(sys, name) is None:
-            # It stays open for as long as the process lives.
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (see above)
 
 
 def _discard_stdout() -> None:

@@ -214,6 +214,25 @@ async def test_with_json_it_says_so_in_json(place: Place) -> None:
         client.close()
 
 
+async def test_no_file_of_a_bookie_whose_standard_streams_were_closed_takes_their_place(place: Place) -> None:
+    process = await trio.lowlevel.open_process(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *place.command("--id", "b1")]
+    )
+    try:
+        with trio.fail_after(PATIENCE_S):
+            while (info := await registered(place)) is None:  # noqa: ASYNC110 (another process)
+                await trio.sleep(0.05)
+        await fill(info.address)
+        for descriptor in range(3):
+            assert os.readlink(f"/proc/{process.pid}/fd/{descriptor}") == os.devnull
+        process.terminate()
+        with trio.fail_after(PATIENCE_S):
+            assert await process.wait() == 0
+    finally:
+        process.kill()
+        await process.wait()
+
+
 async def test_an_id_is_generated_at_format_time_and_kept(place: Place) -> None:
     async with place.bookie("--json") as bookie:
         first = json.loads(await bookie.line())

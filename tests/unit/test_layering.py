@@ -72,6 +72,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.limits": (),
     # What the body of a nursery raises comes out as itself.
     "ledgerlog.nurseries": (),
+    # What both commands do first.
+    "ledgerlog.standard_streams": (),
     "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.core": VOCABULARY,
@@ -118,6 +120,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "ledgerlog.cli": (
         *BELOW_TOOLS,
+        "ledgerlog.standard_streams",
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.election",
@@ -148,6 +151,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # (limbo repair) and hosted auto-recovery.
     "bookie.server.main": (
         *FROM_BOOKIE,
+        "ledgerlog.standard_streams",
         "ledgerlog.client",
         "ledgerlog.autorecovery",
         "bookie",
@@ -236,6 +240,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.meta.sqlite*",
         "ledgerlog.meta.zookeeper",
         "ledgerlog.spark",
+        "ledgerlog.standard_streams",
         "bookie.storage",
         *STARTERS,
     ),
