@@ -52,6 +52,12 @@ async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None
     raise ArchiveUnavailable(file, f"its file system did not answer within {timeout_s:g} s")
 
 
+def _close_beside(close: Callable[[], None]) -> None:
+    """Close a file that was read, in a thread that nobody waits for: a file system that does not answer may
+    not answer this either, and what it says to it changes nothing."""
+    trio.lowlevel.start_thread_soon(close, lambda outcome: None)
+
+
 class ArchiveReader:
     """An archived part of a log. From ``open_archive``; for one task at a time. Every method may raise
     ArchiveUnavailable (retryable) and ArchiveCorrupt, and never holds more than a row group."""
@@ -132,7 +138,7 @@ async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
         yield reader
     finally:
         if not reader.is_busy:
-            file.close()  # Otherwise with the last reference to it, which the thread has.
+            _close_beside(file.close)  # Otherwise with the last reference to it, which the thread has.
 
 
 async def check_archive(record: ArchiveRecord) -> None:
@@ -150,4 +156,4 @@ async def check_archive(record: ArchiveRecord) -> None:
     while await in_thread(check.step, file=record.file):
         pass
     check.end()
-    check.close()  # Where it fails, with the last reference: a thread may be in the file still.
+    _close_beside(check.close)  # Where it fails, with the last reference: a thread may be in the file still.

@@ -10,6 +10,7 @@ import pytest
 from ledgerlog.errors import EntryCorrupt
 from ledgerlog.log import reader
 from ledgerlog.log.log import Log
+from ledgerlog.log.places import find_offset
 from ledgerlog.spark import scanning
 from ledgerlog.wire.records import decode_packed
 from tests.archive.archived_logs import DAY_S, archive, fill, new_log, records_of
@@ -108,8 +109,6 @@ async def test_a_task_that_finds_damage_within_a_reply_gives_no_record_twice(
 async def test_a_log_that_begins_within_an_entry_goes_on_in_its_file_when_bookies_fall_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = reader.find_offset
-
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
         await fill(log, 9, 3)
@@ -118,7 +117,7 @@ async def test_a_log_that_begins_within_an_entry_goes_on_in_its_file_when_bookie
         await log.truncate(4)
 
         async def find_and_lose_bookies(*arguments: Any) -> Any:
-            place = await find(*arguments)
+            place = await find_offset(*arguments)
             assert place.offset == 3, "the entry begins before the log"
             for bookie in cluster.bookies.values():
                 await bookie.kill()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
+from threading import Event, get_ident
 from typing import Any, NoReturn
 
 import attrs
@@ -16,7 +16,7 @@ import trio
 
 from ledgerlog.archive import places, reader
 from ledgerlog.archive.footer import end_of
-from ledgerlog.archive.parquet import SCHEMA, ArchiveWriter
+from ledgerlog.archive.parquet import SCHEMA, ArchiveFile, ArchiveWriter
 from ledgerlog.archive.places import Destination
 from ledgerlog.archive.reader import check_archive, in_thread, open_archive
 from ledgerlog.archiving import archiver
@@ -25,6 +25,7 @@ from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S
 from tests.archive.archived_logs import DAY_S, archive, archived, fill, new_log, path_of, records_of
 from tests.clusters import open_cluster
+from tests.waiting import until
 
 
 def test_a_published_file_is_durable_with_every_directory_on_the_way_to_it(
@@ -163,3 +164,24 @@ async def test_a_footer_that_says_nonsense_is_a_damaged_file(tmp_path: Path, led
         with pytest.raises(ArchiveCorrupt):
             async with open_archive(record):
                 pass
+
+
+async def test_a_file_is_closed_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = ArchiveFile.close
+    loop = get_ident()
+    closed: list[int] = []
+
+    def note(self: ArchiveFile) -> None:
+        closed.append(get_ident())
+        close(self)
+        raise OSError("what a file system says when a file is closed that was only read is nobody's error")
+
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 4, 3)
+        before = await records_of(log)
+        monkeypatch.setattr(ArchiveFile, "close", note)
+        assert await archive(client, tmp_path) == ["copied", "copied", "given up"]
+        assert await records_of(log) == before
+        await until(lambda: len(closed) == 4)  # Two were checked, one of them twice, and one was read.
+    assert loop not in closed

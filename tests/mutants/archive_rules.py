@@ -381,4 +381,12 @@ MUTANTS = (
         "        if self._offset < self._metadata.first_offset:\n",
         f"{_OVER_ROT}::test_a_log_that_begins_within_an_entry_goes_on_in_its_file_when_bookies_fall_silent",
     ),
+    mutant(
+        "file_is_closed_in_the_loop",
+        "A.6",
+        "ledgerlog/archive/reader.py",
+        "            _close_beside(file.close)",
+        "            file.close()",
+        f"{_PLACES}::test_a_file_is_closed_beside_the_loop",
+    ),
 )
