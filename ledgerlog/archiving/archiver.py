@@ -55,6 +55,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S, MIB, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import Check, Create, Delete, NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.layout import archive_path, ledger_path, log_record_path
@@ -294,6 +295,7 @@ class Archiver:
         """Copy's step 5."""
         path = archive_path(self.incarnation, record.ledger_id)
         is_unsure = False  # Once an answer was lost the record may come yet, and its file must stay.
+        patience = Patience()
         while True:
             metadata, version = await self.logs.read(self.incarnation)
             existing = await self.archives.find(self.incarnation, record.ledger_id)
@@ -324,10 +326,12 @@ class Archiver:
                 await self.client.store.transaction(
                     [Check(log_record_path(self.incarnation), version), Create(path, record.encode())]
                 )
-            except MetadataOutcomeUnknown:
+            except MetadataOutcomeUnknown as unknown:
                 is_unsure = True
+                await patience.pause(unknown)
                 continue
             except (VersionConflict, NodeMissing, NodeExists):
+                patience.renew()
                 continue
             break
         self.mark("recorded")
@@ -361,6 +365,7 @@ class Archiver:
         if gone is not None:
             return await self._withdraw(record, version, ledger_id, gone)
         self.mark("checked again")
+        patience = Patience()
         while True:
             stored = await self.ledgers.find(ledger_id)
             if stored is None:
@@ -383,7 +388,12 @@ class Archiver:
                         Delete(ledger_path(ledger_id), stored[1]),
                     ]
                 )
-            except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
+            except MetadataOutcomeUnknown as unknown:
+                await patience.pause(unknown)
+                await self.client.store.sync()
+                continue
+            except (VersionConflict, NodeMissing):
+                patience.renew()
                 await self.client.store.sync()
                 continue
             break

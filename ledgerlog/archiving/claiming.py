@@ -34,6 +34,7 @@ from ledgerlog.archive.reader import in_thread
 from ledgerlog.archive.registry import ArchiveRegistry, PlaceRegistry
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import ArchiveSupportMissing, ArchiveUnavailable, MetadataOutcomeUnknown
+from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.archive import MARKER_BYTES, ArchivePlace
 
@@ -130,14 +131,22 @@ class Markers:
         cluster = self._cluster
         await in_thread(lambda: self._marker.make_marker(destination, cluster, marker), file=destination.url)
         environment.mark("archive: marker made")
-        try:
-            await self._places.write(place, version)
-        except MetadataOutcomeUnknown:
-            return False  # Whoever's the store knows, it is looked for again; ours stays for that.
-        except (NodeExists, NodeMissing, VersionConflict):
-            name = self._marker.marker_name(cluster, marker)
-            await in_thread(lambda: destination.delete(name), file=destination.url)
-            return False
+        name = self._marker.marker_name(cluster, marker)
+        patience = Patience()
+        is_unsure = False
+        while True:
+            try:
+                await self._places.write(place, version)
+            except MetadataOutcomeUnknown as unknown:
+                is_unsure = True
+                await patience.pause(unknown)
+                continue  # The same again: whichever of the two arrives, it is one and the same.
+            except (NodeExists, NodeMissing, VersionConflict):
+                # Whoever's the store knows, it is looked for again; ours stays where it may be that.
+                if not is_unsure:
+                    await in_thread(lambda: destination.delete(name), file=destination.url)
+                return False
+            break
         logger.info("%s is an archive of cluster %s from now on", destination.url, cluster)
         return True
 

@@ -37,6 +37,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import ARCHIVE_MERGE_BYTES, ARCHIVE_MERGE_LEDGERS_MAX
 from ledgerlog.log.takeover import delete_ledgers
+from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import Check, Delete, NodeMissing, Operation, Set, VersionConflict
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.layout import archive_path, log_record_path
@@ -93,6 +94,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
     what = "compacted" if made.compacted else "merged"
     path = archive_path(archiver.incarnation, made.ledger_id)
     is_unsure = False
+    patience = Patience()
     while True:
         metadata, version = await archiver.logs.read(archiver.incarnation)
         found = [await archiver.archives.find(archiver.incarnation, each.ledger_id) for each in group]
@@ -128,10 +130,12 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
         ]
         try:
             await archiver.client.store.transaction(operations)
-        except MetadataOutcomeUnknown:
+        except MetadataOutcomeUnknown as unknown:
             is_unsure = True
+            await patience.pause(unknown)
             continue
         except (VersionConflict, NodeMissing):
+            patience.renew()
             continue
         break
     archiver.mark("merged")

@@ -23,6 +23,7 @@ _PLACES = "tests/archive/test_archive_places.py"
 _FAULTS = "tests/archive/test_archive_faults.py"
 _MARKER = "tests/archive/test_archive_marker.py"
 _OVER_ROT = "tests/archive/test_archive_over_rot.py"
+_PATIENCE = "tests/archive/test_archive_patience.py"
 
 MUTANTS = (
     mutant(
@@ -388,5 +389,37 @@ MUTANTS = (
         "            _close_beside(file.close)",
         "            file.close()",
         f"{_PLACES}::test_a_file_is_closed_beside_the_loop",
+    ),
+    mutant(
+        "record_that_no_store_writes_is_written_for_ever",
+        "A.6",
+        _JOB,
+        "                is_unsure = True\n                await patience.pause(unknown)\n",
+        "                is_unsure = True\n",
+        f"{_PATIENCE}::test_a_store_that_answers_no_write_does_not_hold_a_job[record]",
+    ),
+    mutant(
+        "ledger_that_no_store_deletes_is_deleted_for_ever",
+        "A.6",
+        _JOB,
+        "                await patience.pause(unknown)\n                await self.client.store.sync()\n",
+        "                await self.client.store.sync()\n",
+        f"{_PATIENCE}::test_a_store_that_answers_no_write_does_not_hold_a_job[give_up]",
+    ),
+    mutant(
+        "merge_that_no_store_writes_is_written_for_ever",
+        "A.6",
+        _REWRITE,
+        "            await patience.pause(unknown)\n",
+        "",
+        f"{_PATIENCE}::test_a_store_that_answers_no_write_does_not_hold_a_job[merge]",
+    ),
+    mutant(
+        "destination_that_no_store_notes_is_claimed_for_ever",
+        "A.6",
+        _CLAIMING,
+        "                await patience.pause(unknown)\n",
+        "",
+        f"{_PATIENCE}::test_a_store_that_answers_no_write_does_not_hold_a_job[claim]",
     ),
 )
