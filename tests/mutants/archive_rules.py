@@ -166,8 +166,8 @@ MUTANTS = (
         "file_of_a_merge_that_comes_late_is_deleted",
         "A.6",
         _REWRITE,
-        "            is_unsure = True\n            continue\n",
-        "            continue\n",
+        "            is_unsure = True\n            await patience",
+        "            await patience",
         f"{_REWRITING}::test_a_merge_that_comes_late_keeps_its_file_though_half_of_it_is_seen",
     ),
     mutant(
