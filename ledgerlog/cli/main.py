@@ -50,7 +50,13 @@ class CommandLine(click.Group):
         open_standard_streams()
         extra["standalone_mode"] = False
         extra["prog_name"] = "ledgerlog"  # Also where it runs as ``python -m ledgerlog``.
-        sys.exit(self._exit_code(args, extra))
+        code = self._exit_code(args, extra)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # What it was about has been told. The interpreter would try once more, and make the code 120.
+            _discard_stdout()
+        sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -356,9 +356,11 @@ def test_an_error_of_the_operating_system_names_the_file_first(tmp_path: Path) -
 
 
 def in_a_shell(line: str, *args: str, uri: str) -> subprocess.CompletedProcess[str]:
-    """The command as a process; ``line`` has "$@" where it stands."""
+    """The command as a process; ``line`` has "$@" where it stands. It prints by the buffer, whatever the
+    environment says."""
     return subprocess.run(
         ["/bin/sh", "-c", line, "sh", *LEDGERLOG, *args, "--uri", uri],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         capture_output=True,
         text=True,
         check=False,
