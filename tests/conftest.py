@@ -178,11 +178,22 @@ def _processes_of(token: str) -> set[int]:
             state, parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state in (b"Z", b"X"):
                 continue
-            if int(parent) == os.getpid() or entry in (path / "environ").read_bytes().split(b"\0"):
+            if int(parent) == os.getpid() or entry in _environment_of(path, int(parent)):
                 found.add(int(path.name))
         except OSError:
             continue  # It ended while we looked, or it is another user's and so not ours.
     return found
+
+
+def _environment_of(path: Path, parent: int) -> list[bytes]:
+    """What a process was given. One that is just becoming another program has nothing for a moment, and
+    threads of the kernel, children of 2, for ever."""
+    deadline = time.monotonic() + 1.0
+    while not (environment := (path / "environ").read_bytes()):
+        if parent in (0, 2) or time.monotonic() > deadline:
+            break
+        time.sleep(0.001)
+    return environment.split(b"\0")
 
 
 def _end_processes(pids: set[int]) -> list[str]:
