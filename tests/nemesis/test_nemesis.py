@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.nemesis.namespaces import open_namespaces
 from tests.nemesis.proxies import OTHERS, Link, can_proxy, open_proxies, reset
 from tests.nemesis.small_disks import open_small_disk
 from tests.nemesis.workload import judge_deposed
+from tests.waiting import PATIENCE_S
 
 SOAK_MINUTES = float(os.environ.get("LEDGERLOG_NEMESIS_MINUTES", "60"))
 SOAK_SEED = int(os.environ.get("LEDGERLOG_NEMESIS_SEED", "1"))
@@ -119,12 +121,18 @@ def test_what_is_cut_in_a_namespace_vanishes_one_way_and_comes_back() -> None:
                     asker = [*network.command("writer"), sys.executable, "-c", program + ask, here, there]
                     return subprocess.run(asker, capture_output=True, check=False).returncode == 0
 
-                assert is_answered()
+                def wait_answered() -> None:
+                    # The kernel brings a cable into service, and asks for an address, in its own time.
+                    deadline = time.monotonic() + PATIENCE_S
+                    while not is_answered():
+                        assert time.monotonic() < deadline, "nothing is answered"
+
+                wait_answered()
                 for ways in ({}, {"to_client": False}, {"to_server": False}):
                     network.links["writer", "bookie"].cut(**ways)
                     assert not is_answered()
                     network.heal()
-                    assert is_answered()
+                    wait_answered()
             finally:
                 bookie.kill()
 
