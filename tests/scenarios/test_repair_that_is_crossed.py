@@ -12,7 +12,7 @@ from ledgerlog.core.repair import FragmentRepair, RepairFailed
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
-from tests.clusters import eventually, open_cluster
+from tests.clusters import Client, Cluster, eventually, open_cluster
 from tests.repairing import (
     StoreThatNotes,
     assert_whole,
@@ -79,24 +79,33 @@ async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
         await assert_whole(client, ledger_id, 200)
 
 
+async def lose_two_until_one_spare_has_all(
+    cluster: Cluster, client: Client, ledger_id: int, store: StoreThatNotes
+) -> tuple[set[str], str]:
+    """Kill two bookies of a ledger of forty entries beside a worker on ``store``, and wait until one of their
+    successors was given everything and the other was not: who was lost, and that one."""
+    await start_repair(cluster, store=store)
+    named = await names(client, ledger_id)
+    spares = [bookie.bookie_id for bookie in cluster.spares(sorted(named))]
+    lost = set(sorted(named)[:2])
+    for bookie in sorted(lost):
+        await cluster.bookies[bookie].kill(session_s=0)
+
+    def given() -> list[str]:
+        return [b for b in spares if cluster.bookies[b].node.engine.last_durable(ledger_id) == 39]
+
+    await eventually(lambda: bool(given()))
+    (first,) = given()
+    return lost, first
+
+
 async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: MockClock) -> None:
     """It has every copy, and dies while another one is still being given its own."""
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
         board = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
         store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
-        await start_repair(cluster, store=store)
-        named = await names(client, ledger_id)
-        spares = [bookie.bookie_id for bookie in cluster.spares(sorted(named))]
-        lost = set(sorted(named)[:2])
-        for bookie in sorted(lost):
-            await cluster.bookies[bookie].kill(session_s=0)
-
-        def given() -> list[str]:
-            return [b for b in spares if cluster.bookies[b].node.engine.last_durable(ledger_id) == 39]
-
-        await eventually(lambda: bool(given()))
-        (dead,) = given()
+        lost, dead = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, store)
         await cluster.bookies[dead].kill(session_s=60)  # The store does not know it for long.
         await repaired(client, board, ledger_id, {*lost, dead})
         await assert_whole(client, ledger_id, 40)
@@ -111,18 +120,7 @@ async def test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_na
         board = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
         store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
-        await start_repair(cluster, store=store)
-        named = await names(client, ledger_id)
-        spares = [bookie.bookie_id for bookie in cluster.spares(sorted(named))]
-        lost = set(sorted(named)[:2])
-        for bookie in sorted(lost):
-            await cluster.bookies[bookie].kill(session_s=0)
-
-        def given() -> list[str]:
-            return [b for b in spares if cluster.bookies[b].node.engine.last_durable(ledger_id) == 39]
-
-        await eventually(lambda: bool(given()))
-        (cut_off,) = given()
+        lost, cut_off = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, store)
         cluster.bookies[cut_off].store.disconnect()
         cluster.bookies[cut_off].store.inner.expire_session()
         await repaired(client, board, ledger_id, lost)
