@@ -240,4 +240,12 @@ MUTANTS = (
         "",
         f"{_SCRUB_TEST}::test_a_run_restored_in_parts_begins_with_its_last_part",
     ),
+    mutant(
+        "name_of_the_directory_of_entry_logs_is_not_synced",
+        "storage",
+        "bookie/storage/entry_logs.py",
+        '        await self.disk.sync_directory(self.directory.rpartition("/")[0])\n',
+        "",
+        "tests/storage/test_crash_states.py::test_every_crash_state_boots_to_what_was_acknowledged",
+    ),
 )

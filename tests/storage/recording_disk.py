@@ -365,5 +365,7 @@ def _apply(
                         kept.pop(key, None)
                     else:
                         kept[key] = value
+    # A directory whose own name is lost takes its files along.
+    files = {path: content for path, content in files.items() if path.rpartition("/")[0] in directories}
     # Not copied: whoever starts from a state copies what it changes.
     return CrashState(files, frozenset(directories), indexes, story)
