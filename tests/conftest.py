@@ -18,6 +18,8 @@ worker, so none sees another. A worker takes a file at a time, and all of ``test
 session is dear; what a run shares (a ZooKeeper server, that session) each worker starts for itself and only
 if one of its tests asks. Without ``-n`` pytest runs everything in its own process.
 
+**A limit.** A test that hangs fails, with all stacks: see ``tests/hanging.py``.
+
 **Compiled once.** Tests start hundreds of our processes, and one that finds no compiled modules spends half
 of its start on compiling them. So the run keeps compiled files even where ``PYTHONDONTWRITEBYTECODE`` says
 not to.
@@ -49,12 +51,14 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tests.started import TOKEN_VARIABLE, processes_of
 from tests.zookeepers import SHARED_PROCESSES, one_server
+
+pytest_plugins = ["tests.hanging"]
 
 GRACE_S = 5.0
 TAKEN_WHOLE = ("tests/spark/",)
 """What one worker runs alone, because it shares what is dear."""
-TOKEN_VARIABLE = "LEDGERLOG_TEST_TOKEN"
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -137,11 +141,11 @@ def nothing_outlives_the_test(
     if watch_processes:
         token = f"{os.getpid()}-{next(_numbers)}"
         monkeypatch.setenv(TOKEN_VARIABLE, token)
-        children_before = _processes_of(token)
+        children_before = processes_of(token)
     yield
     left = []
     if watch_processes:
-        left += _end_processes(_processes_of(token) - children_before - SHARED_PROCESSES)
+        left += _end_processes(processes_of(token) - children_before - SHARED_PROCESSES)
     left += _wait_for_threads(set(threading.enumerate()) - threads_before)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
@@ -164,36 +168,6 @@ def _wait_for_threads(started: set[threading.Thread]) -> list[str]:
         if thread.is_alive():
             left.append(f"thread {thread.name!r}")
     return left
-
-
-def _processes_of(token: str) -> set[int]:
-    """Live processes, zombies not counted, that carry the token or are children of this process."""
-    found = set()
-    entry = f"{TOKEN_VARIABLE}={token}".encode()
-    for path in _PROC.iterdir():
-        if not path.name.isdigit() or int(path.name) == os.getpid():
-            continue
-        try:
-            # The command's name stands in parentheses and may hold anything; what follows may not.
-            state, parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state in (b"Z", b"X"):
-                continue
-            if int(parent) == os.getpid() or entry in _environment_of(path, int(parent)):
-                found.add(int(path.name))
-        except OSError:
-            continue  # It ended while we looked, or it is another user's and so not ours.
-    return found
-
-
-def _environment_of(path: Path, parent: int) -> list[bytes]:
-    """What a process was given. One that is just becoming another program has nothing for a moment, and
-    threads of the kernel, children of 2, for ever."""
-    deadline = time.monotonic() + 1.0
-    while not (environment := (path / "environ").read_bytes()):
-        if parent in (0, 2) or time.monotonic() > deadline:
-            break
-        time.sleep(0.001)
-    return environment.split(b"\0")
 
 
 def _end_processes(pids: set[int]) -> list[str]:
