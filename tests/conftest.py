@@ -20,6 +20,9 @@ if one of its tests asks. Without ``-n`` pytest runs everything in its own proce
 
 **A limit.** A test that hangs fails, with all stacks: see ``tests/hanging.py``.
 
+**Signals.** ``nohup`` and shells start a run with signals ignored, and children would inherit that. What runs
+tests goes on ignoring them, but by a handler of its own, so that what tests start gets them.
+
 **Compiled once.** Tests start hundreds of our processes, and one that finds no compiled modules spends half
 of its start on compiling them. So the run keeps compiled files even where ``PYTHONDONTWRITEBYTECODE`` says
 not to.
@@ -45,10 +48,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import hypothesis
 import pytest
+import xdist
 from xdist.scheduler import LoadFileScheduling
 
 from tests.started import TOKEN_VARIABLE, processes_of
@@ -64,6 +69,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 _GROWTH_BYTES = 256 * 1024 * 1024
+
+_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
+"""In itself; what ``subprocess`` and trio start gets them."""
 
 _PROC = Path("/proc")
 _numbers = itertools.count()
@@ -87,6 +95,18 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("quick")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if xdist.is_xdist_controller(session):
+        return  # It runs no tests. Its workers do, and have to see what was ignored.
+    for number in signal.valid_signals() - _IGNORED_BY_PYTHON:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _ignore)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """As SIG_IGN; but a program that this process starts begins with the default."""
 
 
 class FilesAndFolders(LoadFileScheduling):

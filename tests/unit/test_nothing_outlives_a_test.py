@@ -1,9 +1,10 @@
-"""The check of ``tests/conftest.py`` itself: it is run over small suites that leave things behind."""
+"""``tests/conftest.py`` run over small suites: they leave things behind, or depend on what started them."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -53,18 +54,32 @@ def test_second():
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 
+DEPENDS_ON_SIGNALS = """
+import os, signal, subprocess, sys
+import pytest
 
-def run_suite(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_of_a_signal(number):
+    os.kill(os.getpid(), number)  # The run goes on ignoring it.
+    child = "import signal, sys; print(signal.getsignal(int(sys.argv[1])) is signal.SIG_IGN)"
+    assert subprocess.check_output([sys.executable, "-c", child, str(int(number))]) == b"False\\n"
+"""
+
+AS_NOHUP_DOES = ["sh", "-c", "trap '' HUP INT TERM; exec \"$@\" <&-", "sh"]
+
+
+def run_suite(
+    folder: Path, source: str, *options: str, through: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     text = CONFTEST.read_text(encoding="utf-8").replace("GRACE_S = 5.0", "GRACE_S = 0.2")
     (folder / "conftest.py").write_text(text, encoding="utf-8")
     (folder / "test_suite.py").write_text(source, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    processes: x\n", encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [*through, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 
@@ -87,4 +102,10 @@ def test_an_orphaned_grandchild_is_found_named_and_ended(tmp_path: Path) -> None
 
 def test_what_ended_and_what_is_a_daemon_is_not_held_against_a_test(tmp_path: Path) -> None:
     result = run_suite(tmp_path, LEAVES_NOTHING)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_signals_that_the_run_was_told_to_ignore_reach_what_tests_start(tmp_path: Path, workers: int) -> None:
+    result = run_suite(tmp_path, DEPENDS_ON_SIGNALS, "-n", str(workers), through=AS_NOHUP_DOES)
     assert result.returncode == 0, result.stdout
