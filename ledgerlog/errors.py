@@ -13,9 +13,15 @@ Two distinctions run through the tree and are never blurred:
 
 Foreign exceptions (OSError, sqlite3.Error, kazoo's, plyvel's) are translated once, in the module
 that owns the capability, with the original as ``__cause__``.
+
+Every exception can be pickled and copied: text, attributes and notes are the same afterwards. The base class
+does that for all, whatever their constructors take.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 __all__ = [
     "LedgerLogError",
@@ -28,6 +34,7 @@ __all__ = [
     "WrongProcess",
     "MetadataUnavailable",
     "MetadataOutcomeUnknown",
+    "MetadataCorrupt",
     "SessionExpired",
     "LedgerNotFound",
     "LedgerExists",
@@ -42,6 +49,7 @@ __all__ = [
     "LogNotFound",
     "LogExists",
     "LogSealed",
+    "LogListFull",
     "LostLeadership",
     "AppendUnknown",
     "Truncated",
@@ -69,6 +77,16 @@ __all__ = [
 
 class LedgerLogError(Exception):
     """The base of every fault that ledgerlog and bookie report."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
+        # BaseException's own calls the constructor with ``args``, which hold the text alone: Truncated(text)
+        # lacks an argument, and what fails to unpickle breaks a whole process pool.
+        return _remade, (type(self), self.args), vars(self) or None
+
+
+def _remade(kind: type[LedgerLogError], args: tuple[Any, ...]) -> LedgerLogError:
+    """An exception without its constructor; its attributes are set next, by who unpickles or copies."""
+    return kind.__new__(kind, *args)
 
 
 class InvalidArgument(LedgerLogError, ValueError):
@@ -100,6 +118,10 @@ class MetadataOutcomeUnknown(MetadataUnavailable):
     """A metadata write was sent and its answer was lost: it may or may not have been applied.
 
     Only a fresh read can tell (protocol A.2 rule 14)."""
+
+
+class MetadataCorrupt(LedgerLogError):
+    """A record in the metadata store does not decode; the message names the record and the field."""
 
 
 class SessionExpired(LedgerLogError):
@@ -219,6 +241,16 @@ class LogSealed(LedgerLogError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"log {name!r} is sealed")
+        self.name = name
+
+
+class LogListFull(LedgerLogError):
+    """The log's list of ledgers is as long as one metadata record can be; nothing was written.
+
+    Truncate the log, or let retention drop what is old."""
+
+    def __init__(self, name: str, segments: int) -> None:
+        super().__init__(f"log {name!r}: its list of {segments} ledgers is full; truncate the log first")
         self.name = name
 
 

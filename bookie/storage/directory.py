@@ -225,7 +225,7 @@ async def open_directory(
     ``journal_directory``, where the journal is to lie, if it is another.
 
     Without ``disk`` and ``indexes`` it is a real one with a LevelDB index. Raises StorageLocked, naming the
-    holder's pid, and StorageError."""
+    holder's pid, and StorageError: a FileMissing of the body, too, is a StorageError outside."""
     own_disk = RealDisk() if disk is None else None
     used = own_disk or disk
     assert used is not None
@@ -252,6 +252,9 @@ async def open_directory(
         finally:
             for lock in locks:
                 lock.release()
+    except FileMissing as missing:
+        # A word between a disk and those who can do without the file; users know it as a fault of the disk.
+        raise StorageError(str(missing)) from missing
     finally:
         if own_disk is not None:
             await own_disk.aclose()

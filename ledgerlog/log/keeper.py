@@ -23,6 +23,7 @@ from ledgerlog.core.log_chain import Leadership, LeadershipNeed
 from ledgerlog.errors import (
     AppendUnknown,
     LedgerLogError,
+    LogListFull,
     LostLeadership,
     MetadataUnavailable,
     NotEnoughBookies,
@@ -34,7 +35,7 @@ from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.log.takeover import UNSETTLED
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import log_record_path
-from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import SegmentCounts
 
 logger = logging.getLogger(__name__)

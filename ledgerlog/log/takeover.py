@@ -16,12 +16,18 @@ from ledgerlog.client.reader import LedgerReader
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.log_chain import Contents, Takeover, TakeoverNeed
 from ledgerlog.core.producers import Producers
-from ledgerlog.errors import LedgerLogError, LedgerNotFound, MetadataOutcomeUnknown, MetadataUnavailable
+from ledgerlog.errors import (
+    LedgerLogError,
+    LedgerNotFound,
+    LogListFull,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+)
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.store import NodeMissing, VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
-from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.wire.records import decode_checkpoint, decode_header, decode_numbering
 
 logger = logging.getLogger(__name__)

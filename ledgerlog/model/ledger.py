@@ -26,7 +26,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument, LedgerLogError
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.errors import MetadataCorrupt as MetadataCorrupt  # Every decoder takes it from here.
 from ledgerlog.limits import ENTRY_ID_MAX, LEDGER_KEY_BYTES
 from ledgerlog.model.checks import require, utf8_size
 from ledgerlog.model.codec import Fields, decode_record_untrusted, encode_record
@@ -34,10 +35,6 @@ from ledgerlog.model.ids import NO_ENTRY, BookieId, check_bookie_id, check_ledge
 from ledgerlog.model.quorum import Replication, has_duplicates
 
 _FORMAT = 1
-
-
-class MetadataCorrupt(LedgerLogError):
-    """A record in the metadata store does not decode; the message names the record and the field."""
 
 
 class LedgerState(enum.Enum):

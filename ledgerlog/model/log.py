@@ -58,7 +58,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument, LedgerLogError
+from ledgerlog.errors import InvalidArgument, LogListFull
 from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX, LOG_RECORD_BYTES_MAX
 from ledgerlog.model.checks import require, utf8_size
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
@@ -78,16 +78,6 @@ from ledgerlog.model.segments import Segment, SegmentCounts, read_segments, segm
 _FORMAT = 2
 _FORMAT_OF_LISTS = 1
 _NUMBER_MAX = 2**63 - 1
-
-
-class LogListFull(LedgerLogError):
-    """The log's list of ledgers is as long as one metadata record can be; nothing was written.
-
-    Truncate the log, or let retention drop what is old."""
-
-    def __init__(self, name: str, segments: int) -> None:
-        super().__init__(f"log {name!r}: its list of {segments} ledgers is full; truncate the log first")
-        self.name = name
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ from fakes.ledgers import World, open_world
 from ledgerlog.errors import (
     AppendUnknown,
     InvalidArgument,
+    LogListFull,
     LogNotFound,
     LogSealed,
     LostLeadership,
@@ -27,7 +28,7 @@ from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S, LOG_ENTRY_BYTES_TARGET, RECORD
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.model.ids import Position
-from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.record import Ack
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.errors import InvalidArgument
+from ledgerlog.errors import InvalidArgument, LogListFull
 from ledgerlog.limits import LOG_RECORD_BYTES_MAX, LOG_SEGMENTS_ROLL_MAX
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ledger import MetadataCorrupt
-from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.packing import pack
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
