@@ -220,9 +220,9 @@ def loss_lines(found: AcceptedLoss) -> list[str]:
             f"lost: entry {found.lost_from} and all behind it: nobody who answers can say whether it existed"
         )
     if found.cut:
-        lines.append(f"found behind the end, and in the ledger no more: {_ranges(found.cut)}")
+        lines.append(f"found behind the end, and in the ledger no more: {_entries(found.cut)}")
     if found.unreadable:
-        lines.append(f"in the ledger, and without any copy that answers: {_ranges(found.unreadable)}")
+        lines.append(f"in the ledger, and unreadable: {_entries(found.unreadable)}")
     if not lines:
         lines.append("nothing is lost")
     if found.unreachable:
@@ -234,10 +234,10 @@ def loss_lines(found: AcceptedLoss) -> list[str]:
 @ledger_id_argument
 @uri_option
 @json_option
-@click.option("--strict", is_flag=True, help="Fail where an entry has fewer copies than its write quorum.")
+@click.option("--strict", is_flag=True, help="Fail if an entry has fewer copies than its write quorum.")
 def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None:
     """Look for every copy of every entry of the ledger ID. Of one that is archived and that bookies have no
-    more, its file is read whole and checked."""
+    more, its file is read whole and checked. Exits with 1 if an entry has no copy that can be read."""
 
     async def body() -> LedgerVerification | ArchiveRecord:
         async with connect(uri) as cluster:
@@ -261,20 +261,43 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
                 "entries": found.entries,
                 "under_replicated": found.under_replicated,
                 "unreadable": found.unreadable,
+                "unknown_from": found.unknown_from,
                 "unreachable_bookies": found.unreachable,
             }
         )
     else:
-        print_line(f"ledger {found.ledger_id}: {found.entries} entries")
-        print_line(f"entries with fewer copies than the write quorum: {_ranges(found.under_replicated)}")
-        print_line(f"entries without any copy that answers: {_ranges(found.unreadable)}")
-        if found.unreachable:
-            print_line(f"bookies that did not answer: {' '.join(found.unreachable)}")
+        for line in verification_lines(found):
+            print_line(line)
+    fault = verification_fault(found, strict=strict)
+    if fault is not None:
+        raise NotSound(fault)
+
+
+def verification_lines(found: LedgerVerification) -> list[str]:
+    """What a verification found, in words: each line that names entries says how many they are first."""
+    lines = [
+        f"ledger {found.ledger_id}: {_count(found.entries)}",
+        f"unreadable: {_entries(found.unreadable)}",
+        f"fewer copies than the write quorum: {_entries(found.under_replicated)}",
+    ]
+    if found.unknown_from is not None:
+        lines.append(f"unknown: entries from {found.unknown_from} on, whose bookies do not answer")
+    if found.unreachable:
+        lines.append(f"bookies that did not answer: {' '.join(found.unreachable)}")
+    return lines
+
+
+def verification_fault(found: LedgerVerification, *, strict: bool) -> str | None:
+    """Why the command fails, None if it does not: an entry has no readable copy, or nobody can say which
+    entries there are; with ``strict`` also an entry with fewer copies than the write quorum."""
+    faults = []
+    if found.unreadable:
+        faults.append(f"unreadable: {_entries(found.unreadable)}")
+    if found.unknown_from is not None:
+        faults.append(f"no bookie answers for the entries from {found.unknown_from} on")
     if strict and found.under_replicated:
-        raise UnderReplicated(
-            f"ledger {ledger_id}: {len(found.under_replicated)} entries have too few copies that answer, "
-            f"{len(found.unreadable)} of them none"
-        )
+        faults.append(f"fewer copies than the write quorum: {_entries(found.under_replicated)}")
+    return f"ledger {found.ledger_id}: {'; '.join(faults)}" if faults else None
 
 
 def _print_archived(ledger_id: int, record: ArchiveRecord, as_json: bool) -> None:
@@ -288,31 +311,36 @@ def _print_archived(ledger_id: int, record: ArchiveRecord, as_json: bool) -> Non
                 "entries": entries,
                 "under_replicated": [],
                 "unreadable": [],
+                "unknown_from": None,
                 "unreachable_bookies": [],
                 "archive": record.file,
             }
         )
     else:
-        print_line(f"ledger {ledger_id}: {entries} entries, archived")
+        print_line(f"ledger {ledger_id}: {_count(entries)}, archived")
         print_line(f"{record.file} is sound: {record.record_count} records")
 
 
-class UnderReplicated(LedgerLogError):
-    """A verification found entries with fewer copies than their write quorum."""
+class NotSound(LedgerLogError):
+    """A verification found entries without a readable copy or, if asked to, with too few copies."""
 
 
-def _ranges(entry_ids: list[int]) -> str:
-    """Growing numbers as ranges: "none", or "0-5, 7 (7 in all)"."""
+def _count(entries: int) -> str:
+    return "1 entry" if entries == 1 else f"{entries} entries"
+
+
+def _entries(entry_ids: list[int]) -> str:
+    """Growing ids, and how many they are: "none", "1 entry (entry 0)", or "7 entries (entries 0-5, 7)"."""
+    if not entry_ids:
+        return "none"
     ranges: list[tuple[int, int]] = []
     for entry_id in entry_ids:
         if ranges and ranges[-1][1] == entry_id - 1:
             ranges[-1] = (ranges[-1][0], entry_id)
         else:
             ranges.append((entry_id, entry_id))
-    if not ranges:
-        return "none"
     listed = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
-    return f"{listed} ({len(entry_ids)} in all)"
+    return f"{_count(len(entry_ids))} ({'entry' if len(entry_ids) == 1 else 'entries'} {listed})"
 
 
 @ledger.command("delete")

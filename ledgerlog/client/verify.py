@@ -39,6 +39,9 @@ class LedgerVerification:
     unreachable: list[BookieId]
     """Bookies that did not answer, or not to the end; what they did not show counts as not found. One that
     is registered was asked a second time."""
+    unknown_from: int | None = None
+    """The ledger is not closed, and no bookie of its last fragment answered to the end: whether there are
+    entries from this one on is not known, and they are in no list."""
     damaged: list[tuple[int, BookieId]] = attrs.field(factory=list)
     """Copies that do not match their digests, or that their bookie cannot read for that reason."""
 
@@ -54,7 +57,7 @@ async def verify_ledger(
     metadata, _ = await registry.read(ledger_id)
     result = LedgerVerification(ledger_id, 0, [], [], [])
     unreachable: dict[BookieId, None] = {}
-    entries = 0
+    entries, unknown_from = 0, None
     for index, fragment in enumerate(metadata.fragments):
         end = metadata.fragment_end(index)
         slots = [
@@ -64,6 +67,8 @@ async def verify_ledger(
         await together(*(partial(slot.read, ENTRY_ID_MAX if end is None else end) for slot in slots))
         if end is None:
             end = max(fragment.first_entry - 1, *(slot.highest for slot in slots))
+            if not any(slot.is_complete for slot in slots):
+                unknown_from = end + 1
         for slot in slots:
             result.damaged.extend((entry_id, slot.bookie) for entry_id in slot.damaged)
             if not slot.is_complete:
@@ -76,7 +81,11 @@ async def verify_ledger(
                 result.unreadable.append(entry_id)
         entries = end + 1
     return attrs.evolve(
-        result, entries=entries, unreachable=list(unreachable), damaged=sorted(result.damaged)
+        result,
+        entries=entries,
+        unreachable=list(unreachable),
+        unknown_from=unknown_from,
+        damaged=sorted(result.damaged),
     )
 
 
