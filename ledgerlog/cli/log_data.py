@@ -163,7 +163,8 @@ async def _append_lines(writer: LogWriter, lines: list[bytes], done: Appended) -
     callback=parsed(parse_start),
     default="earliest",
     show_default=True,
-    help="An offset, a position (ledger:entry:slot), a time in ISO 8601, 'earliest' or 'latest'.",
+    help="An offset, a position (ledger:entry:slot), a time in ISO 8601 (UTC if it names no zone), "
+    "'earliest' or 'latest'.",
 )
 @click.option("--until", type=OFFSET, help="Stop before this offset.")
 @click.option(

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from ledgerlog.log.reader import Start
 from ledgerlog.meta.uri import FileUri, SqliteUri, parse_uri
 from ledgerlog.model.ids import Position, check_log_name
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.record import parse_moment
 
 __all__ = [
     "OFFSET",
@@ -106,13 +106,12 @@ def parse_start(text: str) -> Start:
     if text.count(":") == 2 and "-" not in text:
         return Position.parse(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_moment(text)
     except ValueError:
         raise InvalidArgument(
-            f"{text!r} is not an offset, a position (ledger:entry:slot), a time (2026-01-31T12:00:00+00:00), "
-            "'earliest' or 'latest'"
+            f"{text!r} is not an offset, a position (ledger:entry:slot), a time (2026-01-31T12:00:00+00:00, "
+            "UTC if it names no zone), 'earliest' or 'latest'"
         ) from None
-    return moment if moment.tzinfo is not None else moment.astimezone()
 
 
 log_name_argument = click.argument("name", callback=parsed(check_log_name))

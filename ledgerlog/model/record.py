@@ -40,10 +40,19 @@ def moment(timestamp_ms: int) -> datetime:
 
 
 def milliseconds(when: datetime) -> int:
-    """The first whole millisecond since 1970 that is not before ``when``; a naive datetime is UTC."""
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return -((_EPOCH_START - when) // _MILLISECOND)
+    """The first whole millisecond since 1970 that is not before ``when``."""
+    return -((_EPOCH_START - _aware(when)) // _MILLISECOND)
+
+
+def parse_moment(text: str) -> datetime:
+    """A time in ISO 8601 as an aware datetime, for example 2026-03-01T12:00:00+01:00. ValueError."""
+    return _aware(datetime.fromisoformat(text))
+
+
+def _aware(when: datetime) -> datetime:
+    # A time without a zone is UTC wherever it is given, in a program, to a command or to Spark: it means the
+    # same on every machine, and it is what we print.
+    return when if when.utcoffset() is not None else when.replace(tzinfo=UTC)
 
 
 class Ack(NamedTuple):

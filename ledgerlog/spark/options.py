@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from difflib import get_close_matches
 from typing import Literal
 
@@ -24,7 +23,7 @@ from ledgerlog.limits import AUDIT_SETTLE_S, AUDIT_SETTLE_S_MAX, MIB
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.model.cursor import check_cursor_name
 from ledgerlog.model.ids import check_ledger_id, check_log_name
-from ledgerlog.model.record import milliseconds
+from ledgerlog.model.record import milliseconds, parse_moment
 from ledgerlog.model.splice import check_splicer
 
 __all__ = [
@@ -365,7 +364,7 @@ def _moment(given: Mapping[str, str], name: str) -> int | None:
     if number is not None:
         return number
     try:
-        return max(0, milliseconds(datetime.fromisoformat(text)))
+        return max(0, milliseconds(parse_moment(text)))
     except (ValueError, OverflowError):
         raise InvalidArgument(
             f"{name} is milliseconds since 1970 or a moment as 2026-03-01T12:00:00Z (UTC where no zone is "

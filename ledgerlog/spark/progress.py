@@ -31,6 +31,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.record import parse_moment
 from ledgerlog.spark.stream import StreamOffset, decode_offsets
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
     return MicroBatch(
         query=progress.get("name") or progress["id"][:8],
         batch=progress["batchId"],
-        begun=datetime.fromisoformat(progress["timestamp"]),
+        begun=parse_moment(progress["timestamp"]),
         duration_s=duration_s,
         rows=rows,
         rows_per_s=rows / duration_s if duration_s else 0.0,
