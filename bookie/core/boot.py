@@ -36,6 +36,15 @@ from bookie.core.segment import FoundBlock, SegmentScan
 from ledgerlog.errors import StorageCorrupt
 
 
+class IndexBehind(StorageCorrupt):
+    """A file is missing that the index still counts on. It was lost; or the index has lost its last batches,
+    and the file went since. Whoever opens the index says which file of it that would be."""
+
+    def __init__(self, path: str, offset: int | None, why: str) -> None:
+        super().__init__(path, offset, why)
+        self.why = why
+
+
 @attrs.frozen
 class Mark:
     """Where replay begins."""
@@ -53,14 +62,14 @@ class Mark:
 
 
 def segments_to_replay(numbers: Sequence[int], mark: Mark, directory: str) -> list[int]:
-    """Which segments of those found in ``directory`` must be scanned. StorageCorrupt if one is missing."""
+    """Which segments of those found in ``directory`` must be scanned. IndexBehind if one is missing."""
     wanted = sorted(number for number in numbers if number >= mark.segment)
     if not wanted and mark.is_optional:
         return []
     expected = list(range(mark.segment, wanted[-1] + 1)) if wanted else [mark.segment]
     for number in expected:
         if number not in wanted:
-            raise StorageCorrupt(
+            raise IndexBehind(
                 directory, None, f"segment {number} is missing, the index says that the journal goes on there"
             )
     return wanted
@@ -97,12 +106,7 @@ class JournalWalk:
             self._skipped = self._skipped or path
             return
         if scan.is_trimmed and not self._may_be_trimmed:
-            raise StorageCorrupt(
-                path,
-                scan.end,
-                "the file ends here, though replay has not passed it: it was cut, or the index has lost its "
-                "last batches; in that case `bookie rebuild-index` makes it again",
-            )
+            raise IndexBehind(path, scan.end, "the file ends here, though replay has not passed it")
         if self._torn is not None:
             torn_path, offset = self._torn
             raise StorageCorrupt(torn_path, offset, f"a damaged block, though {path} was written after it")

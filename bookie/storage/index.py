@@ -17,6 +17,7 @@ The contract, for all of them:
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Protocol
@@ -28,10 +29,23 @@ from bookie.storage.disk import FileMissing
 from ledgerlog.errors import StorageError
 
 
+def remedy(path: str) -> str:
+    """What to do about an index that is damaged, for messages."""
+    return (
+        f"`bookie rebuild-index {os.path.dirname(path) or '.'}` makes the index again from the journal and "
+        "the entry logs"
+    )
+
+
 class Index(Protocol):
     @property
     def path(self) -> str:
         """For messages."""
+        ...
+
+    @property
+    def if_behind(self) -> str:
+        """For messages: what to look at and what to do if the last batches are missing."""
         ...
 
     def get_now(self, key: bytes) -> bytes | None:
@@ -63,6 +77,7 @@ class MemoryIndex:
 
     def __init__(self, path: str = "the index in memory") -> None:
         self.path = path
+        self.if_behind = f"{path} has lost its last batches: {remedy(path)}"
         self._keys: list[bytes] = []
         self._values: dict[bytes, bytes] = {}
 
@@ -145,7 +160,7 @@ class MemoryIndexes:
     async def open(self, path: str) -> MemoryIndex:
         await trio.lowlevel.checkpoint()
         if path not in self.indexes:
-            raise FileMissing(f"there is no index at {path}")
+            raise FileMissing(f"there is no index at {path}; {remedy(path)}")
         return self.indexes[path]
 
     async def remove(self, path: str) -> None:

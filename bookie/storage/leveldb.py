@@ -30,6 +30,7 @@ names the remedy, because the index can always be made again from the journal.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -41,6 +42,7 @@ import trio
 
 from bookie.core.rows import Change, Row
 from bookie.storage.disk import Disk, FileMissing
+from bookie.storage.index import remedy
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.wire.checksum import checksum
 
@@ -60,14 +62,16 @@ _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """LevelDB says what the operating system said, in its words."""
 _DAMAGED = (os.strerror(errno.EINVAL), os.strerror(errno.ENOENT))
 """What it says of a table that is empty, which it cannot map into memory, or gone."""
-REMEDY = "the index can be made again from the journal with `bookie rebuild-index`"
+_OF_THE_MANIFEST = "descriptor"
+"""In what it says of its manifest without naming the file."""
 
 
 class LevelDbIndex:
     """``Index`` in a directory of LevelDB's. Made by ``LevelDb``."""
 
-    def __init__(self, path: str, database: plyvel.DB, since: int, tally: int) -> None:
+    def __init__(self, path: str, database: plyvel.DB, since: int, tally: int, log: str = "its log") -> None:
         self.path = path
+        self.if_behind = f"the index has lost its last batches ({log} was cut): {remedy(path)}"
         self._open_database = database
         self._since = since
         """The number of the last batch that has no tally row any more."""
@@ -186,8 +190,9 @@ class LevelDb:
     async def open(self, path: str) -> LevelDbIndex:
         def open_it() -> LevelDbIndex:
             if not os.path.isfile(os.path.join(path, "CURRENT")):
-                raise FileMissing(f"there is no index at {path}; {REMEDY}")
-            return LevelDbIndex(path, *_reopened(path))
+                raise FileMissing(f"there is no {path}/CURRENT; {remedy(path)}")
+            log = _newest_log(path)  # LevelDB begins another as it opens, and this one goes.
+            return LevelDbIndex(path, *_reopened(path), log)
 
         return await trio.to_thread.run_sync(open_it)
 
@@ -209,6 +214,15 @@ def _reopened(path: str) -> tuple[plyvel.DB, int, int]:
     except BaseException:
         database.close()
         raise
+
+
+def _newest_log(path: str) -> str:
+    """The log that holds the newest batches. LevelDB begins one before it says so in its manifest, and takes
+    a missing one for one without batches: StorageCorrupt if there is none."""
+    names = [name for name in os.listdir(path) if name.endswith(".log")]
+    if not names:
+        raise StorageCorrupt(path, None, f"the index's log, {path}/*.log, is missing; {remedy(path)}")
+    return os.path.join(path, max(names, key=lambda name: (len(name), name)))
 
 
 def _open(path: str, *, is_new: bool) -> plyvel.DB:
@@ -242,28 +256,42 @@ def _check_tally(path: str, database: plyvel.DB) -> tuple[int, int]:
     if value is not None:
         since = int.from_bytes(value[:8], "little")
         if (_SINCE_KEY, value) != _since_row(since):
-            raise StorageCorrupt(path, None, f"the beginning of the index's tally is damaged; {REMEDY}")
+            raise StorageCorrupt(path, None, f"the beginning of the index's tally is damaged; {remedy(path)}")
     expected = since
     with database.iterator(prefix=_TALLY_PREFIX, verify_checksums=True, fill_cache=False) as rows:
         for key, value in rows:
             expected += 1
             if (key, value) != _tally_row(expected, int.from_bytes(value[4:], "little")):
-                raise StorageCorrupt(path, None, f"batch {expected} of the index is missing; {REMEDY}")
+                raise StorageCorrupt(path, None, f"batch {expected} of the index is missing; {remedy(path)}")
     if expected < since + _KEPT and since:
-        raise StorageCorrupt(path, None, f"batch {expected + 1} of the index is missing; {REMEDY}")
+        raise StorageCorrupt(path, None, f"batch {expected + 1} of the index is missing; {remedy(path)}")
     return since, expected
+
+
+def _said(path: str, cause: plyvel.Error) -> str:
+    """What LevelDB said, and the file that it spoke of where it does not name it."""
+    said = cause.args[0] if cause.args else ""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    if _OF_THE_MANIFEST in text:
+        with contextlib.suppress(OSError), open(os.path.join(path, "CURRENT"), encoding="utf-8") as current:
+            return f"{path}/{current.read(100).strip()}: {text}"
+    return text
 
 
 def _translated(path: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except plyvel.CorruptionError as cause:
-        raise StorageCorrupt(path, None, f"the index is damaged ({cause}); {REMEDY}") from cause
+        raise StorageCorrupt(
+            path, None, f"the index is damaged ({_said(path, cause)}); {remedy(path)}"
+        ) from cause
     except plyvel.Error as cause:
         if any(word in str(cause) for word in _NO_ROOM):
             raise DiskFull(f"{path}: there is no room for the index: {cause}") from cause
         if any(word in str(cause) for word in _DAMAGED):
-            raise StorageCorrupt(path, None, f"the index is damaged ({cause}); {REMEDY}") from cause
+            raise StorageCorrupt(
+                path, None, f"the index is damaged ({_said(path, cause)}); {remedy(path)}"
+            ) from cause
         raise StorageError(f"{path}: the index failed: {cause}") from cause
     except OSError as cause:
         raise StorageError(f"{path}: the index failed: {cause.strerror}") from cause

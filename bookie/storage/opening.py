@@ -39,7 +39,7 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES, PAGE_BYTES
-from bookie.core.boot import Mark
+from bookie.core.boot import IndexBehind, Mark
 from bookie.core.journal import GroupCommit
 from bookie.core.records import START, encode_start
 from bookie.core.rows import encode_mark
@@ -56,7 +56,6 @@ from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
-from bookie.storage.leveldb import REMEDY
 from bookie.storage.marks import KeptMarks, read_marks
 from bookie.storage.mending import Mender
 from bookie.storage.patient_index import PatientIndex
@@ -154,7 +153,7 @@ async def _open_ground(
     try:
         found = await directory.indexes.open(directory.index_path)
     except FileMissing as cause:
-        raise StorageCorrupt(directory.index_path, None, f"the index is missing; {REMEDY}") from cause
+        raise StorageCorrupt(directory.index_path, None, f"the index is missing: {cause}") from cause
     index = PatientIndex(found, directory.ballast, retry_s=retry_s)
     try:
         catalogue = Catalogue(index)
@@ -169,8 +168,12 @@ async def _open_ground(
 async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Journal:
     """Steps 1 to 4 of a start: the journal, which goes on where it ended."""
     files, logs, catalogue = ground.files, ground.logs, ground.catalogue
-    replaced = await take_over_logs(logs, catalogue)
-    replayed = await replay(ground.directory, files, catalogue, replaced)
+    try:
+        replaced = await take_over_logs(logs, catalogue)
+        replayed = await replay(ground.directory, files, catalogue, replaced)
+    except IndexBehind as missing:
+        why = f"{missing.why}. If it was not lost, {ground.index.if_behind}"
+        raise StorageCorrupt(missing.path, missing.offset, why) from missing
     active = await _next_segment(files, arenas, replayed, ground.new_nonce, config.segment_bytes)
     try:
         commit = GroupCommit(

@@ -33,6 +33,7 @@ class PatientIndex:
 
     def __init__(self, inner: Index, ballast: Ballast, *, retry_s: float) -> None:
         self.path = inner.path
+        self.if_behind = inner.if_behind
         self.is_patient = False
         """Whether batches wait for room."""
         self.on_stuck: Callable[[bool], None] | None = None

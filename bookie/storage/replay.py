@@ -20,7 +20,7 @@ import attrs
 
 from bookie.core import records, rows
 from bookie.core.block import BLOCK_HEADER_BYTES
-from bookie.core.boot import JournalWalk, Mark, segments_to_replay
+from bookie.core.boot import IndexBehind, JournalWalk, Mark, segments_to_replay
 from bookie.core.file_set import FileSet
 from bookie.core.ledger import LedgerState
 from bookie.core.records import Place, Run
@@ -168,13 +168,13 @@ async def replay(
     """Bring everything that the journal holds into the index, and move the mark to the journal's end. Of
     segments that are ``replaced`` the index knows the runs already, in the entry logs that they went to.
 
-    Raises StorageCorrupt, naming file and offset, for damage or for a segment that is missing."""
+    Raises StorageCorrupt, naming file and offset, for damage; IndexBehind for a segment that is missing."""
     await files.prepare()
     numbers = await files.numbers()
     present = frozenset(numbers)
     for row in await catalogue.segments():
         if row.file not in present:
-            raise StorageCorrupt(
+            raise IndexBehind(
                 files.path(row.file), None, f"the segment is missing; the index has {row.runs} runs in it"
             )
     mark = catalogue.mark_now()

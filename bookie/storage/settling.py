@@ -14,6 +14,7 @@ import logging
 from contextlib import aclosing
 
 from bookie.core import rows
+from bookie.core.boot import IndexBehind
 from bookie.core.entry_log import FOOTER, LEDGER, REPLACES, decode_ledger
 from bookie.core.file_set import FileSet
 from bookie.core.ledger import LedgerState
@@ -34,12 +35,13 @@ _SCAN_ROWS = 256
 async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
     """Bring entry logs that the index does not know into it: the files that these replaced.
 
-    StorageCorrupt if one that the index knows is missing, or one that it does not know is damaged."""
+    IndexBehind if one that the index knows is missing; StorageCorrupt if one that it does not know is
+    damaged."""
     numbers = await logs.prepare()
     known = {-row.file: row for row in await catalogue.logs()}
     for number, row in known.items():
         if number not in numbers:
-            raise StorageCorrupt(
+            raise IndexBehind(
                 logs.path(number), None, f"the entry log is missing; the index has {row.runs} runs in it"
             )
     if all(number in known for number in numbers):

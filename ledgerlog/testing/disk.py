@@ -530,6 +530,7 @@ class _SimIndex(_Door):
         super().__init__(platter, incarnation)
         self._rows = rows
         self.path = rows.path
+        self.if_behind = rows.if_behind
 
     def get_now(self, key: bytes) -> bytes | None:
         self.incarnation.check()

@@ -334,7 +334,7 @@ async def test_a_lost_index_is_refused_and_can_be_made_again_from_the_journal(pl
     code, error = await place.run("--id", "b1")
     assert code == 1
     assert error.startswith(f"bookie: StorageCorrupt: {place.data}/index: the index is missing")
-    assert "`bookie rebuild-index`" in error
+    assert f"`bookie rebuild-index {place.data}`" in error
     with trio.fail_after(PATIENCE_S):
         done = await trio.run_process(
             [sys.executable, "-m", "bookie", "rebuild-index", str(place.data), "--json"], capture_stdout=True

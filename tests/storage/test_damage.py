@@ -161,7 +161,7 @@ async def test_no_truncated_segment_leads_to_a_wrong_answer(is_clean: bool) -> N
 
 async def test_a_lost_index_is_noticed_and_the_message_names_the_remedy() -> None:
     disk, _ = await memory_image(is_clean=True)
-    with pytest.raises(StorageCorrupt, match="made again from the journal"):
+    with pytest.raises(StorageCorrupt, match="the index again from the journal"):
         async with running("b", TINY, disk=disk, indexes=MemoryIndexes()):
             pass
 
@@ -278,6 +278,77 @@ async def test_no_cut_or_missing_or_rotten_file_of_leveldb_is_passed_over_and_th
                 async with open_engine(directory, TINY) as engine:
                     assert await check(engine) == sum(map(len, ACKED.values()))
     assert told > 10
+
+
+LEVELDB_FILES = ("CURRENT", "MANIFEST-*", "*.log", "*.ldb")
+MOVES = attrs.evolve(TINY, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
+
+
+async def moved_image(path: Path) -> set[int]:
+    """A bookie most of whose segments went to entry logs, and entry logs to others; its entries."""
+    ids = set[int]()
+    for life in range(2):
+        async with running(str(path), MOVES) as engine:
+            for entry_id in range(20 * life, 20 * life + 20):
+                await add_durably(engine, 1 + entry_id % 3, [entry_id], payloads=[b"x" * 3000])
+                ids.add(entry_id)
+            await engine.flush()
+            await engine.compactor.compact(is_eventual=True)
+    return ids
+
+
+async def ids_of(engine: Engine) -> set[int]:
+    return {entry_id for ledger_id in (1, 2, 3) for entry_id in (await read(engine, ledger_id)).entries.ids}
+
+
+@pytest.mark.parametrize("pattern", LEVELDB_FILES)
+async def test_whatever_is_damaged_in_an_index_is_named_with_the_command_that_makes_it_again(
+    tmp_path: Path, pattern: str
+) -> None:
+    image, damaged = tmp_path / "image", tmp_path / "damaged"
+    ids = await moved_image(image)
+    names = [file.name for file in (image / "index").glob(pattern)]
+    assert names
+    for name in names:
+        content = (image / "index" / name).read_bytes()
+        for changed in (None, b"", content[: len(content) // 2], content[:-1]):
+            copy_tree(image, damaged)
+            victim = damaged / "index" / name
+            if changed is None:
+                victim.unlink()
+            else:
+                victim.write_bytes(changed)
+            said = ""
+            try:
+                async with running(str(damaged), MOVES) as engine:
+                    # A cut log looks as a power cut leaves it. Either the journal has what it lost ...
+                    assert pattern == "*.log"
+                    assert changed, "without a log"
+                    assert await ids_of(engine) == ids
+                    continue
+            except StorageCorrupt as corrupt:  # ... or it does not go back so far.
+                said = str(corrupt)
+            named = f"{damaged}/index/*.log" if changed is None and pattern == "*.log" else str(victim)
+            is_in_current = pattern == "CURRENT" and "CURRENT file" in said
+            assert named in said or is_in_current, said
+            assert f"{damaged}/index" in said
+            assert f"`bookie rebuild-index {damaged}`" in said
+            async with opened(str(damaged)) as directory:
+                await rebuild_index(directory)
+                async with open_engine(directory, MOVES) as engine:
+                    assert await ids_of(engine) == ids, (name, changed and len(changed))
+
+
+async def test_a_segment_that_is_lost_is_not_taken_for_a_fault_of_the_index(tmp_path: Path) -> None:
+    await moved_image(tmp_path / "b")
+    for segment in sorted((tmp_path / "b" / "journal").glob("*.journal"))[:1]:
+        segment.unlink()
+    with pytest.raises(StorageCorrupt, match="If it was not lost, the index has lost its last batches"):
+        async with running(str(tmp_path / "b"), MOVES):
+            pass
+    async with opened(str(tmp_path / "b")) as directory:
+        with pytest.raises(StorageCorrupt, match=f"{segment.name}: the segment is missing, and no entry log"):
+            await rebuild_index(directory)
 
 
 async def test_the_index_can_be_made_again_when_leveldb_lost_it(tmp_path: Path) -> None:
