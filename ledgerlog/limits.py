@@ -217,6 +217,17 @@ BOOKIE_CONNECTION_BUFFER_BYTES = 256 * KIB
 BOOKIE_LARGE_FRAMES = 16
 """So many connections at once may hold a larger buffer, for the one frame that needs it."""
 
+BOOKIE_UNIDENTIFIED_PER_ADDRESS = 128
+"""Connections from one address that have not said HELLO. Where one more comes the oldest is closed."""
+
+HELLO_BYTES_MAX = 4 * KIB
+"""The largest frame that a bookie takes before a peer has said HELLO."""
+
+TURN_BYTES = 64 * KIB
+TURN_FRAMES = 64
+TURN_CALLS = 16
+"""After so many bytes, frames or calls that did not wait, a connection lets the other tasks run."""
+
 # --- deadlines, in seconds ----------------------------------------------------------------------
 
 CONNECT_TIMEOUT_S = 3.0

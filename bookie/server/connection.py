@@ -2,7 +2,7 @@
 
 Two tasks serve a connection, one that receives and one that sends (``outbox``), and one more for each
 request that is not an add (``requests``). The receiving task does everything for adds itself, for a chunk
-of bytes at a time and without a checkpoint between the bytes and the verdict:
+of bytes at a time and without a checkpoint between an add and its verdict:
 
     chunk -> frames -> decode -> verify digests -> engine.add -> position or refusal
                                                                      |
@@ -15,8 +15,9 @@ what is under way as (position, number): a position of the journal and the last 
 it. Adds that share a position share a place in it, so it is as long as there are syncs to wait for. An add
 that is durable already (one that tells the LAC, or a duplicate) waits behind those before it.
 
-**Before HELLO** nothing is answered. A HELLO that means another bookie, or another instance of this one's
-data, is answered with who we are, and the connection is closed: an old writer's add to a bookie whose
+**Before HELLO** nothing is answered, and nothing but one small frame is taken (``limits.HELLO_BYTES_MAX``):
+who announces a larger one is cut off at once. A HELLO that means another bookie, or another instance of this
+one's data, is answered with who we are, and the connection is closed: an old writer's add to a bookie whose
 disk was replaced must not be taken (protocol, bug #4812).
 
 **Damage.** An entry that does not match its digest is refused with CORRUPT before anything of its frame is
@@ -26,6 +27,9 @@ connection, since whatever follows it cannot be trusted to be a frame.
 **Patience.** A peer has ``limits.HANDSHAKE_TIMEOUT_S`` to say who it means, and each frame
 ``limits.FRAME_PROGRESS_TIMEOUT_S`` from the first of its bytes to the last, time in which the bookie
 itself does not read not counted. Between frames a connection may be quiet for as long as it likes.
+
+**Turns.** However much a client has sent, it is served ``limits.TURN_BYTES`` or ``limits.TURN_FRAMES`` at a
+time, and then everybody else is first: a flood of small frames holds its neighbours up for one turn.
 
 **Memory.** The receive buffer starts small and grows as it is used (``FrameBuffer``). A frame that does not
 fit its ordinary size needs one of ``limits.BOOKIE_LARGE_FRAMES`` places, so what strangers can make a
@@ -55,6 +59,7 @@ from bookie.server.shared import Shared
 from ledgerlog import limits
 from ledgerlog.errors import StorageError, WireError
 from ledgerlog.net.transport import ConnectionLost, Stream
+from ledgerlog.net.turns import Turns
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import Frame, FrameBuffer, Header, Kind, Status
 from ledgerlog.wire.hello import decode_hello_untrusted, encode_hello_reply
@@ -76,7 +81,6 @@ class Connection:
         "_buffer",
         "_holds_large",
         "_is_draining",
-        "_is_greeted",
         "_nursery",
         "_outbox",
         "_patience",
@@ -84,6 +88,8 @@ class Connection:
         "_requests",
         "_shared",
         "_stream",
+        "_turns",
+        "is_greeted",
     )
 
     def __init__(self, stream: Stream, shared: Shared) -> None:
@@ -95,13 +101,16 @@ class Connection:
             limits.BOOKIE_CONNECTION_BUFFER_BYTES_MIN, limits.BOOKIE_CONNECTION_BUFFER_BYTES
         )
         self._holds_large = False
+        self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)
+        """Of frames; the bytes are counted by the stream."""
         self._adds = 0
         """How many ADDs came; the number of the last."""
         self._pending: deque[list[int]] = deque()
         """[position, number], both growing: once ``position`` is durable, so is every add up to ``number``
         that was not refused."""
         self._all_durable = trio.Event()
-        self._is_greeted = False
+        self.is_greeted = False
+        """Whether the client has said a HELLO that means us."""
         self._is_draining = False
         self._patience = trio.CancelScope()
         """Around receiving: ends it when a peer's time is up, and when the bookie stops."""
@@ -130,6 +139,12 @@ class Connection:
             self._shared.forget(self)
             self._requests.close()
             self._release_large()
+
+    def drop(self, why: str) -> None:
+        """Close the connection at once."""
+        self._cut_off(ConnectionLost(why))
+        self._stream.close()
+        self._abandon()
 
     def drain(self) -> None:
         """Stop reading, finish what was begun, and end. The caller brings the deadline."""
@@ -166,7 +181,8 @@ class Connection:
         try:
             with self._patience as patience:
                 patience.deadline = trio.current_time() + limits.HANDSHAKE_TIMEOUT_S
-                await self._receive_frames()
+                if await self._receive_hello():
+                    await self._receive_frames()
                 return
             if not self._is_draining:
                 raise ClientTooSlow(self._what_took_too_long())
@@ -176,28 +192,30 @@ class Connection:
         except (WireError, ClientTooSlow) as why:
             self._cut_off(why)
 
+    async def _receive_hello(self) -> bool:
+        """Whether the connection goes on: not when the peer has finished before it said HELLO, nor when its
+        HELLO was answered with a refusal."""
+        buffer = self._buffer
+        while (frame := buffer.take_frame(limits.HELLO_BYTES_MAX)) is None:
+            count = await self._stream.receive_into(buffer.writable())
+            if not count:
+                return False
+            buffer.received(count)
+        if frame.header.kind != Kind.HELLO:
+            raise WireError(f"a message of kind {frame.header.kind} before HELLO")
+        return await self._on_hello(frame)
+
     async def _receive_frames(self) -> None:
-        """Returns when the peer has finished, and after a HELLO that was answered with a refusal."""
+        """Returns when the peer has finished."""
         buffer, stream, engine = self._buffer, self._stream, self._shared.engine
         was_mid_frame = False
+        frames = buffer.take_frames()  # What came with HELLO.
         while True:
-            if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._holds_large:
-                await self._take_large()
-            count = await stream.receive_into(buffer.writable())
-            if not count:
-                return
-            buffer.received(count)
-            frames = buffer.take_frames()
             if frames:
-                if (
-                    len(frames) == 1
-                    and frames[0].header.kind == Kind.ADD
-                    and self._is_greeted
-                    and engine.has_room
-                ):
+                if len(frames) == 1 and frames[0].header.kind == Kind.ADD and engine.has_room:
                     self._on_lone_add(frames[0])
-                elif not await self._on_frames(frames):
-                    return
+                else:
+                    await self._on_frames(frames)
                 if self._outbox.unsent_bytes > limits.BOOKIE_CONNECTION_REPLY_BYTES:
                     await self._wait_until_read()
             if self._holds_large and buffer.unfinished_bytes <= limits.BOOKIE_CONNECTION_BUFFER_BYTES:
@@ -209,19 +227,32 @@ class Connection:
             elif was_mid_frame:
                 self._expect(_NEVER)
             was_mid_frame = is_mid_frame
+            if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._holds_large:
+                await self._take_large()
+            count = await stream.receive_into(buffer.writable())
+            if not count:
+                return
+            buffer.received(count)
+            frames = buffer.take_frames()
 
-    async def _on_frames(self, frames: list[Frame]) -> bool:
-        """Whether the connection goes on."""
-        engine = self._shared.engine
+    async def _on_frames(self, frames: list[Frame]) -> None:
+        engine, turns = self._shared.engine, self._turns
         for frame in frames:
-            if frame.header.kind == Kind.ADD and self._is_greeted:
+            if turns.is_over:
+                await self._let_others_run()
+            turns.spend(len(frame.raw))
+            if frame.header.kind == Kind.ADD:
                 if not engine.has_room:
                     await self._wait_room()
                 self._on_add(frame)
-            elif not await self._on_other(frame):
-                return False
+            else:
+                self._on_request(frame)
         self._await_sync()
-        return True
+
+    async def _let_others_run(self) -> None:
+        self._await_sync()
+        self._expect(_NEVER)  # What is left to be handled has come in time.
+        await self._turns.take()
 
     def _on_lone_add(self, frame: Frame) -> None:
         """An add that came alone. If the one before it was ours as well, nobody else is at work here, and it
@@ -236,12 +267,11 @@ class Connection:
             shared.engine.release(at_once=is_alone)
 
     def _expect(self, timeout_s: float) -> None:
-        """The peer has this long for what is due next. The time for HELLO is not extended."""
-        if self._is_greeted:
-            self._patience.deadline = trio.current_time() + timeout_s
+        """The peer has this long for what is due next."""
+        self._patience.deadline = trio.current_time() + timeout_s
 
     def _what_took_too_long(self) -> str:
-        if not self._is_greeted:
+        if not self.is_greeted:
             return f"it did not say HELLO within {limits.HANDSHAKE_TIMEOUT_S:g} s"
         return (
             f"a message of {self._buffer.unfinished_bytes or 'unknown'} bytes was not complete "
@@ -285,25 +315,21 @@ class Connection:
 
     # --- frames ---------------------------------------------------------------------------------
 
-    async def _on_other(self, frame: Frame) -> bool:
-        """A frame that is not an ADD after HELLO; whether the connection goes on."""
+    def _on_request(self, frame: Frame) -> None:
         if frame.header.kind == Kind.HELLO:
-            return await self._on_hello(frame)
-        if not self._is_greeted:
-            raise WireError(f"a message of kind {frame.header.kind} before HELLO")
+            raise WireError("a second HELLO")
         assert self._nursery is not None
         self._requests.begin(frame, self._nursery)
-        return True
 
     async def _on_hello(self, frame: Frame) -> bool:
-        if self._is_greeted:
-            raise WireError("a second HELLO")
+        """Whether the connection goes on."""
         meant = decode_hello_untrusted(frame)
         identity = self._shared.identity
         status = meant.accepts(identity)
         self._outbox.reply([encode_hello_reply(status, identity)])
         if status == Status.OK:
-            self._is_greeted = True
+            self.is_greeted = True
+            self._shared.strangers.leave(self)
             self._expect(_NEVER)
             return True
         self._cut_off(WireError(f"it means {meant}; this is {identity}"))

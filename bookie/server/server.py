@@ -3,9 +3,10 @@
 The server owns the listener, the connections and what they share. It knows nothing of metadata or of
 directories, and of the engine only that it tells when a sync is done.
 
-**How many.** At most ``limits.BOOKIE_CONNECTIONS_MAX`` connections at once. One more is told so, as far as
-that goes without waiting, and closed: a client then counts the bookie as failed and goes elsewhere, which is
-better for it than to wait in a queue.
+**How many.** At most ``connections_max`` connections at once. Where one more comes a stranger goes, who has
+not said HELLO (``strangers``). If there is none, the newcomer is told so, as far as that goes without
+waiting, and closed: a client then counts the bookie as failed and goes elsewhere, which is better for it
+than to wait in a queue.
 
 **The end.** ``stop`` closes the listener and lets every connection finish what it began; ``serve`` returns
 when the last one is over. Cancelling ``serve`` drops the connections at once. A listener that breaks by
@@ -34,7 +35,9 @@ logger = logging.getLogger(__name__)
 class Server:
     """Serves the wire protocol for one engine."""
 
-    def __init__(self, engine: Engine, identity: Hello) -> None:
+    def __init__(self, engine: Engine, identity: Hello, *, connections_max: int | None = None) -> None:
+        """At most ``connections_max`` connections at once, by default ``limits.BOOKIE_CONNECTIONS_MAX``."""
+        self._connections_max = connections_max
         self._shared = Shared(
             engine=engine,
             identity=identity,
@@ -90,7 +93,10 @@ class Server:
 
     def _admit(self, stream: Stream, nursery: trio.Nursery) -> None:
         shared = self._shared
-        if len(self._connections) >= limits.BOOKIE_CONNECTIONS_MAX:
+        most = limits.BOOKIE_CONNECTIONS_MAX if self._connections_max is None else self._connections_max
+        if len(self._connections) >= most and not self._drop_stranger(
+            f"{len(self._connections)} connections are open, which is the bound"
+        ):
             shared.counts["connections_refused"] += 1
             shared.complaints.tell(
                 f"client={stream.peer}: refused: {len(self._connections)} connections are open, "
@@ -105,7 +111,18 @@ class Server:
         shared.counts["connections_accepted"] += 1
         connection = Connection(stream, shared)
         self._connections[connection] = None
+        surplus = shared.strangers.enter(connection, stream.peer)
+        if surplus is not None:
+            surplus.drop("it had not said HELLO, and too many others came from its address")
         nursery.start_soon(self._run, connection)
+
+    def _drop_stranger(self, why: str) -> bool:
+        """Whether there was one."""
+        stranger = self._shared.strangers.take_oldest()
+        if stranger is None:
+            return False
+        stranger.drop(f"it had not said HELLO, and {why}")
+        return True
 
     async def _run(self, connection: Connection) -> None:
         try:

@@ -14,11 +14,18 @@ import trio
 
 from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
+from bookie.server.strangers import Strangers
 from bookie.storage.engine import Engine
 from ledgerlog.wire.hello import Hello
 
 
-class AwaitsSync(Protocol):
+class Served(Protocol):
+    """A connection."""
+
+    def drop(self, why: str) -> None:
+        """Close it at once."""
+        ...
+
     def on_durable(self, position: int) -> bool:
         """Everything up to ``position`` is durable; whether something is still under way."""
         ...
@@ -32,7 +39,8 @@ class Shared:
     complaints: Complaints
     reply_budget: ByteBudget
     large_frames: trio.CapacityLimiter
-    last_adder: AwaitsSync | None = None
+    strangers: Strangers[Served] = attrs.Factory(Strangers)
+    last_adder: Served | None = None
     """The connection that brought adds last."""
     requests: int = 0
     """Requests other than adds under way."""
@@ -41,13 +49,14 @@ class Shared:
             ("connections_accepted", "connections_refused", "peers_cut_off", "adds_refused"), 0
         )
     )
-    _awaiting: dict[AwaitsSync, None] = attrs.Factory(dict)
+    _awaiting: dict[Served, None] = attrs.Factory(dict)
 
-    def await_sync(self, connection: AwaitsSync) -> None:
+    def await_sync(self, connection: Served) -> None:
         """``connection`` has adds that are not durable yet."""
         self._awaiting[connection] = None
 
-    def forget(self, connection: AwaitsSync) -> None:
+    def forget(self, connection: Served) -> None:
+        self.strangers.leave(connection)
         self._awaiting.pop(connection, None)
         if self.last_adder is connection:
             self.last_adder = None

@@ -16,8 +16,8 @@ listener closes the connections that nobody has accepted yet.
 **Addresses** are any text without blanks. One that ends in ``:0`` gets a number of its own in place of
 the 0, as port 0 does.
 
-A receive or send that need not wait only looks whether it was cancelled, and lets others run every
-``FREE_TURNS``-th time, as over TCP.
+A receive or send that need not wait only looks whether it was cancelled, and lets others run after so many
+bytes or calls (``net.turns``), as over TCP.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ __all__ = ["LocalNetwork"]
 
 _BACKLOG = 1024
 """Connections of one listener that nobody has accepted; more are refused."""
-
-"""So many sends and receives of a stream in a row need not let others run."""
 
 _FIRST_FREE_PORT = 49152
 
@@ -63,7 +61,7 @@ class LocalNetwork:
         if len(listener.waiting) >= _BACKLOG:
             raise ConnectionLost(f"cannot connect to {address}: too many connections wait there")
         there, back = _Pipe(self._buffer_bytes), _Pipe(self._buffer_bytes)
-        client = f"client-{self._next_client}"
+        client = f"client:{self._next_client}"
         self._next_client += 1
         listener.waiting.append(_LocalStream(client, incoming=there, outgoing=back))
         listener.lot.unpark()
@@ -178,7 +176,9 @@ class _LocalStream:
             if self._is_closed:
                 raise ConnectionLost(f"the connection with {self._peer} is closed")
             if pipe.buffered:
-                return pipe.take_into(buffer)
+                received = pipe.take_into(buffer)
+                self._turns.spend(received)
+                return received
             if pipe.is_finished:
                 return 0
             await pipe.readers.park()

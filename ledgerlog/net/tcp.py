@@ -6,9 +6,8 @@ cost 33 microseconds for a send and a receive, these about 11, and a frame is th
 **Trying first.** A send is tried at once and waits for the socket only when the kernel takes nothing. A
 receive is tried at once unless the one before it found less than it had room for, which says that there
 was nothing more: then the try would nearly always be for nothing, and costs as much as the wait. So that a
-peer that never lets a send or a receive wait cannot starve the other tasks of the process, every
-``FREE_TURNS``-th call lets the others run before it tries (``net.turns``); the calls between only look
-whether they were cancelled.
+peer that never lets a send or a receive wait cannot starve the other tasks of the process, a stream lets them
+run after so many bytes or calls (``net.turns``); the calls between only look whether they were cancelled.
 
 **Cancellation.** A receive looks for cancellation and waits *before* it takes bytes from the kernel,
 never after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sent an unknown part.
@@ -51,8 +50,6 @@ from ledgerlog.net.turns import Turns, send_all_of
 __all__ = ["TcpNetwork", "own_host_towards", "parse_address"]
 
 logger = logging.getLogger(__name__)
-
-"""So many sends and receives of a stream in a row may find the socket ready and not let others run."""
 
 _SEND_BUFFER_BYTES = MIB
 """Asked of the kernel for every stream, so that a whole frame goes without waiting."""
@@ -215,6 +212,7 @@ class TcpStream:
                 raise self._lost(cause) from cause
             else:
                 self._is_drained = received < len(buffer)
+                self._turns.spend(received)
                 return received
             await self._wait(wait_readable)
 

@@ -1,8 +1,12 @@
 """Fair turns for streams whose calls often need not wait.
 
 A call that finds what it wants at once is cheapest if it returns at once. A peer that always has more to
-give would then keep the loop for itself. So every ``FREE_TURNS``-th call lets the other tasks run before it
-tries; the calls between only notice a cancellation. A call that really waited starts the count anew.
+give would then keep the loop for itself. So a task that has handled ``limits.TURN_BYTES`` since it last
+waited lets the other tasks run before it goes on; until then it only notices a cancellation.
+
+Bytes alone do not tell the work: a frame of a hundred bytes takes as long as one of a few thousand. So each
+thing counts for ``least`` bytes, however small it is. A stream counts its calls so, of which there are
+``limits.TURN_CALLS`` in a turn at most, and who handles frames counts frames (``limits.TURN_FRAMES``).
 """
 
 from __future__ import annotations
@@ -11,33 +15,42 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
+from ledgerlog.limits import TURN_BYTES, TURN_CALLS
 from ledgerlog.net.transport import Buffer, Stream, buffers_bytes, unsent
 
-__all__ = ["FREE_TURNS", "Turns", "send_all_of"]
-
-FREE_TURNS = 16
+__all__ = ["Turns", "send_all_of"]
 
 
 class Turns:
-    """The turns of one stream."""
+    """The turns of one task, or of one stream."""
 
-    __slots__ = ("_free",)
+    __slots__ = ("_least", "_left")
 
-    def __init__(self) -> None:
-        self._free = FREE_TURNS
+    def __init__(self, *, least: int = TURN_BYTES // TURN_CALLS) -> None:
+        self._least = least
+        self._left = TURN_BYTES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next ``take`` lets the others run."""
+        return self._left <= 0
 
     async def take(self) -> None:
-        """A checkpoint; a cheap one most of the time."""
-        self._free -= 1
-        if self._free > 0:
+        """A checkpoint; a cheap one as long as the turn is not over."""
+        if self._left > 0:
             await checkpoint_if_cancelled()
         else:
-            self._free = FREE_TURNS
+            self._left = TURN_BYTES
             await checkpoint()
+
+    def spend(self, count: int) -> None:
+        """One thing of ``count`` bytes was handled."""
+        least = self._least
+        self._left -= count if count > least else least
 
     def renew(self) -> None:
         """The others have just had their turn."""
-        self._free = FREE_TURNS
+        self._left = TURN_BYTES
 
 
 async def send_all_of(
@@ -48,6 +61,7 @@ async def send_all_of(
     left = buffers_bytes(buffers)
     while True:
         sent = stream.send_nowait(buffers)
+        turns.spend(sent)
         left -= sent
         if not left:
             return

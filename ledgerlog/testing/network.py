@@ -498,7 +498,9 @@ class _End:
                 await self.incarnation.wait_running()
                 continue
             if incoming.unread:
-                return incoming.take_into(buffer)
+                received = incoming.take_into(buffer)
+                self._turns.spend(received)
+                return received
             if self._broken is not None:
                 raise ConnectionLost(f"the connection with {self._peer} broke: {self._broken}")
             if incoming.is_finished:

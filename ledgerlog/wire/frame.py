@@ -62,7 +62,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ledgerlog.errors import WireError
-from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_MAX, FRAME_ENTRIES_MAX, LEDGER_ID_MAX
+from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_MAX, FRAME_ENTRIES_MAX, LEDGER_ID_MAX, TURN_BYTES
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.checksum import checksum
 
@@ -282,7 +282,8 @@ class FrameBuffer:
         return 4 + int(length)
 
     def writable(self) -> memoryview:
-        """Room to receive into; never empty. Invalidates every frame given out before."""
+        """Room to receive into: never empty, and for ``limits.TURN_BYTES`` at most unless an unfinished frame
+        lacks more. Invalidates every frame given out before."""
         rest = self._end - self._start
         size = len(self._buffer)
         if size > self._roomy and self.unfinished_bytes <= self._roomy:
@@ -294,7 +295,10 @@ class FrameBuffer:
                 size = min(2 * size, self._roomy)
             if size != len(self._buffer) or self._start:
                 self._move(rest, size)
-        return self._view[self._end :]
+        room = len(self._buffer) - self._end
+        if room > TURN_BYTES:
+            room = min(room, max(TURN_BYTES, self.unfinished_bytes - rest))
+        return self._view[self._end : self._end + room]
 
     def _move(self, rest: int, size: int) -> None:
         # A fresh buffer when the size changes or old views may still be read; frames given out
@@ -312,6 +316,17 @@ class FrameBuffer:
         """``count`` bytes were received into the front of ``writable()``."""
         self._end += count
         self._filled = self._end == len(self._buffer)
+
+    def take_frame(self, bytes_max: int) -> Frame | None:
+        """The first complete frame alone, None if there is none yet. WireError if it is malformed, or as soon
+        as it says that it has more than ``bytes_max`` bytes."""
+        if self.unfinished_bytes > bytes_max:
+            raise WireError(f"a frame of {self.unfinished_bytes} bytes where {bytes_max} are the most")
+        start, stop = self._start, self._start + self.unfinished_bytes
+        if stop == start or stop > self._end:
+            return None
+        self._start = stop
+        return decode_frame_untrusted(self._view[start:stop])
 
     def take_frames(self) -> list[Frame]:
         """The complete frames, in order. WireError at the first malformed one; drop the connection then."""

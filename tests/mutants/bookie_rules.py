@@ -326,6 +326,22 @@ ADDS = (
         f"{_TEST_SERVER}::test_nothing_is_acknowledged_before_it_is_durable",
     ),
     mutant(
+        "a_stranger_may_announce_a_large_frame",
+        "bookie identity",
+        _CONNECTION,
+        "buffer.take_frame(limits.HELLO_BYTES_MAX)",
+        "buffer.take_frame(limits.FRAME_BYTES_MAX)",
+        "tests/shells/test_hostile_peers.py::test_what_is_no_small_hello_is_cut_off_at_once",
+    ),
+    mutant(
+        "a_flood_of_frames_is_one_turn",
+        "turns",
+        _CONNECTION,
+        "            if turns.is_over:\n",
+        "            if turns.is_over and engine is None:\n",
+        "tests/shells/test_turns.py::test_a_flood_is_served_a_turn_at_a_time",
+    ),
+    mutant(
         "any_instance_is_the_one_that_was_meant",
         "bookie identity",
         _CONNECTION,

@@ -59,7 +59,7 @@ async def test_who_means_another_bookie_is_told_and_cut_off(
         assert status is Status.WRONG_BOOKIE
         assert hello.instance == bookie.node.cookie.instance
         await client.ended()
-        assert "client=client-1: cut off: it means" in caplog.text
+        assert "client=client:1: cut off: it means" in caplog.text
 
 
 async def test_what_follows_a_refused_hello_is_not_answered(machine: Machine) -> None:
@@ -474,7 +474,7 @@ async def test_what_is_no_request_ends_the_connection_with_one_line_in_the_log(
         await client.ended()
         lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert len(lines) == 1
-        assert lines[0].startswith("client=client-2: cut off: ")
+        assert lines[0].startswith("client=client:2: cut off: ")
         assert len((await honest.read(L, 0, 2))[1]) == 3
 
 

@@ -62,6 +62,7 @@ FROM_BOOKIE = (
     "ledgerlog.wire",
     "ledgerlog.meta",
     "ledgerlog.net.transport",
+    "ledgerlog.net.turns",  # A connection takes turns by frames as its stream does by bytes.
     "ledgerlog.net.tcp",
 )
 BOOKIE = ("bookie", "bookie.core", "bookie.storage", "bookie.server")
