@@ -4,19 +4,22 @@ The command ``bookie run``, embedded clusters and tests open bookies here and no
 what ends with what:
 
     disk, directory lock
+     listener                       nothing below is begun where the address cannot be had
       cookie check                  nothing below is begun for a directory that is not ours (``identity``)
       phase one                     and nothing while it may have lost data and is not marked (``phase_one``)
         storage (open_engine)       replays the journal; its failure is fatal
-          service                   registration; the listener
+          service                   registration; accepting clients
             connections             one for each client
             repair                  phase two, while something is in limbo (``limbo``)
             repair of rot           what scrubbing finds is copied from others (``rot``)
             draining                whether it is to be emptied (``draining``)
             disk watch              whether there is room for more (``disk_watch``)
 
-**Starting.** The listener is opened before the registration is written, so who finds the bookie can reach it,
-and nobody is answered before the registration is there: a second process under this identity, which the
-cookie cannot tell from the first, is found by it (``registration``).
+**Starting.** The listener is opened first of all, behind the lock: a bookie whose address is taken leaves no
+cookie and no registration behind, and who finds the registration can reach it. Until the storage is open
+who connects is turned away at once, as if nobody listened. Then clients wait, and nobody is answered before
+the registration is there: a second process under this identity, which the cookie cannot tell from the
+first, is found by it (``registration``).
 
 **Stopping.** Leaving the body stops gracefully: nobody is accepted any more, what clients have begun is
 answered within ``limits.BOOKIE_DRAIN_S``, the registration is removed, and the storage flushes and marks a
@@ -65,7 +68,7 @@ from ledgerlog.errors import InvalidArgument
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
-from ledgerlog.net.transport import Listener, Network
+from ledgerlog.net.transport import ConnectionLost, Listener, Network
 from ledgerlog.nurseries import open_nursery
 from ledgerlog.wire.hello import Hello
 
@@ -154,9 +157,10 @@ async def open_bookie(
     A StorageError may also come at any time later: the body is cancelled and it is raised from here."""
     if not __debug__:
         raise InvalidArgument("a bookie does not run without its assertions: start Python without -O")
-    async with open_directory(
-        path, disk=disk, indexes=indexes, journal_directory=journal_directory
-    ) as directory:
+    async with (
+        open_directory(path, disk=disk, indexes=indexes, journal_directory=journal_directory) as directory,
+        _open_door(network, listen) as door,
+    ):
         cookie = await establish_identity(
             store, directory, bookie_id=bookie_id, random_bytes=random_bytes, fix_cookie=fix_cookie
         )
@@ -166,7 +170,7 @@ async def open_bookie(
         async with open_engine(
             directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataWitness(store)
         ) as engine:
-            listener = await network.listen(listen)
+            listener = await door.unlock()
             server = Server(engine, Hello(cookie.bookie_id, cookie.instance, cookie.cluster))
             info = BookieInfo(
                 bookie_id=cookie.bookie_id,
@@ -192,6 +196,46 @@ async def open_bookie(
             )
             async with _serving(node, listener, store, watch):
                 yield node
+
+
+class _Door:
+    """A listener, and the task that turns everybody away from it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._turning_away = trio.CancelScope()
+        self._is_unlocked = trio.Event()
+
+    async def unlock(self) -> Listener:
+        """The listener; who connects from now on is the caller's to accept."""
+        self._turning_away.cancel()
+        await self._is_unlocked.wait()
+        return self._listener
+
+    async def turn_away(self) -> None:
+        """A client goes on elsewhere at once, where it would wait for an answer in vain otherwise."""
+        try:
+            with self._turning_away:
+                while True:
+                    (await self._listener.accept()).close()
+        except ConnectionLost as broken:
+            logger.debug("%s", broken)  # Whoever serves there will meet it.
+        finally:
+            self._is_unlocked.set()
+
+
+@asynccontextmanager
+async def _open_door(network: Network, address: str) -> AsyncIterator[_Door]:
+    """Listen at ``address``, and turn everybody away until the door is unlocked."""
+    listener = await network.listen(address)
+    try:
+        async with open_nursery() as nursery:
+            door = _Door(listener)
+            nursery.start_soon(door.turn_away)
+            yield door
+            nursery.cancel_scope.cancel()
+    finally:
+        listener.close()
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from copy import deepcopy
+from typing import Any
 
 import attrs
 import pytest
@@ -12,11 +13,13 @@ import trio.testing
 from raw_client import KEY, RawClient, add, figures, pairs
 from serving import Bookie, Machine
 
+from bookie.server.phase_one import settle_marks
 from bookie.storage.disk import File
 from bookie.storage.index import MemoryIndex
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog import limits
 from ledgerlog.errors import CookieMismatch, StorageError, WireError
+from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost
 from ledgerlog.wire.entries import Entries, encode_add
@@ -876,6 +879,58 @@ async def test_a_bookie_on_a_copy_of_the_directory_of_one_that_serves_serves_nob
         assert not answered
         await bookie.client()
         assert await machine.tree.open_store().children("bookies/writable") == ["b1"]
+
+
+def everything_in(tree: MemoryTree) -> dict[str, bytes]:
+    return {path: node.value for path, node in tree._nodes.items()}
+
+
+@pytest.mark.parametrize("served_before", [False, True])
+async def test_a_bookie_whose_address_is_taken_leaves_nothing_behind(
+    machine: Machine, served_before: bool
+) -> None:
+    if served_before:
+        async with machine.bookie():
+            pass
+    metadata, files = everything_in(machine.tree), set(machine.disk.files)
+    other = await machine.network.listen(machine.listen)
+    with pytest.raises(ConnectionLost, match="the address is taken"):
+        async with machine.bookie():
+            raise AssertionError("it serves")
+    assert everything_in(machine.tree) == metadata
+    assert set(machine.disk.files) == files
+    other.close()
+    async with machine.bookie() as bookie:
+        assert (await (await bookie.client()).ask(Kind.INFO)).header.status == Status.OK
+
+
+async def test_a_bookie_that_fails_to_start_listens_no_more(machine: Machine) -> None:
+    async with machine.bookie():
+        pass
+    with pytest.raises(CookieMismatch):
+        async with machine.bookie("b2"):
+            raise AssertionError("it serves")
+    (await machine.network.listen(machine.listen)).close()
+
+
+async def test_who_connects_while_a_bookie_starts_is_turned_away_at_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client must not wait for its deadline: other bookies would do meanwhile."""
+    turned_away = 0
+
+    async def settle_slowly(*arguments: Any) -> Any:
+        nonlocal turned_away
+        client = RawClient(await machine.network.connect(machine.listen))
+        with pytest.raises((EOFError, ConnectionLost)):
+            await client.hello()
+        turned_away += 1
+        return await settle_marks(*arguments)
+
+    monkeypatch.setattr("bookie.server.node.settle_marks", settle_slowly)
+    async with machine.bookie() as bookie:
+        assert turned_away == 1
+        await bookie.client()
 
 
 async def test_labels_and_address_are_registered(machine: Machine) -> None:
