@@ -3,8 +3,10 @@
 zstd because a quarter of a megabyte costs half a millisecond to pack and a fifth of that to unpack; one
 level, the fastest of the ordinary ones, since what is packed here is packed while somebody waits.
 
-Unpacking is for untrusted bytes: the size that the frame claims is looked at before anything is built, it
-must be what the caller says it is, and the frame must end where the bytes do.
+Unpacking is for untrusted bytes. The caller knows how much it unpacks, and has held that to the bound of what
+it is (an entry, a table, a list). The frame must claim just that size, it is unpacked in one step into room
+for that size and never by a stream, and it must end where the bytes do. What a frame claims is no bound by
+itself: 64 KB of blocks that repeat a byte can claim 4 MiB, and a stream would give 2 GiB before it noticed.
 
 A column is little-endian 64-bit numbers. Its *planes* are the lowest bytes of all its numbers, then the
 next, and so on: numbers that are of similar size have planes that are almost constant, which packs a fifth
@@ -31,16 +33,18 @@ def pack(data: bytes) -> bytes:
 
 
 def unpack(data: bytes, size: int, fail: Callable[[str], NoReturn]) -> bytes:
-    """The ``size`` bytes in a frame; ``fail`` is called, and raises, where it is no frame of so many."""
+    """The ``size`` bytes in a frame; ``fail`` is called, and raises, where it is no frame of so many. Takes
+    memory for about ``size`` bytes, whatever the frame holds."""
+    if size < 1:
+        fail("nothing is packed")  # No frame is written for nothing; the library looks at none, either.
     try:
         if zstandard.frame_content_size(data) != size:
             fail(f"its packed part does not say that it holds {size} bytes")
-        unpacker = zstandard.ZstdDecompressor().decompressobj()
-        unpacked = unpacker.decompress(data)
+        unpacked = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as cause:
-        fail(f"its packed part is damaged: {cause}")
-    if len(unpacked) != size or not unpacker.eof or unpacker.unused_data:
-        fail("its packed part is not one whole frame")
+        fail(f"its packed part is not one whole frame: {cause}")
+    if len(unpacked) != size:
+        fail(f"its packed part holds {len(unpacked)} bytes, not {size}")
     return unpacked
 
 

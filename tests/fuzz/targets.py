@@ -14,11 +14,13 @@ follow by themselves when a format gets a new version. The files of a bookie are
 
 from __future__ import annotations
 
+import resource
 import struct
+import sys
 import tomllib
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import attrs
 
@@ -32,6 +34,7 @@ from ledgerlog.model.election import ElectionRecord
 from ledgerlog.model.ids import BookieId, Position, check_bookie_id
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
 from ledgerlog.model.quorum import Replication
@@ -199,6 +202,49 @@ def _run_beat(data: bytes) -> bool:
 
 def _beat_seeds() -> list[bytes]:
     return [Beat(kind, 3, bytes(range(16))).encode() for kind in BeatKind]
+
+
+# --- what is packed -------------------------------------------------------------------------------
+
+_PACKED_BYTES_MAX = 1024 * 1024
+_GROWTH_BYTES_MAX = 64 * 1024 * 1024
+
+
+class _NotPacked(Exception):
+    pass
+
+
+def _refuse(why: str) -> NoReturn:
+    raise _NotPacked(why)
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _run_packed(data: bytes) -> bool:
+    """Four bytes of the size that is expected, up to a mebibyte, and a frame: what is taken has that size, and
+    neither it nor what is refused takes much more memory."""
+    if len(data) < 4:
+        return False
+    size = struct.unpack_from("<I", data)[0] % (_PACKED_BYTES_MAX + 1)
+    before = _peak_bytes()
+    try:
+        content: bytes | None = unpack(data[4:], size, _refuse)
+    except _NotPacked:
+        content = None
+    expect(_peak_bytes() - before < _GROWTH_BYTES_MAX, f"memory far over the {size} bytes that were expected")
+    if content is None:
+        return False
+    expect(len(content) == size, "another size than was expected")
+    expect(unpack(pack(content), size, _refuse) == content, "content that packs to another one")
+    return True
+
+
+def _packed_seeds() -> list[bytes]:
+    contents = [b"a", bytes(1000), bytes(range(256)) * 3, bytes(_PACKED_BYTES_MAX)]
+    return [struct.pack("<I", len(content)) + pack(content) for content in contents]
 
 
 # --- entries of logs ------------------------------------------------------------------------------
@@ -375,6 +421,7 @@ TARGETS = (
     Target("frame", _run_frame, _frame_seeds),
     Target("stream", _run_stream, _stream_seeds),
     Target("beat", _run_beat, _beat_seeds),
+    Target("packed", _run_packed, _packed_seeds),
     Target("log-entry", _run_log_entry, _log_entry_seeds),
     metadata_target("ledger", lambda data: LedgerMetadata.decode_untrusted(data, _LEDGER), _ledgers),
     metadata_target("log", lambda data: LogMetadata.decode_untrusted(data, _LEDGER), _logs),

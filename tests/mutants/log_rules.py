@@ -10,12 +10,14 @@ _QUEUE = "ledgerlog/core/append_queue.py"
 _LOG_KEEPER = "ledgerlog/log/keeper.py"
 _SENDER = "ledgerlog/log/sender.py"
 _LOG_READER = "ledgerlog/log/reader.py"
+_PACKING = "ledgerlog/model/packing.py"
 
 _TEST_LOG = "tests/unit/test_log_metadata.py"
 _TEST_CHAIN = "tests/unit/test_log_chain.py"
 _TEST_QUEUE = "tests/unit/test_append_queue.py"
 _TEST_WRITER = "tests/shells/test_log_writer.py"
 _TEST_READER = "tests/shells/test_log_reader.py"
+_TEST_PACKING = "tests/unit/test_packing.py"
 _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
@@ -239,6 +241,22 @@ SHELLS = (
         "take more than the reply.\n",
         "",
         f"{_TEST_READER}::test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they_were_packed",
+    ),
+    mutant(
+        "what_is_packed_is_unpacked_by_a_stream",
+        "logs",
+        _PACKING,
+        "zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)",
+        "zstandard.ZstdDecompressor().decompressobj().decompress(data)",
+        f"{_TEST_PACKING}::test_a_bomb_takes_no_more_memory_than_what_it_stands_for_may",
+    ),
+    mutant(
+        "what_follows_a_packed_frame_is_passed_over",
+        "logs",
+        _PACKING,
+        "decompress(data, allow_extra_data=False)",
+        "decompress(data)",
+        f"{_TEST_PACKING}::test_what_is_not_one_whole_frame_of_that_size_is_refused",
     ),
 )
 
