@@ -224,8 +224,8 @@ def _peak_bytes() -> int:
 
 
 def _run_packed(data: bytes) -> bool:
-    """Four bytes of the size that is expected, up to a mebibyte, and a frame: what is taken has that size, and
-    neither it nor what is refused takes much more memory."""
+    """Four bytes of the size that is expected, up to a mebibyte, and a frame: what is taken has that size,
+    and neither it nor what is refused takes much more memory."""
     if len(data) < 4:
         return False
     size = struct.unpack_from("<I", data)[0] % (_PACKED_BYTES_MAX + 1)
