@@ -19,6 +19,7 @@ from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Record
 from tests.clusters import Client
+from tests.waiting import PATIENCE_S
 
 DAY_S = 24 * 3600.0
 
@@ -56,7 +57,7 @@ async def add_spliced(client: Client, log: Log, values: Sequence[bytes]) -> None
 
 
 async def records_of(log: Log, start: Any = "earliest", **options: Any) -> list[Record]:
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         async with log.read(start, **options) as records:
             return [record async for record in records]
 
@@ -69,7 +70,7 @@ async def archive(client: Client, where: Path, *, keep_copies_s: float = 0.0, lo
 async def steps_of(
     client: Client, where: Path, *, keep_copies_s: float = 0.0, log: str = "log"
 ) -> list[Step]:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         return await archive_log(client.opened, log, str(where), keep_copies_s=keep_copies_s)
 
 

@@ -25,7 +25,7 @@ from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S
 from tests.archive.archived_logs import DAY_S, archive, archived, fill, new_log, path_of, records_of
 from tests.clusters import open_cluster
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 def test_a_published_file_is_durable_with_every_directory_on_the_way_to_it(
@@ -84,7 +84,7 @@ async def test_a_file_system_that_hangs_leaves_threads_to_everything_else() -> N
             for _ in range(50):
                 nursery.start_soon(hang)
         assert len(refused) == 50
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             assert await trio.to_thread.run_sync(lambda: "done") == "done"
     finally:
         released.set()

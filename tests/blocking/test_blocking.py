@@ -29,6 +29,7 @@ from ledgerlog.errors import (
     Truncated,
     WrongProcess,
 )
+from tests.waiting import PATIENCE_S
 
 
 def loop_threads() -> list[threading.Thread]:
@@ -162,7 +163,7 @@ def test_a_follower_can_look_and_go_on(cluster: blocking.Cluster) -> None:
     with log.writer() as writer, log.read(follow=True) as records:
         assert records.next(timeout_s=0.01) is None
         writer.append(b"a")
-        record = records.next(timeout_s=20)
+        record = records.next(timeout_s=PATIENCE_S)
         assert record is not None
         assert record.data == b"a"
         assert records.next(timeout_s=0) is None
@@ -182,7 +183,7 @@ def test_nobody_waits_for_a_reader_that_was_left(cluster: blocking.Cluster) -> N
         follower.start()
     assert told.wait(20)
     with pytest.raises(ConnectionClosed):
-        records.next(timeout_s=20)
+        records.next(timeout_s=PATIENCE_S)
 
 
 def test_many_threads_append_through_one_writer(cluster: blocking.Cluster) -> None:
@@ -264,7 +265,7 @@ def test_a_forked_child_is_told_to_connect_anew(tmp_path: Path) -> None:
         "print('done')\n"
     )
     ran = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (ran.stdout, ran.stderr, ran.returncode) == ("done\n", "", 0)
 
@@ -277,7 +278,7 @@ def test_a_program_that_forgets_to_close_ends_in_order(tmp_path: Path) -> None:
         "writer.submit(b'x')\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (ran.stderr, ran.returncode) == ("", 0)
     with blocking.connect(f"file:{tmp_path}/d") as cluster:

@@ -17,6 +17,7 @@ from ledgerlog.limits import MIB
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream, buffers_bytes, unsent
+from tests.waiting import PATIENCE_S
 
 
 @attrs.frozen
@@ -180,7 +181,7 @@ async def test_sending_to_a_closed_end_fails_before_long(pair: Pair) -> None:
     pair.client.close()
 
     async def send_on_and_on() -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 await pair.server.send_all([b"nobody reads this"])
                 await trio.lowlevel.checkpoint()

@@ -23,9 +23,10 @@ from ledgerlog.wire.frame import (
     encode_head,
 )
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
+from tests.waiting import PATIENCE_S
 
 KEY = b"k" * 16
-DEADLINE_S = 10.0
+DEADLINE_S = PATIENCE_S
 
 
 class RawClient:

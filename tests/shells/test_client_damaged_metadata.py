@@ -15,6 +15,7 @@ from ledgerlog.errors import StorageCorrupt
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import writable_path
 from ledgerlog.model.ledger import MetadataCorrupt
+from tests.waiting import PATIENCE_S
 
 
 class Told(logging.Handler):
@@ -49,7 +50,7 @@ async def test_a_damaged_registration_does_not_end_the_client(tmp_path: Path, to
             file.execute("UPDATE nodes SET checksum = checksum + 1 WHERE path = ?", (registration,))
             file.execute("INSERT INTO changes (path) VALUES (?)", (registration,))
         file.close()
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await told.event.wait()
         assert [info.bookie_id for info in cluster.bookies.writable()] == ["b1"], "it stays as it was"
         with pytest.raises(StorageCorrupt):

@@ -26,6 +26,7 @@ from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, SPARSE, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello
 from ledgerlog.wire.scrub import decode_scrub_untrusted
+from tests.waiting import PATIENCE_S
 
 L = 7
 
@@ -259,7 +260,7 @@ async def test_a_read_only_bookie_refuses_ordinary_adds_and_takes_those_of_recov
         await client.tell_lac(L, 0)
         await client.acknowledged(3)
         observer = machine.tree.open_store()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             async with observer.watch("bookies") as watch:
                 while await observer.children("bookies/read-only") != ["b1"]:
                     await watch.wait()
@@ -695,7 +696,7 @@ async def test_large_frames_take_turns(machine: Machine, monkeypatch: pytest.Mon
 
 
 async def test_replies_of_all_connections_together_are_bounded(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     machine.network = LocalNetwork(buffer_bytes=1_000)
     monkeypatch.setattr(limits, "BOOKIE_REPLY_BYTES", 3 * limits.MIB)

@@ -10,6 +10,7 @@ import trio.testing
 
 from bookie.server.budget import ByteBudget
 from bookie.server.complaints import LINES, PERIOD_S, Complaints
+from tests.waiting import PATIENCE_S
 
 
 async def test_bytes_are_taken_at_once_while_they_fit_and_waited_for_in_order_when_not(
@@ -50,7 +51,7 @@ async def test_who_stops_waiting_lets_the_next_one_through(nursery: trio.Nursery
         nursery.start_soon(_cancel_when_blocked, given_up)
         await budget.take(90)
     assert given_up.cancelled_caught
-    with trio.fail_after(1):
+    with trio.fail_after(PATIENCE_S):
         await budget.take(40)
     assert budget.used == 100
 

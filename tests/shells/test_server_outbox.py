@@ -13,6 +13,7 @@ from ledgerlog import limits
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost, Stream
 from ledgerlog.wire.frame import REPLY, FrameBuffer, Header, Kind, Status, encode_head
+from tests.waiting import PATIENCE_S
 
 
 async def stream_pair(buffer_bytes: int = 1 << 20) -> tuple[Stream, Stream]:
@@ -104,7 +105,9 @@ async def test_a_refusal_goes_out_before_an_acknowledgement_that_passes_it(nurse
     ]
 
 
-async def test_in_any_order_of_events_each_add_has_one_outcome_and_replies_come_whole() -> None:
+async def test_in_any_order_of_events_each_add_has_one_outcome_and_replies_come_whole(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     for seed in range(30):
         rng = random.Random(seed)
         bookie, client = await stream_pair(buffer_bytes=rng.choice([1, 97, 300, 5_000]))
@@ -167,7 +170,7 @@ async def test_bytes_count_as_unsent_until_the_network_took_them(nursery: trio.N
         outbox.reply([reply(number, bytes(1_000))], lambda number=number: sent.append(number))
     assert outbox.unsent_bytes == 5 * 1_096 - 1_000
     assert sent == []
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         nursery.start_soon(receive, client, 5)
         await outbox.wait_below(2_000)
         await outbox.wait_all_sent()

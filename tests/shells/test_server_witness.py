@@ -9,6 +9,7 @@ from bookie.server.witness import MetadataWitness
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model.layout import LEDGER_COUNTER, ledger_path
+from tests.waiting import PATIENCE_S
 
 
 class ForgetfulStore(MemoryStore):
@@ -63,7 +64,7 @@ async def test_nothing_is_said_of_ids_that_were_never_given_out(store: Forgetful
 @pytest.mark.parametrize("calls", range(5))
 async def test_a_store_that_stops_answering_says_nothing_at_all(store: ForgetfulStore, calls: int) -> None:
     store.calls_left = calls
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         if calls == 4:
             assert await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
         else:

@@ -15,6 +15,7 @@ import trio.testing
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.net.tcp import TcpNetwork, TcpStream, parse_address
 from ledgerlog.net.transport import ConnectionLost
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ async def test_running_out_of_descriptors_delays_connections_and_is_told_once(
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
             try:
                 nursery.start_soon(accept_both)
-                with trio.fail_after(5):
+                with trio.fail_after(PATIENCE_S):
                     while not caplog.records:
                         await trio.lowlevel.checkpoint()
                 await trio.sleep(0.15)  # It tries again meanwhile, quietly and without spinning.

@@ -13,6 +13,7 @@ import pytest
 from ledgerlog.model.record import Record
 from ledgerlog.spark.archive import archive_on_spark, compact_on_spark
 from tests.spark.conftest import SparkOnLogs
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -39,7 +40,7 @@ def command(on_spark: SparkOnLogs, *words: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-m", "ledgerlog", *words, "--uri", on_spark.uri, "--json"],
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()

@@ -27,6 +27,7 @@ from ledgerlog.spark.audit import DECLARED
 from ledgerlog.spark.audit_marks import mark_for_repair
 from ledgerlog.spark.source import connected
 from tests.spark.conftest import SparkOnLogs
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -65,7 +66,7 @@ async def hollow(client: LedgerClient, entries: int = 50) -> Hole:
 async def mend(client: LedgerClient, ledger_id: int) -> None:
     """Let auto-recovery work until the ledger's task is done."""
     board = Board(client)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(AutoRecovery(client, name="repair of a test").run)
             while ledger_id in await board.tasks():  # noqa: ASYNC110 (the store says when)
@@ -179,12 +180,12 @@ def test_the_command_lists_marks_and_says_by_its_exit_status(
 def test_the_command_starts_a_session_of_its_own(on_spark: SparkOnLogs) -> None:
     command = [sys.executable, "-m", "ledgerlog", "spark", "audit", "--uri", on_spark.uri, "--json"]
     ran = subprocess.run(
-        [*command, "--master", "local[1]"], check=False, capture_output=True, text=True, timeout=120
+        [*command, "--master", "local[1]"], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["found"] == {}
     ran = subprocess.run(
-        [*command, "--logs", "nobody"], check=False, capture_output=True, text=True, timeout=120
+        [*command, "--logs", "nobody"], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 1
     complaint = ran.stderr.splitlines()[-1]  # Java and Spark have said something of their own before.

@@ -25,6 +25,7 @@ from bookie.storage.real_disk import RealDisk
 from ledgerlog.errors import DiskFull
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.wire.frame import Status
+from tests.waiting import PATIENCE_S
 
 CAPACITY = 4 * MIB
 BALLAST = 64 * KIB
@@ -93,7 +94,7 @@ class Machine:
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (tasks of the engine)
             await trio.sleep(0.005)
 

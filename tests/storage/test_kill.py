@@ -14,6 +14,7 @@ from killed_bookie import CONFIG
 from storing import add_frame, payload_of, read, running
 
 from ledgerlog.wire.frame import Status
+from tests.waiting import PATIENCE_S
 
 ROUNDS = 6
 
@@ -66,7 +67,7 @@ async def run_and_kill(path: Path, boot: int, promised: Promised, lines: int) ->
 async def test_a_killed_bookie_boots_with_everything_it_acknowledged(tmp_path: Path) -> None:
     dice = random.Random(3)
     promised = Promised()
-    with trio.fail_after(120):
+    with trio.fail_after(PATIENCE_S):
         for boot in range(ROUNDS):
             await run_and_kill(tmp_path / "b", boot, promised, dice.choice([1, 40, 150, 400]))
         async with running(str(tmp_path / "b"), CONFIG) as engine:

@@ -16,6 +16,7 @@ from bookie.storage.index import MemoryIndex, MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.wire.frame import Status
+from tests.waiting import PATIENCE_S
 
 LONG = 7
 RUNS = 60_000
@@ -162,6 +163,6 @@ async def test_nobody_who_looks_for_runs_waits_for_those_who_move_them() -> None
         found = [Run(LONG, e, e, 1, file=1, offset=4096, length=300, sequence=0) for e in range(4000)]
         indexes.index.apply([rows.encode_ledger(LONG, stored), *map(rows.encode_run, found)])
         async with engine._ledgers._catalogue.lock:
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 listed = await engine.list_entries(LONG, first=3900, last=3950, pairs_max=10)
         assert (listed.pairs, listed.through) == ([(3900, 3950)], 3950)

@@ -18,6 +18,7 @@ from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.wire.frame import Status
+from tests.waiting import PATIENCE_S
 
 
 def sizes(disk: MemoryDisk) -> list[int]:
@@ -90,12 +91,12 @@ async def test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_
             await engine.wait_room()
             at += 1
         assert position is Status.DISK_FULL
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while disk.refused < 3:  # noqa: ASYNC110 (a task of the engine)
                 await trio.sleep(0.005)
         assert not [path for path in disk.files if path.endswith(".new")]
         disk.is_full = False
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while engine.statistics()["is_disk_full"]:  # noqa: ASYNC110 (as above)
                 await trio.sleep(0.005)
         await add_durably(engine, 1, [at])
@@ -178,7 +179,7 @@ async def test_a_bookie_whose_disk_is_full_starts_and_can_be_read_and_fenced() -
         await wait_all_tasks_blocked()
         assert engine.add(*add_frame(2, [0])) is Status.DISK_FULL
         disk.capacity_bytes = None
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while engine.statistics()["is_disk_full"]:  # noqa: ASYNC110 (a task of the engine)
                 await trio.sleep(0.005)
         await add_durably(engine, 2, [0])

@@ -22,6 +22,7 @@ from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.opening import open_engine
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.wire.frame import Status
+from tests.waiting import PATIENCE_S
 
 PATH = "/data/b1"
 UNSYNCED = attrs.evolve(SMALL, journal_write_data=False, write_cache_age_s=1000.0)
@@ -158,7 +159,7 @@ async def test_a_bookie_with_little_to_do_flushes_what_is_old() -> None:
     async with machine.crashing(attrs.evolve(UNSYNCED, write_cache_age_s=0.02)) as engine:
         await engine.wait_durable(add(engine, 7, [0]))
         add(engine, 7, [1])
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while engine.statistics()["caches_flushed"] == 0:  # noqa: ASYNC110 (a task of the engine)
                 await trio.sleep(0.005)
     async with machine.running() as engine:

@@ -9,6 +9,7 @@ import trio.testing
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.meta.store import SessionState, VersionConflict, Versioned
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_disconnected_client_is_suspended_and_reaches_nothing_while_its_nodes_stay() -> None:
@@ -52,7 +53,7 @@ async def test_what_changed_while_a_client_was_away_wakes_its_watch_when_it_is_b
         store.disconnect()
         await other.create("w", b"")
         store.reconnect()
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE_S):
             await watch.wait()
 
 
