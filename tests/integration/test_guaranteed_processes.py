@@ -23,13 +23,14 @@ from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import NotEnoughBookies, WriteQuorumUnavailable
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
 GUARANTEED = Replication(ensemble=3, write_quorum=3, ack_quorum=2, guaranteed=True)
 ENTRIES = 50_000
 BATCH = 100
-CLOSE_S = 30.0
+CLOSE_S = PATIENCE_S
 
 
 def payloads(first: int, end: int) -> list[bytes]:

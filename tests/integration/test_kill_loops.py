@@ -32,6 +32,7 @@ from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
 from ledgerlog.wire.frame import Kind
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -232,7 +233,7 @@ async def test_an_emptied_directory_comes_back_when_its_operator_says_so(tmp_pat
         assert said["is_unclean"]
         assert said["fenced_through"] == writer.ledger_id
         await local.start_serving("bookie-2")
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await wait_out_of_limbo(local, "bookie-2")
         seen = await local.cluster.ledgers.verify(writer.ledger_id)
         assert (seen.entries, seen.under_replicated) == (100, [])

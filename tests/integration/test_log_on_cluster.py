@@ -22,6 +22,7 @@ from ledgerlog import (
     RollPolicy,
 )
 from ledgerlog.model.record import RecordBatch
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ async def test_a_follower_sees_each_record_soon_after_its_ack_with_nothing_writt
     async with log.writer() as writer, log.read(follow=True) as records:
         for number in range(20):
             await writer.append(b"%d" % number)
-            with trio.fail_after(2):
+            with trio.fail_after(PATIENCE_S):
                 assert (await anext(records)).data == b"%d" % number
             if number % 7 == 3:
                 await writer.roll()

@@ -27,6 +27,7 @@ from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
 from ledgerlog.meta.sqlite_file import open_metadata_file
 from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -200,8 +201,8 @@ async def test_a_writer_waits_for_a_lock_and_gives_up_at_its_deadline(
         monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.3)
         with pytest.raises(MetadataUnavailable, match="lock"):
             await store.create("a", b"")
+        monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", PATIENCE_S)
         assert await store.get("a") is None, "readers go on"
-        monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 10.0)
         with trio.move_on_after(0.3) as scope:
             await store.create("a", b"")
         assert scope.cancelled_caught, "the wait for a lock can be cancelled"
@@ -238,7 +239,7 @@ async def test_a_session_of_another_boot_is_over(written: Path) -> None:
             )
         connection.close()
         async with other.watch("m") as watch:
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 while await other.children("m"):
                     await watch.wait()
 
@@ -258,7 +259,7 @@ async def test_watches_survive_more_changes_than_the_file_remembers(written: Pat
             await other.create("w", b"")
             for first in range(0, 2 * sqlite_file.CHANGES_KEPT, 1024):
                 await other.transaction([Create(f"x/{first + n}", b"") for n in range(1024)])
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 await watch.wait()
         connection = sqlite3.connect(written)
         (kept,) = connection.execute("SELECT count(*) FROM changes").fetchone()
@@ -273,7 +274,8 @@ import os, sys, trio
 from ledgerlog.meta.sqlite import open_sqlite_store
 
 async def main():
-    async with open_sqlite_store(sys.argv[1]) as store:
+    # A lease so long that only the lock can tell that this process is dead.
+    async with open_sqlite_store(sys.argv[1], session_timeout_s=3600) as store:
         await store.create("m/a", b"", ephemeral=True)
         # In this thread and before any other: what multiprocessing's plain fork does.
         if os.fork() == 0:
@@ -295,7 +297,7 @@ trio.run(main)
             async with store.watch("m") as watch:
                 assert await store.children("m") == ["a"]
                 parent.kill()
-                with trio.fail_after(2):
+                with trio.fail_after(PATIENCE_S):
                     while await store.children("m"):
                         await watch.wait()
         finally:
@@ -314,7 +316,7 @@ async def test_a_watch_sleeps_through_what_another_process_writes_elsewhere(writ
         store.watch("there") as there,
     ):
         await other.transaction([Create("there/a", b""), Create("her", b""), Create("here-not", b"")])
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await there.wait()
         # One announcement marks all watches that it concerns, so this one would be marked by now.
         with trio.move_on_after(0.05) as scope:

@@ -17,6 +17,9 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
+LONG_LEASE_S = str(10 * PATIENCE_S)
+"""So long that no test sees it run out: a session that ends before was found out by its lock."""
+
 CHILD = Path(__file__).with_name("metadata_child.py")
 
 
@@ -91,20 +94,17 @@ async def test_a_process_killed_in_the_midst_of_transactions_leaves_all_or_nothi
 
 async def test_a_watcher_sees_the_nodes_of_a_killed_process_vanish_at_once(tmp_path: Path) -> None:
     path = tmp_path / "meta.db"
-    async with open_sqlite_store(path) as store, child("own", str(path), "members/a", "60") as owner:
+    async with open_sqlite_store(path) as store, child("own", str(path), "members/a", LONG_LEASE_S) as owner:
         with trio.fail_after(PATIENCE_S):
             assert (await owner.line() or "").startswith("owns")
         async with store.watch("members") as watch:
             assert await store.children("members") == ["a"]
             owner.process.kill()
             await owner.process.wait()
-            killed_at = trio.current_time()
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 await watch.wait()
                 while await store.get("members/a") is not None:
                     await watch.wait()
-            # A quarter of a second on an idle machine; the lease alone would be a minute.
-            assert trio.current_time() - killed_at < 2
     assert list(tmp_path.joinpath("meta.db-sessions").iterdir()) == []
 
 
@@ -114,7 +114,7 @@ async def test_a_reader_without_a_watch_does_not_see_the_nodes_of_a_killed_proce
     path = tmp_path / "meta.db"
     async with open_sqlite_store(path) as store:
         for read in ("get", "children", "create"):
-            async with child("own", str(path), f"members/{read}", "60") as owner:
+            async with child("own", str(path), f"members/{read}", LONG_LEASE_S) as owner:
                 with trio.fail_after(PATIENCE_S):
                     assert (await owner.line() or "").startswith("owns")
                 assert await store.get(f"members/{read}") is not None
@@ -147,7 +147,7 @@ async def test_a_process_stopped_past_its_lease_finds_its_session_lost_and_goes_
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "meta.db"
-    async with open_sqlite_store(path) as store, child("own", str(path), "members/a", "0.9") as owner:
+    async with open_sqlite_store(path) as store, child("own", str(path), "members/a", "5") as owner:
         with trio.fail_after(PATIENCE_S):
             first = (await owner.line() or "").split()
         assert first[0] == "owns"
@@ -171,11 +171,11 @@ async def test_a_process_stopped_past_its_lease_loses_its_session_even_where_nob
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "meta.db"
-    async with child("own", str(path), "members/a", "0.6") as owner:
+    async with child("own", str(path), "members/a", "4") as owner:
         with trio.fail_after(PATIENCE_S):
             first = (await owner.line() or "").split()
             owner.process.send_signal(signal.SIGSTOP)
-            await trio.sleep(0.8)
+            await trio.sleep(4.5)
             owner.process.send_signal(signal.SIGCONT)
             assert (await owner.line() or "").split() == ["lost", first[1]]
 
