@@ -42,8 +42,9 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -71,6 +72,7 @@ from tests.nemesis.proxies import Link, Proxies, open_proxies
 from tests.nemesis.small_disks import SmallDisk, open_small_disk
 from tests.nemesis.system_calls import injected
 from tests.nemesis.workload import LOG, NS, Writers, now_ns
+from tests.waiting import until
 
 __all__ = ["KINDS", "PATIENCE_S", "Report", "run"]
 
@@ -98,7 +100,7 @@ OF_PROXIES = ("slow", "reset", "half reset", "half close")
 REPLICATION = Replication(3, 3, 2)
 BOOKIES = 4
 WRITERS = 3
-PATIENCE_S = 90.0
+PATIENCE_S = 600.0
 """How long it may take after the last fault until somebody is acknowledged again, and then until everything
 can be read, and until a server that was started serves, on a machine that has something else to do."""
 
@@ -181,14 +183,30 @@ class Nemesis:
         self._small_disk = small_disk
         self._servers = ServerFaults(local, self.counts, patience_s) if local.servers else None
 
-    async def make_trouble(self, seconds: float) -> None:
-        """For so long; what is broken then stays so until ``heal``."""
+    @property
+    def kills(self) -> int:
+        counts = self.counts + self._writers.counts
+        return (
+            counts["kills of bookies"]
+            + counts["kills of servers"]
+            + sum(fault.kind == "kill writer" for fault in self.happened)
+        )
+
+    async def make_trouble(self, seconds: float, is_enough: Callable[[], bool] = lambda: True) -> None:
+        """For so long, and until it is enough; what is broken then stays so until ``heal``."""
         plan = Random(f"plan/{self._seed}")
         kinds = KINDS | (SERVER_KINDS if self._servers is not None else {})
         if not isinstance(self._network, Proxies):
             kinds = {kind: share for kind, share in kinds.items() if kind not in OF_PROXIES}
         number = 0
-        with trio.move_on_after(seconds):
+        async with trio.open_nursery() as trouble:
+
+            async def end() -> None:
+                await trio.sleep(seconds)
+                await until(is_enough)
+                trouble.cancel_scope.cancel()
+
+            trouble.start_soon(end)
             async with trio.open_nursery() as nursery:
                 while True:
                     await trio.sleep(plan.expovariate(1 / self._pace_s))
@@ -495,11 +513,12 @@ async def run(
     zookeepers: int = 0,
     namespaces: bool = False,
     patience_s: float = PATIENCE_S,
+    is_enough: Callable[[Nemesis, Writers], bool] = lambda nemesis, writers: True,
 ) -> Report:
-    """Trouble for so many seconds in a new cluster below ``path``, a fault every ``pace_s`` on average, with
-    the metadata in so many ZooKeeper servers, in SQLite without any, and with ``namespaces`` a network of its
-    own for each process (not with ZooKeeper servers, which are on the loopback address). Violation, or what
-    else went wrong, if anything did."""
+    """Trouble for so many seconds, and until it is enough, in a new cluster below ``path``, a fault every
+    ``pace_s`` on average, with the metadata in so many ZooKeeper servers, in SQLite without any, and with
+    ``namespaces`` a network of its own for each process (not with ZooKeeper servers, which are on the
+    loopback address). Violation, or what else went wrong, if anything did."""
     bookies = [f"bookie-{number}" for number in range(1, BOOKIES + 1)]
     names = [f"writer-{number}" for number in range(1, WRITERS + 1)]
     fixed: set[str] = set()
@@ -543,7 +562,7 @@ async def run(
                 with trio.fail_after(patience_s):
                     await writers.wait_acked()
                 began = now_ns()
-                await nemesis.make_trouble(trouble_s)
+                await nemesis.make_trouble(trouble_s, partial(is_enough, nemesis, writers))
                 await nemesis.heal()
                 healed = now_ns()
                 with trio.fail_after(patience_s):
@@ -557,9 +576,7 @@ async def run(
         seed=seed,
         trouble_s=round((healed - began) / NS, 1),
         faults=dict(Counter(fault.kind for fault in nemesis.happened)),
-        kills=counts["kills of bookies"]
-        + counts["kills of servers"]
-        + sum(fault.kind == "kill writer" for fault in nemesis.happened),
+        kills=nemesis.kills,
         partitions=counts["partitions"],
         counts=dict(counts),
         acked=writers.history.acked,

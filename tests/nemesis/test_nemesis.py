@@ -25,11 +25,11 @@ from ledgerlog.testing.history import Call, History
 from ledgerlog.testing.invariants import Violation
 from tests.nemesis import namespaces, small_disks
 from tests.nemesis.damage import damage_files
-from tests.nemesis.driver import run
+from tests.nemesis.driver import Nemesis, run
 from tests.nemesis.namespaces import open_namespaces
 from tests.nemesis.proxies import OTHERS, Link, can_proxy, open_proxies, reset
 from tests.nemesis.small_disks import open_small_disk
-from tests.nemesis.workload import judge_deposed
+from tests.nemesis.workload import Writers, judge_deposed
 from tests.waiting import PATIENCE_S
 
 SOAK_MINUTES = float(os.environ.get("LEDGERLOG_NEMESIS_MINUTES", "60"))
@@ -41,13 +41,13 @@ proxied = pytest.mark.skipif(not can_proxy(), reason="this machine does not serv
 @proxied
 @pytest.mark.processes
 async def test_contending_writers_lose_nothing_acknowledged_under_faults(tmp_path: Path) -> None:
-    with trio.fail_after(300):
-        report = await run(tmp_path / "cluster", seed=7, trouble_s=15.0, pace_s=1.0)
+
+    def is_enough(nemesis: Nemesis, writers: Writers) -> bool:
+        acknowledged, contended = writers.history.acked > 50, len(writers.history.begun) > 3
+        return acknowledged and contended and nemesis.kills > 0 and len(nemesis.happened) >= 6
+
+    report = await run(tmp_path / "cluster", seed=7, trouble_s=15.0, pace_s=1.0, is_enough=is_enough)
     print(json.dumps(report.as_dict()))
-    assert report.acked > 50, "something was acknowledged"
-    assert report.takeovers > 3, "they contended"
-    assert report.kills, "somebody was killed"
-    assert sum(report.faults.values()) >= 6
 
 
 @proxied
@@ -67,7 +67,7 @@ async def test_an_hour_of_faults_loses_nothing_acknowledged(tmp_path: Path) -> N
 async def test_a_minute_of_faults_with_the_metadata_in_an_ensemble_loses_nothing_acknowledged(
     tmp_path: Path,
 ) -> None:
-    with trio.fail_after(600):
+    with trio.fail_after(3 * PATIENCE_S):
         report = await run(tmp_path / "cluster", seed=8, trouble_s=60.0, pace_s=1.0, zookeepers=3)
     print(json.dumps(report.as_dict()))
     assert report.counts["kills of servers"] >= 2
@@ -79,7 +79,7 @@ async def test_a_minute_of_faults_with_the_metadata_in_an_ensemble_loses_nothing
 @pytest.mark.root
 @pytest.mark.skipif(namespaces.why_not() is not None, reason=f"no namespaces here: {namespaces.why_not()}")
 async def test_a_minute_of_faults_in_namespaces_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    with trio.fail_after(600):
+    with trio.fail_after(3 * PATIENCE_S):
         report = await run(tmp_path / "cluster", seed=9, trouble_s=60.0, pace_s=1.0, namespaces=True)
     print(json.dumps(report.as_dict()))
     assert report.partitions >= 5
@@ -166,7 +166,7 @@ async def a_link() -> AsyncIterator[tuple[Link, trio.SocketStream, trio.SocketSt
         host, port = proxies.listen_address("bookie-1").split(":")
         listeners = await trio.open_tcp_listeners(int(port), host=host)
         nursery.start_soon(trio.serve_listeners, accepted, listeners)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with await trio.open_tcp_stream(proxies.hosts["client"], int(port)) as client:
                 await client.send_all(b"hello")
                 bookie = await receive.receive()

@@ -20,6 +20,7 @@ from ledgerlog.log.log import Log
 from ledgerlog.model.quorum import Replication
 from tests.nemesis.driver import SMALL_FILES
 from tests.nemesis.power import Volume, open_volume, why_not
+from tests.waiting import PATIENCE_S
 
 pytestmark = [
     pytest.mark.processes,
@@ -67,7 +68,7 @@ async def cut_again_and_again(tmp_path: Path, volume: Volume, cuts: int) -> int:
     async with local_cluster(path, bookies=BOOKIES, config=config, grace_s=2.0) as local:
         await local.cluster.create_log("cut", replication=Replication(3, 3, 2))
         for _ in range(cuts):
-            with trio.fail_after(120):
+            with trio.fail_after(PATIENCE_S):
                 async with ledgerlog.connect(local.uri) as cluster, trio.open_nursery() as nursery:
                     log, enough = await cluster.open_log("cut"), trio.Event()
 
@@ -87,7 +88,7 @@ async def cut_again_and_again(tmp_path: Path, volume: Volume, cuts: int) -> int:
                     nursery.cancel_scope.cancel()
             volume.unmount()
             volume.mount()
-            with trio.fail_after(120):
+            with trio.fail_after(PATIENCE_S):
                 async with trio.open_nursery() as nursery:
                     for bookie in local.bookie_ids:
                         nursery.start_soon(local.start_serving, bookie)

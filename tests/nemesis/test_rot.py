@@ -15,6 +15,7 @@ from ledgerlog.cli.processes import ChildFailed
 from ledgerlog.model.quorum import Replication
 from tests.nemesis.damage import damage_files
 from tests.nemesis.driver import SMALL_FILES
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -67,7 +68,7 @@ async def test_damage_is_refused_at_the_start_or_told_when_it_is_read_and_never_
                 assert "bookie: StorageCorrupt: " in refusal, what
                 outcomes.append("refused")
                 continue
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 seen = await local.cluster.ledgers.verify(ledger_id)
             assert (seen.entries, seen.unreadable) == (ENTRIES, [])
             assert not seen.unreachable, what

@@ -12,6 +12,7 @@ from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.model.quorum import Replication
 from tests.nemesis.system_calls import injected, why_not
+from tests.waiting import PATIENCE_S
 
 pytestmark = [
     pytest.mark.processes,
@@ -32,7 +33,7 @@ async def written(writer: LedgerWriter, count: int) -> int:
 
 
 async def intact(local: LocalCluster, ledger_id: int, acknowledged: int) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while True:
             try:
                 await local.cluster.ledgers.recover(ledger_id)
@@ -58,7 +59,7 @@ async def test_a_bookie_whose_sync_fails_stops_and_has_acknowledged_nothing_that
         log_path = tmp_path / "strace.log"
         acknowledged = 0
         async with injected(local.children, victim, f"error={error}:when=5", log_path=log_path):
-            with trio.move_on_after(20):
+            with trio.move_on_after(PATIENCE_S):
                 async with trio.open_nursery() as nursery:
 
                     async def append() -> None:
