@@ -61,7 +61,8 @@ from tests.zookeepers import SHARED_PROCESSES, one_server
 
 pytest_plugins = ["tests.hanging"]
 
-GRACE_S = 5.0
+GRACE_S = 60.0
+"""How long what a test started may take to end by itself: many times what it takes."""
 TAKEN_WHOLE = ("tests/spark/",)
 """What one worker runs alone, because it shares what is dear."""
 

@@ -14,6 +14,7 @@ from ledgerlog.errors import MetadataOutcomeUnknown
 from ledgerlog.meta import patience
 from tests.archive.archived_logs import DAY_S, archive, archived, files, fill, new_log, path_of, records_of
 from tests.clusters import Client, open_cluster
+from tests.waiting import PATIENCE_S
 
 
 async def claim(client: Client, where: Path) -> object:
@@ -50,7 +51,7 @@ async def test_a_store_that_answers_no_write_does_not_hold_a_job(
             await archive(client, tmp_path, keep_copies_s=DAY_S if step is give_up else 0.0)
         before = await records_of(log)
         client.store.lost_writes = 10**9
-        with trio.fail_after(20), pytest.raises(MetadataOutcomeUnknown):
+        with trio.fail_after(PATIENCE_S), pytest.raises(MetadataOutcomeUnknown):
             await step(client, tmp_path)
         assert markers(tmp_path) == (2 if step is claim else 1)
         client.store.lost_writes = 0

@@ -154,7 +154,7 @@ def test_a_follower_sees_what_another_thread_appends(cluster: blocking.Cluster) 
     with log.writer() as writer:
         for number in range(100):
             writer.append(b"%d" % number)
-        follower.join(20)
+        follower.join(PATIENCE_S)
     assert seen == [b"%d" % number for number in range(100)]
 
 
@@ -181,7 +181,7 @@ def test_nobody_waits_for_a_reader_that_was_left(cluster: blocking.Cluster) -> N
     with log.read(follow=True) as records:
         follower = threading.Thread(target=follow, args=(records,), daemon=True)
         follower.start()
-    assert told.wait(20)
+    assert told.wait(PATIENCE_S)
     with pytest.raises(ConnectionClosed):
         records.next(timeout_s=PATIENCE_S)
 

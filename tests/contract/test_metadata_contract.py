@@ -112,7 +112,7 @@ class SqliteWorld(HeldStores):
         self.path = path
 
     def _open(self) -> AbstractAsyncContextManager[MetadataStore]:
-        return open_sqlite_store(self.path, session_timeout_s=3.0)
+        return open_sqlite_store(self.path, session_timeout_s=10.0)
 
     async def expire_session(self, store: MetadataStore) -> None:
         connection = sqlite3.connect(self.path)

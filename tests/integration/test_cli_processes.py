@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from ledgerlog.cli.processes import ChildFailed, open_children
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -69,7 +70,7 @@ async def test_a_child_is_gone_when_the_body_is_left_normally_by_an_error_and_by
 
 
 async def test_a_stopped_child_and_one_that_ignores_the_request_are_ended_too() -> None:
-    async with open_children(grace_s=0.1) as children:
+    async with open_children(grace_s=3.0) as children:
         stopped = await children.start("stopped", SLEEP)
         stopped.send_signal(signal.SIGSTOP)
         stubborn = await children.start("stubborn", STUBBORN, pipe_out=True)
@@ -92,7 +93,7 @@ def test_children_of_a_process_that_is_killed_die_with_it_stopped_ones_included(
         except ProcessLookupError:
             continue
         try:
-            ended, _, _ = select.select([descriptor], [], [], 5)
+            ended, _, _ = select.select([descriptor], [], [], PATIENCE_S)
             assert ended, f"process {pid} outlived the one that had started it"
         finally:
             os.close(descriptor)

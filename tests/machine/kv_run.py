@@ -19,6 +19,7 @@ import ledgerlog
 from ledgerlog.cli.processes import Child, Children, open_children
 from tests.integration.running_cluster import start_cluster
 from tests.machine.linearizable import Kind, Operation, not_linearizable
+from tests.waiting import PATIENCE_S
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "kv.py"
 
@@ -127,12 +128,13 @@ async def run_kv(
     *,
     seconds: float,
     operations: int,
+    kills: int,
     kill_every_s: float,
     clients: int,
     keys: int,
     seed: int,
 ) -> Verdict:
-    """Everything, for at least so long and so many operations; what was seen."""
+    """Everything, for at least so long, so many operations and so many kills; what was seen."""
     async with open_children() as children:
         running = await start_cluster(children, directory / "cluster")
         addresses = free_addresses(3)
@@ -144,14 +146,14 @@ async def run_kv(
             for _ in range(clients):
                 nursery.start_soon(run.client, names)
             until = trio.current_time() + seconds
-            while trio.current_time() < until or len(run.history) < operations:
+            while trio.current_time() < until or len(run.history) < operations or run.verdict.kills < kills:
                 await trio.sleep(kill_every_s * (0.5 + run.rng.random()))
                 await run.kill_one()
             run.is_over = True
         verdict = run.verdict
         verdict.operations = len(run.history)
         verdict.not_linearizable = not_linearizable(run.history)
-        with trio.move_on_after(30):
+        with trio.move_on_after(PATIENCE_S):
             while True:
                 states = [await run.state(address) for address in addresses]
                 verdict.digests = ["none" if state is None else state["digest"] for state in states]

@@ -28,6 +28,7 @@ from ledgerlog.errors import LostLeadership
 from tests.spark.conftest import SparkOnLogs
 from tests.spark.killed_sink import KilledSink
 from tests.spark.test_spark_sink import append, batch_of, contents, run_query
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +36,7 @@ RESTARTS = 24
 ROWS = 60
 TASKS = 4
 DRIVER_ROUNDS = 6
-WRITTEN_S = 180.0
+WRITTEN_S = PATIENCE_S
 
 
 def descendants(root: int) -> list[int]:
@@ -213,7 +214,7 @@ def test_two_drivers_on_one_checkpoint_write_every_row_once(
             values += more
             wait_until_there(on_spark, sink, len(values), drivers)
         stop.touch()
-        said = [json.loads(driver.communicate(timeout=240)[0]) for driver in drivers]
+        said = [json.loads(driver.communicate(timeout=PATIENCE_S)[0]) for driver in drivers]
     run_query(on_spark, source, sink, checkpoint)
     assert contents(on_spark, sink) == values
     print(f"{len(values)} rows by two drivers: {said}")

@@ -71,7 +71,7 @@ AS_NOHUP_DOES = ["sh", "-c", "trap '' HUP INT TERM; exec \"$@\" <&-", "sh"]
 def run_suite(
     folder: Path, source: str, *options: str, through: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    text = CONFTEST.read_text(encoding="utf-8").replace("GRACE_S = 5.0", "GRACE_S = 0.2")
+    text = CONFTEST.read_text(encoding="utf-8").replace("GRACE_S = 60.0", "GRACE_S = 0.2")
     (folder / "conftest.py").write_text(text, encoding="utf-8")
     (folder / "test_suite.py").write_text(source, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    processes: x\n", encoding="utf-8")
