@@ -376,10 +376,11 @@ class ArchiveCorrupt(LedgerLogError):
 
 
 class ArchiveSupportMissing(LedgerLogError):
-    """Records lie in an archive, and what reads its files is not installed: ``ledgerlog[archive]``."""
+    """Records lie in an archive, and pyarrow, which reads its files, is not installed or cannot be imported;
+    the message says how to install it."""
 
-    def __init__(self, file: str) -> None:
-        super().__init__(f"archive file {file}: reading it needs pyarrow: pip install 'ledgerlog[archive]'")
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"archive file {file}: {why}")
         self.file = file
 
 

@@ -12,8 +12,8 @@ names what to install; whoever reads no archive does not need it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,11 +23,12 @@ from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnava
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_THREADS_MAX
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.record import RecordBatch
+from ledgerlog.optional_packages import how_to_install
 
 if TYPE_CHECKING:
     from ledgerlog.archive.parquet import ArchiveFile, FileCheck
 
-__all__ = ["ArchiveReader", "check_archive", "in_thread", "open_archive"]
+__all__ = ["ArchiveReader", "check_archive", "in_thread", "open_archive", "pyarrow_needed"]
 
 T = TypeVar("T")
 
@@ -120,16 +121,25 @@ class ArchiveReader:
         return await in_thread(step, file=self.record.file)
 
 
+@contextmanager
+def pyarrow_needed(where: str) -> Iterator[None]:
+    """For a body that imports what reads and writes archives: ArchiveSupportMissing where that fails."""
+    try:
+        yield
+    except ImportError as cause:
+        raise ArchiveSupportMissing(
+            where, f"this needs pyarrow, which cannot be imported ({cause}): {how_to_install('pyarrow')}"
+        ) from cause
+
+
 @asynccontextmanager
 async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
     """The file that a record names, which must be the one that was recorded, for the body of the ``async
     with``. ArchiveUnavailable, ArchiveCorrupt, ArchiveSupportMissing."""
 
     def load() -> ArchiveFile:
-        try:
+        with pyarrow_needed(record.file):
             from ledgerlog.archive.parquet import ArchiveFile
-        except ImportError as cause:
-            raise ArchiveSupportMissing(record.file) from cause
         return ArchiveFile(record.file, record)
 
     file = await in_thread(load, file=record.file)
@@ -146,10 +156,8 @@ async def check_archive(record: ArchiveRecord) -> None:
     ArchiveUnavailable, ArchiveSupportMissing."""
 
     def begin() -> FileCheck:
-        try:
+        with pyarrow_needed(record.file):
             from ledgerlog.archive.parquet import FileCheck
-        except ImportError as cause:
-            raise ArchiveSupportMissing(record.file) from cause
         return FileCheck(record.file, record)
 
     check = await in_thread(begin, file=record.file)

@@ -30,10 +30,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ledgerlog.archive.reader import in_thread
+from ledgerlog.archive.reader import in_thread, pyarrow_needed
 from ledgerlog.archive.registry import ArchiveRegistry, PlaceRegistry
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import ArchiveSupportMissing, ArchiveUnavailable, MetadataOutcomeUnknown
+from ledgerlog.errors import ArchiveUnavailable, MetadataOutcomeUnknown
 from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import NodeExists, NodeMissing, VersionConflict
 from ledgerlog.model.archive import MARKER_BYTES, ArchivePlace
@@ -54,10 +54,8 @@ async def load_destination(where: str) -> Destination:
     ArchiveSupportMissing."""
 
     def load() -> Destination:
-        try:
+        with pyarrow_needed(where):
             from ledgerlog.archive import marker, parquet, places  # noqa: F401 (jobs need all three)
-        except ImportError as cause:
-            raise ArchiveSupportMissing(where) from cause
         return places.Destination(where)
 
     return await in_thread(load, file=where)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from ledgerlog.cli.bench_write import WriteRun
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.optional_packages import how_to_install, is_installed
 
 __all__ = ["check_can_plot", "plot_writes"]
 
 
 def check_can_plot() -> None:
     """InvalidArgument unless matplotlib is installed: to be told before the runs, not after."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidArgument("--plot needs matplotlib, which is not installed: pip install matplotlib")
+    if not is_installed("matplotlib"):
+        raise InvalidArgument(
+            f"--plot needs matplotlib, which is not installed: {how_to_install('matplotlib')}"
+        )
 
 
 def plot_writes(runs: Sequence[WriteRun], path: Path) -> None:

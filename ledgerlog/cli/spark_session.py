@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
+
+from ledgerlog.optional_packages import how_to_install, is_installed
 
 __all__ = ["local_session"]
 
@@ -16,8 +17,8 @@ __all__ = ["local_session"]
 def local_session(app_name: str, master: str) -> Iterator[Any]:
     """A session that says nothing by itself, for the body of the ``with``. ClickException where Spark is not
     installed; JavaMissing."""
-    if importlib.util.find_spec("pyspark") is None:
-        raise click.ClickException("Spark is not installed: pip install 'ledgerlog[spark]'")
+    if not is_installed("pyspark"):
+        raise click.ClickException(f"Spark is not installed: {how_to_install('pyspark')}")
     from ledgerlog.spark.session import session
 
     quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}

