@@ -13,10 +13,12 @@ to ledgers that nothing names.
     DONE      the batch is in the log; ``was_there`` if it was so before this commit
     FAILED    ``failure``; nothing was spliced, or surely not by this commit
 
-**Once.** What was spliced already is known by the mark: the batch is not beyond the last one. A transaction
-whose answer was lost is settled in the same way, by reading everything again, and one that may still arrive
-was made for versions that are gone by then or is the very same. Without a producer it is known by the
-ledgers: they carry the log's labels exactly if their transaction took effect.
+**Once.** What was spliced already is known by the mark: the batch is the last one, and what is staged has as
+many records, or it is an older one of the same run. A transaction whose answer was lost is settled in the
+same way, by reading everything again, and one that may still arrive was made for versions that are gone by
+then or is the very same; the labels of the ledgers tell of one that arrives after the mark was read.
+Without a producer it is known by the ledgers alone: they carry the log's labels exactly if their transaction
+took effect.
 
 **Who leads.** The first commit of a run takes the log over as any leader does: what is open is recovered and
 counted, and the epoch grows, so that a writer who was forgotten fails instead of going on beside it. Later
@@ -25,9 +27,15 @@ is told (LostLeadership). A run that another run of the same producer has follow
 drivers on one checkpoint are one driver and one that fails.
 
 **The traps.** A producer whose source is another one than the mark's has lost its checkpoint: its batches
-begin at 0 again and would all pass for done. A batch that is beyond the next one means that the log lacks
-what lies between: it was deleted and made anew, or the store was put back. Both are errors
-(``SpliceRefused``)."""
+begin at 0 again and would all pass for done. One whose checkpoint was put back begins again below the mark,
+with batches that have the numbers of others and may hold other rows. A new run repeats the last batch and no
+older one, for whoever numbers the batches writes down that one is done before the next one begins. A batch
+with the mark's number and another count of records is another batch. One that is beyond the next means that
+the log lacks what lies between, as does a log that ends before the mark: it was deleted and made anew, or the
+store was put back. All of these are errors (``SpliceRefused``).
+
+A mark that version 0.1 wrote has no count and no end. Of the batch that it names only the number is compared;
+the next batch completes the mark."""
 
 from __future__ import annotations
 
@@ -74,6 +82,11 @@ class Commit:
     """In the order of their records in the log; ledgers without records are left out."""
     gaps: bool = False
     """Whether numbers may be passed over."""
+
+    @property
+    def records(self) -> int:
+        """How many records are staged."""
+        return sum(each.record_count for each in self.staged)
 
 
 @attrs.frozen
@@ -147,8 +160,8 @@ class Splice:
         ledgers: Sequence[StagedLedger | None],
         now_ms: int,
     ) -> None:
-        """Everything, read in this order after a sync of the store: the log's record, the producer's mark,
-        the staged ledgers in theirs (None: it is gone)."""
+        """Everything, read in this order after a sync of the store: the producer's mark, the log's record,
+        which is therefore at least as new, the staged ledgers in theirs (None: it is gone)."""
         assert self.need is SpliceNeed.READ
         self._counts, self.record, self.mark = [], None, None
         self.base, self.version = metadata, version
@@ -161,11 +174,9 @@ class Splice:
             return
         if self._is_there():
             is_ours = self._is_ours()
-            followed = None if is_ours or self._was_tried else self._followed()
-            if followed is not None:
-                # The batch of that number is the other run's. Where each has a checkpoint of its own (one was
-                # copied) it may hold other rows, and this run would pass for done batch after batch.
-                self._fail(followed)
+            doubt = None if is_ours else self._doubt(metadata)
+            if doubt is not None:
+                self._fail(doubt)
                 return
             self._was_found = True
             self.was_there = not (is_ours and self._was_tried)
@@ -206,12 +217,54 @@ class Splice:
         commit, mark = self._commit, self.base_mark
         if commit.producer is None:
             return self._is_ours()
+        if self._was_tried and self._is_ours():
+            return True  # Our transaction has arrived since the mark was read.
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
 
     def _is_ours(self) -> bool:
         """Whether these very ledgers became part of the log: all did if one did. Some may be gone since, by
         retention or because they lie in an archive."""
         return any(ledger.is_spliced for ledger in self.ledgers.values())
+
+    def _doubt(self, metadata: LogMetadata) -> LedgerLogError | None:
+        """Why the batch that is there with this number may be another one; None where it is this one."""
+        commit, mark = self._commit, self.base_mark
+        assert mark is not None, "without a producer these very ledgers are there"
+        # Where each run has a checkpoint of its own (one was copied) the other run's batch of that number may
+        # hold other rows, and this run would pass for done batch after batch. After an attempt whose answer
+        # was lost, the run that followed may have found this batch.
+        followed = None if self._was_tried else self._followed()
+        if followed is not None:
+            return followed
+        if commit.batch < mark.batch and commit.run != mark.run and commit.run not in mark.former:
+            return SpliceRefused(
+                f"log {self._name!r}: a new run of producer {commit.producer!r} writes batch {commit.batch}, "
+                f"and the log has those up to {mark.batch}: a checkpoint was put back to an older state, or "
+                "the numbers of jobs go back. Its rows may be others than those that were written under that "
+                f"number. Go on with the newer checkpoint, or with a number beyond {mark.batch}; or take "
+                "another producerId (for a stream together with failOnDataLoss=false), and see what is there "
+                "twice"
+            )
+        if commit.batch == mark.batch and mark.records not in (None, commit.records):
+            return SpliceRefused(
+                f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} has "
+                f"{commit.records} records, and the batch of that number in the log has {mark.records} "
+                f"(up to offset {mark.end_offset}): they are not the same batch, as after a checkpoint was put "
+                "back, or the query gives other rows when it is run again. Take another producerId (for a "
+                "stream together with failOnDataLoss=false), and see what is there twice"
+            )
+        return self._put_back(metadata)
+
+    def _put_back(self, metadata: LogMetadata) -> LedgerLogError | None:
+        """What is wrong where the log's record is older than the mark, though one transaction writes both."""
+        mark = self.base_mark
+        if mark is None or mark.end_offset is None or mark.end_offset <= metadata.counted_end:
+            return None
+        return SpliceRefused(
+            f"log {self._name!r}: batch {mark.batch} of producer {mark.producer!r} ended at offset "
+            f"{mark.end_offset}, and the log's list of ledgers ends at {metadata.counted_end}: its record was put "
+            "back to an older state, and what it listed since is missing"
+        )
 
     def _followed(self) -> LedgerLogError | None:
         commit, mark, metadata = self._commit, self.base_mark, self.base
@@ -243,6 +296,9 @@ class Splice:
         followed = self._followed()
         if followed is not None:
             return followed
+        put_back = self._put_back(metadata)
+        if put_back is not None:
+            return put_back
         if mark is not None and commit.run == mark.run and metadata.epoch != mark.epoch:
             return LostLeadership(self._name, metadata.epoch)
         expected = 0 if mark is None else mark.batch + 1
@@ -295,10 +351,17 @@ class Splice:
                     former=(),
                     epoch=self.record.epoch,
                     token=token,
+                    records=commit.records,
+                    end_offset=self.record.counted_end,
                 )
             else:
                 self.mark = self.base_mark.moved(
-                    batch=commit.batch, run=commit.run, epoch=self.record.epoch, token=token
+                    batch=commit.batch,
+                    run=commit.run,
+                    epoch=self.record.epoch,
+                    token=token,
+                    records=commit.records,
+                    end_offset=self.record.counted_end,
                 )
         self.need = SpliceNeed.WRITE
 

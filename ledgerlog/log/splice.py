@@ -223,12 +223,13 @@ async def delete_marks(client: LedgerClient, incarnation: int) -> None:
 async def _read(
     client: LedgerClient, registry: LogRegistry, incarnation: int, core: Splice, commit: Commit
 ) -> None:
-    metadata, version = await registry.read(incarnation)
+    await client.store.sync()
     mark, mark_version = None, -1
     if commit.producer is not None:
         node = await client.store.get(splice_path(incarnation, commit.producer))
         if node is not None:
             mark, mark_version = SpliceMark.decode_untrusted(node.value, commit.producer), node.version
+    metadata, version = await registry.read(incarnation, fresh=False)
     ledgers = LedgerRegistry(client.store, client.environment)
     found: list[StagedLedger | None] = []
     for staged in commit.staged:

@@ -4,10 +4,13 @@ A producer writes batches, numbered from 0 or by numbers of its own that grow, e
 become part of the log in one transaction (``core.splice``). The mark moves in that transaction. Its node lies
 below the incarnation of the log, and its value is one canonical CBOR map:
 
-    v         1                        epoch    of the leadership that the last splice belongs to
-    producer  its name                 run      the run that spliced last
-    source    whose batches they are   former   the runs before it, the newest last, a bounded number
-    batch     the last one             token    of whoever wrote it
+    v         1                        epoch       of the leadership that the last splice belongs to
+    producer  its name                 run         the run that spliced last
+    source    whose batches they are   former      the runs before it, the newest last, a bounded number
+    batch     the last one             token       of whoever wrote it
+    records   how many that batch has  end_offset  the offset in the log after the last of them
+
+``records`` and ``end_offset`` are null or absent where version 0.1 wrote the mark, which passes over them.
 
 A *source* is what numbers the batches: a checkpoint of Spark's. The same producer with another source is
 somebody who has lost his checkpoint, and whose numbers begin again. A *run* is one start of a program over
@@ -55,13 +58,28 @@ class SpliceMark:
     former: tuple[str, ...]
     epoch: int
     token: bytes
+    records: int | None = None
+    """How many records the batch has; None in a mark that version 0.1 wrote."""
+    end_offset: int | None = None
+    """The offset in the log after the last of them; None in a mark that version 0.1 wrote."""
 
-    def moved(self, *, batch: int, run: str, epoch: int, token: bytes) -> SpliceMark:
+    def moved(
+        self, *, batch: int, run: str, epoch: int, token: bytes, records: int, end_offset: int
+    ) -> SpliceMark:
         """The mark after one more batch of the same source."""
         assert batch > self.batch, "a batch is spliced once"
         assert run not in self.former, "a run that was deposed splices nothing"
         former = self.former if run == self.run else (*self.former, self.run)[-RUNS_KEPT:]
-        return attrs.evolve(self, batch=batch, run=run, former=former, epoch=epoch, token=token)
+        return attrs.evolve(
+            self,
+            batch=batch,
+            run=run,
+            former=former,
+            epoch=epoch,
+            token=token,
+            records=records,
+            end_offset=end_offset,
+        )
 
     def encode(self) -> bytes:
         return encode_record(
@@ -74,6 +92,8 @@ class SpliceMark:
                 "former": list(self.former),
                 "epoch": self.epoch,
                 "token": self.token,
+                "records": self.records,
+                "end_offset": self.end_offset,
             }
         )
 
@@ -93,4 +113,6 @@ class SpliceMark:
             former=tuple(fields.sequence("former", str)),
             epoch=fields.integer("epoch"),
             token=fields.get("token", bytes),
+            records=None if fields.optional("records", int) is None else fields.integer("records"),
+            end_offset=None if fields.optional("end_offset", int) is None else fields.integer("end_offset"),
         )

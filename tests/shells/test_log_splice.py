@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import cbor2
 import pytest
 import trio
 import trio.testing
@@ -30,8 +31,9 @@ from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.splice import Spliced, splice, stage
 from ledgerlog.log.sweep import sweep
-from ledgerlog.model.layout import splices_path
+from ledgerlog.model.layout import log_record_path, splice_path, splices_path
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.splice import SpliceMark
 from ledgerlog.wire.records import decode_entry
 from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment, open_cluster
 
@@ -108,7 +110,7 @@ async def test_a_batch_that_is_there_is_done_also_where_its_garbage_cannot_be_de
 ) -> None:
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
-        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a", b"b"])))
         again = await staged(client.opened, log, [b"a"], [b"b"])
 
         async def hang() -> None:
@@ -117,7 +119,7 @@ async def test_a_batch_that_is_there_is_done_also_where_its_garbage_cannot_be_de
         client.store.before_write = hang
         assert (await commit(client.opened, log, batch(0, again))).was_there
         client.store.is_hanging = False
-        assert await contents(log) == [b"a"]
+        assert await contents(log) == [b"a", b"b"]
         for left in again:
             await client.ledgers.metadata(left.ledger_id)  # A sweep's, in a day.
 
@@ -259,6 +261,24 @@ async def test_a_transaction_whose_answer_is_lost_is_settled_by_reading(
         assert await contents(log) == [b"0", b"1"]
 
 
+async def test_a_transaction_that_arrives_while_it_is_settled_took_effect(autojump_clock: object) -> None:
+    """After the mark was read, and before the log's record and the ledgers are."""
+    async with open_cluster() as cluster, cluster.client() as client, cluster.client() as other:
+        log = await new_log(client)
+        made = batch(0, await staged(client.opened, log, [b"a"]))
+
+        async def arrive(path: str) -> None:
+            if not client.store.lost_writes and path == log_record_path(log.incarnation):
+                client.store.before_get = None
+                await commit(other.opened, log, made)
+
+        client.store.lost_writes, client.store.before_get = 1, arrive
+        done = await commit(client.opened, log, made)
+        assert client.store.before_get is None
+        assert (done.was_there, done.end_offset) == (False, 1)
+        assert await contents(log) == [b"a"]
+
+
 async def test_a_commit_whose_first_ledger_was_truncated_before_its_answer_is_settled_took_effect(
     autojump_clock: object,
 ) -> None:
@@ -349,6 +369,124 @@ async def test_a_run_that_is_followed_while_its_answer_is_lost_finds_its_own_bat
         assert done.was_there is is_truncated
         async with log.read() as records:
             assert [record.data async for record in records] == [b"a", b"b", b"c"][2 * is_truncated :]
+
+
+async def mark_of(client: Client, log: Log) -> SpliceMark:
+    node = await client.store.get(splice_path(log.incarnation, "etl"))
+    assert node is not None
+    return SpliceMark.decode_untrusted(node.value, "etl")
+
+
+async def rewrite_mark(client: Client, log: Log, **changes: Any) -> None:
+    """Put another mark in place of the one that is there."""
+    path = splice_path(log.incarnation, "etl")
+    node = await client.store.get(path)
+    assert node is not None
+    changed = attrs.evolve(SpliceMark.decode_untrusted(node.value, "etl"), **changes)
+    await client.store.set(path, changed.encode(), version=node.version)
+
+
+async def test_a_new_run_below_the_mark_is_told_both_numbers_and_writes_nothing(
+    autojump_clock: object,
+) -> None:
+    """As after a checkpoint was put back: its batches have the numbers of others, and other rows."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        for number in range(4):
+            ledgers = await staged(client.opened, log, [b"%d" % number])
+            await commit(client.opened, log, batch(number, ledgers))
+        for number in (1, 2, 0):
+            for changes in ({}, {"gaps": True}):  # A job that passes over numbers does not go back, either.
+                again = await staged(client.opened, log, [b"other rows"])
+                made = batch(number, again, run="put back", **changes)
+                with pytest.raises(SpliceRefused, match=f"batch {number}, .* up to 3: .*checkpoint"):
+                    await commit(client.opened, log, made)
+                await client.ledgers.metadata(again[0].ledger_id)  # A sweep's, in a day.
+        assert await contents(log) == [b"0", b"1", b"2", b"3"]
+        # The run that wrote them is late, and not another one: it is told that they are there.
+        late = await staged(client.opened, log, [b"2"])
+        assert (await commit(client.opened, log, batch(2, late))).was_there
+        # A new run repeats the last batch, as Spark does after a restart, and goes on.
+        last = await staged(client.opened, log, [b"3"])
+        assert (await commit(client.opened, log, batch(3, last, run="run 2"))).was_there
+        await commit(client.opened, log, batch(4, await staged(client.opened, log, [b"4"]), run="run 2"))
+        assert await contents(log) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_zombie_below_the_mark_is_told_and_the_run_that_goes_on_is_not_harmed(
+    autojump_clock: object,
+) -> None:
+    """One that has staged and committed nothing yet, so that no mark names it, and one that a mark names."""
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        slept = await staged(client.opened, log, [b"b"])
+        for number, data in ((1, b"b"), (2, b"c")):
+            ledgers = await staged(client.opened, log, [data])
+            await commit(client.opened, log, batch(number, ledgers, run="run 3"))
+        with pytest.raises(LostLeadership, match="another run"):
+            await commit(client.opened, log, batch(1, slept))
+        with pytest.raises(SpliceRefused, match="batch 1, .* up to 2"):
+            await commit(client.opened, log, batch(1, slept, run="run 2"))
+        await commit(client.opened, log, batch(3, await staged(client.opened, log, [b"d"]), run="run 3"))
+        assert await contents(log) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("run", ["run 1", "run 2"])
+async def test_a_batch_with_the_marks_number_and_another_count_is_not_that_batch(
+    autojump_clock: object, run: str
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        async with log.writer() as writer:
+            await writer.append(b"before")
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"], [b"b", b"c"])))
+        mark = await mark_of(client, log)
+        assert (mark.records, mark.end_offset) == (3, 4)
+        for others in (await staged(client.opened, log, [b"a", b"b"]), ()):
+            count = sum(each.record_count for each in others)
+            with pytest.raises(SpliceRefused, match=f"has {count} records, .* has 3 .up to offset 4"):
+                await commit(client.opened, log, batch(0, others, run=run))
+        # The same rows in other tasks are the same batch.
+        same = await staged(client.opened, log, [b"a", b"b", b"c"])
+        assert (await commit(client.opened, log, batch(0, same, run=run))).was_there
+        assert await contents(log) == [b"before", b"a", b"b", b"c"]
+
+
+async def test_a_log_that_ends_before_the_mark_was_put_back(autojump_clock: object) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        await rewrite_mark(client, log, end_offset=3)
+        ledgers = await staged(client.opened, log, [b"b"])
+        for number in (0, 1):
+            with pytest.raises(SpliceRefused, match="ended at offset 3, .* ends at 1"):
+                await commit(client.opened, log, batch(number, ledgers))
+        assert await contents(log) == [b"a"]
+
+
+async def test_of_a_mark_of_version_0_1_only_the_number_is_compared_and_the_next_batch_completes_it(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await commit(client.opened, log, batch(0, await staged(client.opened, log, [b"a"])))
+        path = splice_path(log.incarnation, "etl")
+        node = await client.store.get(path)
+        assert node is not None
+        fields = cbor2.loads(node.value)
+        del fields["records"], fields["end_offset"]
+        await client.store.set(path, cbor2.dumps(fields, canonical=True), version=node.version)
+        mark = await mark_of(client, log)
+        assert (mark.records, mark.end_offset) == (None, None)
+        again = await staged(client.opened, log, [b"a", b"b"])
+        assert (await commit(client.opened, log, batch(0, again, run="run 2"))).was_there
+        await commit(client.opened, log, batch(1, await staged(client.opened, log, [b"b"]), run="run 2"))
+        mark = await mark_of(client, log)
+        assert (mark.records, mark.end_offset) == (1, 2)
+        with pytest.raises(SpliceRefused, match="batch 0, .* up to 1"):
+            await commit(client.opened, log, batch(0, again, run="run 3"))
+        assert await contents(log) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("producer", ["etl", None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,41 @@ def test_a_stream_from_log_to_log_counts_each_row_once_over_restarts_and_lost_co
     with pytest.raises(Exception, match="checkpoint was deleted"):
         run_query(on_spark, source, sink, tmp_path / "another", producerId="copier")
     assert contents(on_spark, sink) == values
+
+
+def test_a_checkpoint_that_is_put_back_is_an_error_and_no_loss(
+    on_spark: SparkOnLogs, log_name: str, tmp_path: Path
+) -> None:
+    """Its batches have the numbers of others, and would all pass for done while each query succeeds."""
+    source, sink, checkpoint = f"{log_name}/in", f"{log_name}/out", tmp_path / "checkpoint"
+    values = [b"%d" % at for at in range(260)]
+    on_spark.cluster.create_log(source)
+    on_spark.cluster.create_log(sink)
+    append(on_spark, source, values[:40])
+    run_query(on_spark, source, sink, checkpoint, producerId="copier")
+    shutil.copytree(checkpoint, tmp_path / "old")
+    append(on_spark, source, values[40:130])
+    run_query(on_spark, source, sink, checkpoint, producerId="copier")
+    append(on_spark, source, values[130:])
+    # From the older one: batch 1, where the log has batches 0 to 3.
+    with pytest.raises(Exception, match="batch 1, and the log has those up to 3"):
+        run_query(on_spark, source, sink, tmp_path / "old", producerId="copier")
+    assert contents(on_spark, sink) == values[:130]
+    # The newer one goes on.
+    run_query(on_spark, source, sink, checkpoint, producerId="copier")
+    assert contents(on_spark, sink) == values
+
+
+def test_a_job_whose_number_goes_back_or_that_has_other_rows_is_an_error(
+    on_spark: SparkOnLogs, log_name: str
+) -> None:
+    on_spark.cluster.create_log(log_name)
+    write(on_spark, log_name, 0, 10, producerId="nightly", batchSeq=2)
+    with pytest.raises(Exception, match="batch 1, and the log has those up to 2"):
+        write(on_spark, log_name, 10, 20, producerId="nightly", batchSeq=1)
+    with pytest.raises(Exception, match="has 11 records, and the batch of that number in the log has 10"):
+        write(on_spark, log_name, 0, 11, producerId="nightly", batchSeq=2)
+    assert sorted(contents(on_spark, log_name)) == texts(0, 10)
 
 
 def batch_of(path: Path) -> int:
