@@ -112,7 +112,6 @@ async def test_the_failover_example_kills_two_leaders_and_the_third_process_goes
         found = re.fullmatch(r"(\w+) killed; (\w+) wrote record \d+ after (\d+) ms", line)
         assert found is not None, line
         names += [found[1], found[2]]
-        assert int(found[3]) < 10_000
     assert names[1] == names[2], "who led next was killed next"
     assert set(names) == {"anna", "bert", "cleo"}
     order = " then ".join(f"{name}," for name in (names[0], names[1])) + f" then {names[3]}"
