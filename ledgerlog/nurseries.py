@@ -5,7 +5,11 @@ trio collects the failures of a nursery in an exception group, also when there i
 And what stops a node, in three nurseries inside each other, is nearly always one fault, which is to be seen.
 
 A cancellation is not carried around a nursery: its scope may be the nursery's own, and beyond that nobody
-would catch it.
+would catch it. What comes out of the nursery all the same is one ``Cancelled``, without a group.
+
+A program may have a thousand of these around one body, in an ``AsyncExitStack``. So nothing here grows by a
+level, or recurses, with each: neither groups, which are split by recursion, nor a look at all scopes around
+the caller.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-__all__ = ["holds_cancellation", "open_nursery", "open_serving_nursery"]
+__all__ = ["holds_cancellation", "is_cancelled", "open_nursery", "open_serving_nursery"]
 
 
 @asynccontextmanager
@@ -51,7 +55,7 @@ async def _opened(*, bare: bool) -> AsyncIterator[trio.Nursery]:
                 nursery.cancel_scope.cancel()
     except BaseException as ended:
         # Where the body failed the tasks were cancelled for that; only what else they met is to be told.
-        failure = ended if body_error is None else _without_cancellation(ended)
+        failure = _with_one_cancellation(ended) if body_error is None else _without_cancellation(ended)
     while bare and isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]
     if failure is not None and body_error is not None:
@@ -71,6 +75,29 @@ def holds_cancellation(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(trio.Cancelled) is not None
     return isinstance(error, trio.Cancelled)
+
+
+async def is_cancelled() -> bool:
+    """Whether the next await would be cancelled. ``trio.current_effective_deadline()`` tells that, too, but
+    by recursion over all scopes around the caller."""
+    try:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        return True  # The next checkpoint raises it again.
+    return False
+
+
+def _with_one_cancellation(error: BaseException) -> BaseException:
+    """The same with its cancellations, of body and tasks, as one that is in no group but the topmost."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    cancelled, rest = error.split(trio.Cancelled)
+    if cancelled is None:
+        return error
+    one: BaseException = cancelled
+    while isinstance(one, BaseExceptionGroup):
+        one = one.exceptions[0]
+    return one if rest is None else BaseExceptionGroup(error.message, [one, *rest.exceptions])
 
 
 def _without_cancellation(error: BaseException) -> BaseException | None:

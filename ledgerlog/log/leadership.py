@@ -9,7 +9,6 @@ from it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,6 +24,7 @@ from ledgerlog.log.sender import Sender, SendOptions
 from ledgerlog.log.takeover import load_producers, take_over
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.producer import Dedupe
+from ledgerlog.nurseries import is_cancelled
 
 __all__ = ["WriterOptions", "lead"]
 
@@ -86,7 +86,7 @@ async def lead(
             finally:
                 outstanding = sender.queue.records_outstanding
                 # A cancelled body leaves at once, and the ledger to the next leader's recovery.
-                if trio.current_effective_deadline() > -math.inf:
+                if not await is_cancelled():
                     with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
                         await sender.leave()
     finally:
