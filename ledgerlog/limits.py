@@ -83,6 +83,13 @@ LOG_ROLL_BYTES = 1024 * MIB
 LOG_SEGMENTS_ROLL_MAX = 12 * KIB
 """A log with so many ledgers no longer rolls by its policy, so that takeovers still find room."""
 
+LOG_SEGMENTS_SPLICE_MAX = 160 * KIB
+"""A log with so many ledgers takes no more of them by splicing, so that writers still find room."""
+
+LOG_SEGMENTS_MAX = 320 * KIB
+"""Ledgers in a log's record, written or read. Version 0.1 wrote records of somewhat more than it read, half
+of this."""
+
 LOG_RECORD_BYTES_MAX = METADATA_BYTES_MAX - 64 * KIB
 """The largest metadata record of a log; the rest is left for the transaction that carries it."""
 
@@ -287,5 +294,6 @@ assert ELECTION_TENURE_S < ELECTION_TENURE_MAX_S
 assert LOG_WINDOW_BYTES >= 2 * RECORD_BYTES_MAX
 assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_MAX  # a segment's worst case
+assert LOG_SEGMENTS_ROLL_MAX < LOG_SEGMENTS_SPLICE_MAX <= LOG_SEGMENTS_MAX // 2
 assert LOG_PRODUCERS <= LOG_PRODUCERS_MAX
 assert LOG_PRODUCERS_MAX * (PRODUCER_ID_BYTES_MAX + 34) + KIB < ENTRY_BYTES_MAX  # one run of each

@@ -46,9 +46,10 @@ import attrs
 
 from ledgerlog.core.log_chain import Contents, count_next
 from ledgerlog.errors import EntryCorrupt, LedgerLogError, LogNotFound, LogSealed, LostLeadership
+from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.segments import SegmentCounts
 from ledgerlog.model.splice import SpliceMark
 
@@ -249,9 +250,9 @@ class Splice:
             return SpliceRefused(
                 f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} has "
                 f"{commit.records} records, and the batch of that number in the log has {mark.records} "
-                f"(up to offset {mark.end_offset}): they are not the same batch, as after a checkpoint was put "
-                "back, or the query gives other rows when it is run again. Take another producerId (for a "
-                "stream together with failOnDataLoss=false), and see what is there twice"
+                f"(up to offset {mark.end_offset}): they are not the same batch, as after a checkpoint was "
+                "put back, or the query gives other rows when it is run again. Take another producerId (for "
+                "a stream together with failOnDataLoss=false), and see what is there twice"
             )
         return self._put_back(metadata)
 
@@ -262,8 +263,8 @@ class Splice:
             return None
         return SpliceRefused(
             f"log {self._name!r}: batch {mark.batch} of producer {mark.producer!r} ended at offset "
-            f"{mark.end_offset}, and the log's list of ledgers ends at {metadata.counted_end}: its record was put "
-            "back to an older state, and what it listed since is missing"
+            f"{mark.end_offset}, and the log's list of ledgers ends at {metadata.counted_end}: its record "
+            "was put back to an older state, and what it listed since is missing"
         )
 
     def _followed(self) -> LedgerLogError | None:
@@ -309,6 +310,8 @@ class Splice:
                 f"{there}: the batches between are missing, as after a log was deleted and made again. "
                 "failOnDataLoss=false goes on without them"
             )
+        if len(metadata.segments) + len(commit.staged) > LOG_SEGMENTS_SPLICE_MAX:
+            return LogListFull(self._name, len(metadata.segments))
         return self._staged_refusal()
 
     def _staged_refusal(self) -> LedgerLogError | None:

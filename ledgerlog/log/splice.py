@@ -10,8 +10,9 @@ the ledger, a sweep that read the ledger before finds another version and delete
 
 **Bounds.** A transaction carries the metadata of every ledger in it; ``LOG_SPLICE_LEDGERS_MAX`` of them and
 the log's record stay below what a ZooKeeper server takes, unless the list is nearly full or ensembles are
-large. What is over that is refused before it is sent. Each ledger is a segment of the log for as long as
-its records are kept, so few large ledgers are better than many small ones."""
+large. What is over that is refused before it is sent. Whether the list has room for a splice is looked at by
+each stage as well, so that no task writes its rows in vain (LogListFull). Each ledger is a segment of the log
+for as long as its records are kept, so few large ledgers are better than many small ones."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ from ledgerlog.log.takeover import recover_contents
 from ledgerlog.meta.patience import Patience
 from ledgerlog.meta.store import Create, NodeExists, NodeMissing, Operation, Set, VersionConflict
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
-from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.splice import SpliceMark, check_splicer
 from ledgerlog.wire.records import encode_entry
 
@@ -148,10 +149,12 @@ async def stage(
     client: LedgerClient, registry: LogRegistry, name: str, incarnation: int
 ) -> AsyncIterator[Stage]:
     """A stage for the body of the ``async with``. A body that does not come to ``close`` leaves a ledger that
-    a sweep finds. LogNotFound, MetadataUnavailable."""
+    a sweep finds. LogNotFound, MetadataUnavailable; LogListFull where the log may have no room for
+    ``limits.LOG_SPLICE_LEDGERS_MAX`` ledgers more: it is told here, before anything is written."""
     metadata, _ = await registry.read(incarnation)
     if metadata is None:
         raise LogNotFound(name)
+    metadata.check_room(LOG_SPLICE_LEDGERS_MAX)
     opened = Stage(client, metadata)
     try:
         yield opened
@@ -186,10 +189,13 @@ async def splice(
             case SpliceNeed.RECOVER:
                 core.on_recovered(await recover_contents(client.ledgers, core.recovering))
             case SpliceNeed.WRITE:
+                operations = _operations(core, commit)
                 try:
-                    await client.store.transaction(_operations(core, commit))
+                    await client.store.transaction(operations)
                 except InvalidArgument as too_large:
                     assert core.base is not None
+                    if _is_list_too_long(operations):
+                        raise LogListFull(name, len(core.base.segments)) from too_large
                     raise InvalidArgument(
                         f"log {name!r}: {len(commit.staged)} ledgers and a list of {len(core.base.segments)} "
                         "are too much for one transaction: write with fewer tasks (coalesce), or truncate it"
@@ -261,6 +267,13 @@ def _operations(core: Splice, commit: Commit) -> list[Operation]:
             )
         )
     return operations
+
+
+def _is_list_too_long(operations: Sequence[Operation]) -> bool:
+    """Whether most of a transaction that is too large is the log's record, which comes first, and not the
+    ledgers in it."""
+    first, *others = (len(each.value) for each in operations if isinstance(each, Create | Set))
+    return first > sum(others)
 
 
 async def _delete_garbage(client: LedgerClient, core: Splice) -> None:

@@ -26,20 +26,31 @@ _PLAIN_SIMPLE = frozenset((20, 21, 22, 25, 26, 27))
 """false, true, null and the three sizes of floats."""
 
 
-def encode_record(fields: dict[str, Any]) -> bytes:
-    """One canonical CBOR map. InvalidArgument where ``decode_record_untrusted`` would refuse what is in it:
-    what is written and cannot be read again costs whatever the record stands for. How long it may be is up
-    to whoever writes it."""
+class RecordTooLong(InvalidArgument):
+    """A record is over ``limits.METADATA_BYTES_MAX``."""
+
+
+def encode_record(fields: dict[str, Any], read_back: Callable[[bytes], object] | None = None) -> bytes:
+    """One canonical CBOR map. InvalidArgument where ``decode_record_untrusted`` would refuse it, or
+    ``read_back``, the decoder of that record: what is written and cannot be read again costs whatever the
+    record stands for. A small record gives its decoder and is read back before it is written; a large one
+    checks what goes into it."""
     try:
         data = cbor2.dumps(fields, canonical=True)
     except (cbor2.CBOREncodeError, ValueError, OverflowError) as cause:
         raise InvalidArgument(f"no record can hold this: {cause}") from cause
-    _refuse_special(data, _refuse_to_write)
+    if len(data) > METADATA_BYTES_MAX:
+        raise RecordTooLong(f"a record of {len(data)} bytes, over the limit of {METADATA_BYTES_MAX}")
+    try:
+        if read_back is None:
+            decode_record_untrusted(data, "no record can hold this", InvalidArgument)
+        else:
+            read_back(data)
+    except InvalidArgument:
+        raise
+    except LedgerLogError as cause:
+        raise InvalidArgument(f"nobody could read this again: {cause}") from cause
     return data
-
-
-def _refuse_to_write(why: str) -> NoReturn:
-    raise InvalidArgument(f"no record can hold this: {why}")
 
 
 def _refuse_special(data: bytes, fail: Callable[[str], NoReturn]) -> None:

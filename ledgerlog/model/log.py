@@ -45,23 +45,33 @@ then tells the whole of it, so truncation leaves that one in the list, whatever 
 ``model.segments`` tells the columns in those bytes, ``model.policies`` the two maps.
 
 A segment takes about 10 bytes packed and 48 at the very worst: 10,000 segments are 100 KB and, whatever
-their numbers, below 500 KB of the 1 MiB that ZooKeeper lets a node have. Format 1, which had longer columns,
-is read and never written. A log of
-``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by its policy, so that growth goes into the
-ledgers and takeovers still find room; retention or truncation make the list short again. A record that
-does not fit all the same is ``LogListFull``.
+their numbers, below 500 KB of the 1 MiB that ZooKeeper lets a node have. Segments that are like each other
+take less than a byte, so their number has a bound of its own, ``limits.LOG_SEGMENTS_MAX``, the same for
+writing and for reading. Format 1, which had longer columns, is read and never written.
+
+A log of ``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by its policy, so that growth goes into the
+ledgers, and one of ``limits.LOG_SEGMENTS_SPLICE_MAX`` takes no splices: takeovers still find room. Retention
+or truncation make the list short again. A record that does not fit all the same is ``LogListFull``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
 from ledgerlog.errors import InvalidArgument, LogListFull
-from ledgerlog.limits import LOG_PROPERTIES_BYTES_MAX, LOG_RECORD_BYTES_MAX
+from ledgerlog.limits import (
+    LOG_PROPERTIES_BYTES_MAX,
+    LOG_RECORD_BYTES_MAX,
+    LOG_SEGMENTS_MAX,
+    LOG_SEGMENTS_ROLL_MAX,
+    LOG_SEGMENTS_SPLICE_MAX,
+    METADATA_TRANSACTION_BYTES_MAX,
+)
 from ledgerlog.model.checks import require, utf8_size
-from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.codec import RecordTooLong, decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.policies import (
@@ -78,6 +88,8 @@ from ledgerlog.model.segments import Segment, SegmentCounts, read_segments, segm
 _FORMAT = 2
 _FORMAT_OF_LISTS = 1
 _NUMBER_MAX = 2**63 - 1
+_SPLICED_BYTES = 640
+"""About what a ledger takes in the transaction that splices it: its place in the list, and its metadata."""
 
 
 @attrs.frozen(kw_only=True)
@@ -222,6 +234,16 @@ class LogMetadata:
                 high = middle - 1
         return low
 
+    def check_room(self, ledgers: int) -> None:
+        """LogListFull unless so many ledgers can still become part of the log by a splice. For whoever is
+        about to write them: afterwards it costs their work."""
+        listed = len(self.segments) + ledgers
+        if listed <= LOG_SEGMENTS_ROLL_MAX:
+            return  # These fit, whatever their numbers are.
+        size = len(self.encode()) + _SPLICED_BYTES * ledgers
+        if listed > LOG_SEGMENTS_SPLICE_MAX or size > METADATA_TRANSACTION_BYTES_MAX:
+            raise LogListFull(self.name, len(self.segments))
+
     # --- changes ------------------------------------------------------------------------------
 
     def taken_over(
@@ -263,6 +285,7 @@ class LogMetadata:
         each; all are CLOSED and hold records. Where ``counts`` is given the one who does so becomes the
         leader first, as in ``taken_over``; else it leads already and no ledger is open."""
         assert not self.sealed, "a sealed log takes no ledger"
+        assert len(self.segments) + len(staged) <= LOG_SEGMENTS_SPLICE_MAX, "a splice leaves room for writers"
         assert self.dedupe_epoch is None, "ledgers that were written apart do not say who appended what"
         assert counts is not None or not self.open_segments, "whose ledger is open leads"
         counted = self if counts is None else self._all_counted(counts)
@@ -380,32 +403,65 @@ class LogMetadata:
     # --- bytes --------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Canonical CBOR. LogListFull where it is over ``limits.LOG_RECORD_BYTES_MAX``."""
-        data = encode_record(
-            {
-                "v": _FORMAT,
-                "name": self.name,
-                "incarnation": self.incarnation,
-                "created_ms": self.created_ms,
-                "ensemble": self.replication.ensemble,
-                "write_quorum": self.replication.write_quorum,
-                "ack_quorum": self.replication.ack_quorum,
-                "guaranteed": self.replication.guaranteed,
-                "roll": roll_fields(self.roll),
-                "retention": retention_fields(self.retention),
-                "properties": self.properties,
-                "epoch": self.epoch,
-                "first_offset": self.first_offset,
-                "sealed": self.sealed,
-                "token": self.token,
-                "before": list(self.before),
-                "dedupe_epoch": self.dedupe_epoch,
-                "segments": segment_columns(self.segments, len(self.open_segments), self.before[2]),
-            }
-        )
+        """Canonical CBOR. LogListFull where it is over ``limits.LOG_RECORD_BYTES_MAX``, or lists more than
+        ``limits.LOG_SEGMENTS_MAX`` ledgers; InvalidArgument for a number that no record can hold."""
+        if len(self.segments) > LOG_SEGMENTS_MAX:
+            raise LogListFull(self.name, len(self.segments))
+        self._check_numbers()
+        fields: dict[str, Any] = {
+            "v": _FORMAT,
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "created_ms": self.created_ms,
+            "ensemble": self.replication.ensemble,
+            "write_quorum": self.replication.write_quorum,
+            "ack_quorum": self.replication.ack_quorum,
+            "guaranteed": self.replication.guaranteed,
+            "roll": roll_fields(self.roll),
+            "retention": retention_fields(self.retention),
+            "properties": self.properties,
+            "epoch": self.epoch,
+            "first_offset": self.first_offset,
+            "sealed": self.sealed,
+            "token": self.token,
+            "before": list(self.before),
+            "dedupe_epoch": self.dedupe_epoch,
+            "segments": segment_columns(
+                self.segments,
+                len(self.open_segments),
+                epoch=self.epoch,
+                offset=self.before[0],
+                last_ms=self.before[2],
+            ),
+        }
+        try:
+            data = encode_record(fields)
+        except RecordTooLong:
+            raise LogListFull(self.name, len(self.segments)) from None
         if len(data) > LOG_RECORD_BYTES_MAX:
             raise LogListFull(self.name, len(self.segments))
         return data
+
+    def _check_numbers(self) -> None:
+        """InvalidArgument where decoding would refuse what is neither a policy nor the list; each checks
+        its own. A long list is not read back before each write."""
+        numbers = {
+            "incarnation": self.incarnation,
+            "created_ms": self.created_ms,
+            "epoch": self.epoch,
+            "first_offset": self.first_offset,
+            "dedupe_epoch": self.dedupe_epoch or 0,
+            **{f"before[{at}]": number for at, number in enumerate(self.before)},
+        }
+        for what, number in numbers.items():
+            if not 0 <= number <= _NUMBER_MAX:
+                raise InvalidArgument(f"log {self.name!r}: {what} is {number}, outside 0..{_NUMBER_MAX}")
+        if self.first_offset < self.before[0]:
+            raise InvalidArgument(
+                f"log {self.name!r}: first_offset is {self.first_offset}, below the list's {self.before[0]}"
+            )
+        check_log_name(self.name)
+        check_properties(self.properties)
 
     @classmethod
     def decode_untrusted(cls, data: bytes, incarnation: int) -> LogMetadata:
@@ -442,7 +498,9 @@ class LogMetadata:
                 sealed=fields.get("sealed", bool),
                 token=fields.get("token", bytes),
                 before=(before[0], before[1], before[2]),
-                dedupe_epoch=fields.optional("dedupe_epoch", int),
+                dedupe_epoch=(
+                    None if fields.optional("dedupe_epoch", int) is None else fields.integer("dedupe_epoch")
+                ),
             )
             require(metadata.first_offset >= before[0], "the list reaches back to the first offset")
         except (ValueError, AssertionError) as cause:

@@ -9,36 +9,37 @@ how many of them are written down.
 them counted, t of those with records. The bytes are six columns of little-endian 64-bit numbers: n ledger
 ids and n epochs, each as its difference to the one before; m record counts; m byte lengths; t times two for
 the counted segments that are not empty: first timestamp minus the last before it, and last timestamp minus
-its first.
-``packed`` says how they are kept: 0, as they are; 1, each column by planes (the lowest bytes of all its
-numbers, then the next, ...) and the whole as one zstd frame.
+its first. ``packed`` says how they are kept: 0, as they are; 1, each column by planes (the lowest bytes of
+all its numbers, then the next, ...) and the whole as one zstd frame.
 
 A segment takes about 10 bytes packed and 48 at the very worst. Format 1, which had the columns as CBOR lists
 (22 bytes a segment, and 40 ms to read 10,000), is read and never written. Both directions go by the column
 and never by the segment: a list of ten thousand is written with each roll, beside appends, and read by each
 takeover.
+
+**Bounds.** What is written can be read: a list has at most ``limits.LOG_SEGMENTS_MAX`` segments, however well
+they are packed, and keeps to the same rules (``_check``) in both directions.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
 
 import attrs
 
-from ledgerlog.limits import METADATA_BYTES_MAX
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import LEDGER_ID_MAX, LOG_SEGMENTS_MAX
 from ledgerlog.model.checks import require
 from ledgerlog.model.codec import Fields
-from ledgerlog.model.ids import check_ledger_id
 from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
 from ledgerlog.model.record import Spliced, tuple_new
 
 _NUMBER_MAX = 2**63 - 1
 _PACK_MIN_BYTES = 512
 """Shorter columns are kept as they are."""
-_COLUMNS_BYTES_MAX = 8 * METADATA_BYTES_MAX
 
 
 @attrs.frozen
@@ -123,9 +124,47 @@ def _differences(numbers: Sequence[int]) -> list[int]:
     return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 
-def segment_columns(segments: Sequence[Segment], uncounted: int, last_ms: int) -> list[int | bytes]:
-    """The field ``segments`` of a record. The last ``uncounted`` segments are not counted; ``last_ms`` is the
-    last timestamp before the list."""
+def _refuse_to_write(why: str) -> NoReturn:
+    raise InvalidArgument(f"no record can hold this list of ledgers: {why}")
+
+
+def _check(
+    ledgers: Sequence[int],
+    epochs: Sequence[int],
+    columns: _Columns,
+    *,
+    epoch: int,
+    offset: int,
+    last_ms: int,
+    fail: Callable[[str], NoReturn],
+) -> None:
+    """What a list keeps to, written or read. ``ledgers`` and ``epochs`` are the columns as they are."""
+    counts, sizes, times = columns.counts, columns.sizes, columns.times
+    if len(ledgers) > LOG_SEGMENTS_MAX:
+        fail(f"a list of {len(ledgers)} ledgers, over the limit of {LOG_SEGMENTS_MAX}")
+    if len(epochs) != len(ledgers) or len(sizes) != len(counts):
+        fail("the columns of the list of ledgers have different lengths")
+    if not 0 <= len(ledgers) - len(counts) <= 2:
+        fail(f"{len(counts)} of {len(ledgers)} ledgers are counted; only the last two may not be")
+    if len(set(ledgers)) != len(ledgers):
+        fail("a ledger is listed twice")
+    if ledgers and not 0 <= min(ledgers) <= max(ledgers) <= LEDGER_ID_MAX:
+        fail(f"a ledger's id is out of range (0 to {LEDGER_ID_MAX})")
+    if any(map(operator.gt, [1, *epochs], epochs)) or (epochs and epochs[-1] > epoch):
+        fail("the epochs of the ledgers do not grow, or are beyond the log's own")
+    if min(itertools.chain(counts, sizes, times), default=0) < 0:
+        fail("a count, a length or a stretch of time is negative")
+    if 2 * sum(map(bool, counts)) != len(times):
+        fail("as many pairs of times are needed as counted ledgers hold records")
+    if max(offset + sum(counts), last_ms + sum(times), max(sizes, default=0)) > _NUMBER_MAX:
+        fail("offsets, lengths or times are out of range")
+
+
+def segment_columns(
+    segments: Sequence[Segment], uncounted: int, *, epoch: int, offset: int, last_ms: int
+) -> list[int | bytes]:
+    """The field ``segments`` of a record of that ``epoch``. The last ``uncounted`` segments are not counted;
+    ``offset`` and ``last_ms`` are those before the list. InvalidArgument for what could not be read again."""
     # By the column, as decoding does: a list of ten thousand is written with each roll, beside appends.
     counted = len(segments) - uncounted
     ledgers, epochs, _, counts, sizes, firsts, lasts = zip(*segments, strict=True) if segments else [()] * 7
@@ -141,6 +180,7 @@ def segment_columns(segments: Sequence[Segment], uncounted: int, last_ms: int) -
         sizes=sizes[:counted],
         times=times,
     )
+    _check(ledgers, epochs, columns, epoch=epoch, offset=offset, last_ms=last_ms, fail=_refuse_to_write)
     raw = [number_bytes(column) for column in columns]
     is_packed = sum(map(len, raw)) >= _PACK_MIN_BYTES
     body = pack(b"".join(map(planes, raw))) if is_packed else b"".join(raw)
@@ -154,7 +194,7 @@ def _packed_columns(fields: Fields) -> _Columns:
     listed, counted, timed, packed, body = shape
     lengths = (listed, listed, counted, counted, 2 * timed)
     size = 8 * sum(lengths)
-    if min(lengths) < 0 or packed not in (0, 1) or size > _COLUMNS_BYTES_MAX:
+    if min(lengths) < 0 or packed not in (0, 1) or max(listed, counted, timed) > LOG_SEGMENTS_MAX:
         fields.fail(f"the field 'segments' says {shape[:4]}")
     data = unpack(body, size, fields.fail) if packed else body
     if len(data) != size:
@@ -186,25 +226,17 @@ def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) ->
     ledgers = list(itertools.accumulate(columns.ledgers))
     epochs = list(itertools.accumulate(columns.epochs))
     counts, sizes, times = columns.counts, columns.sizes, columns.times
-    if len(epochs) != len(ledgers) or len(sizes) != len(counts):
-        fields.fail("the columns of the list of ledgers have different lengths")
-    if not 0 <= len(ledgers) - len(counts) <= 2:
-        fields.fail(f"{len(counts)} of {len(ledgers)} ledgers are counted; only the last two may not be")
-    if len(set(ledgers)) != len(ledgers):
-        fields.fail("a ledger is listed twice")
-    if ledgers:
-        check_ledger_id(min(ledgers))
-        check_ledger_id(max(ledgers))
-    if any(map(operator.gt, [1, *epochs], epochs)) or (epochs and epochs[-1] > fields.integer("epoch")):
-        fields.fail("the epochs of the ledgers do not grow, or are beyond the log's own")
-    if min(itertools.chain(counts, sizes, times), default=0) < 0:
-        fields.fail("a count, a length or a stretch of time is negative")
-    if 2 * sum(map(bool, counts)) != len(times):
-        fields.fail("as many pairs of times are needed as counted ledgers hold records")
+    _check(
+        ledgers,
+        epochs,
+        columns,
+        epoch=fields.integer("epoch"),
+        offset=offset,
+        last_ms=last_ms,
+        fail=fields.fail,
+    )
     starts = list(itertools.accumulate(counts, initial=offset))
     moments = list(itertools.accumulate(times, initial=last_ms))
-    if starts[-1] > _NUMBER_MAX or moments[-1] > _NUMBER_MAX:
-        fields.fail("offsets or times are out of range")
     # Where a segment is empty it has no times; there are few of these, if any.
     firsts: list[int | None] = list(moments[1::2])
     lasts: list[int | None] = list(moments[2::2])

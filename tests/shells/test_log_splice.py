@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,7 +33,9 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.splice import Spliced, splice, stage
 from ledgerlog.log.sweep import sweep
 from ledgerlog.model.layout import log_record_path, splice_path, splices_path
+from ledgerlog.model.log import LogListFull
 from ledgerlog.model.quorum import Replication
+from ledgerlog.model.segments import Segment
 from ledgerlog.model.splice import SpliceMark
 from ledgerlog.wire.records import decode_entry
 from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment, open_cluster
@@ -426,7 +429,7 @@ async def test_a_zombie_below_the_mark_is_told_and_the_run_that_goes_on_is_not_h
             await commit(client.opened, log, batch(number, ledgers, run="run 3"))
         with pytest.raises(LostLeadership, match="another run"):
             await commit(client.opened, log, batch(1, slept))
-        with pytest.raises(SpliceRefused, match="batch 1, .* up to 2"):
+        with pytest.raises(SpliceRefused, match=r"batch 1, .* up to 2"):
             await commit(client.opened, log, batch(1, slept, run="run 2"))
         await commit(client.opened, log, batch(3, await staged(client.opened, log, [b"d"]), run="run 3"))
         assert await contents(log) == [b"a", b"b", b"c", b"d"]
@@ -460,7 +463,7 @@ async def test_a_log_that_ends_before_the_mark_was_put_back(autojump_clock: obje
         await rewrite_mark(client, log, end_offset=3)
         ledgers = await staged(client.opened, log, [b"b"])
         for number in (0, 1):
-            with pytest.raises(SpliceRefused, match="ended at offset 3, .* ends at 1"):
+            with pytest.raises(SpliceRefused, match=r"ended at offset 3, .* ends at 1"):
                 await commit(client.opened, log, batch(number, ledgers))
         assert await contents(log) == [b"a"]
 
@@ -484,7 +487,7 @@ async def test_of_a_mark_of_version_0_1_only_the_number_is_compared_and_the_next
         await commit(client.opened, log, batch(1, await staged(client.opened, log, [b"b"]), run="run 2"))
         mark = await mark_of(client, log)
         assert (mark.records, mark.end_offset) == (1, 2)
-        with pytest.raises(SpliceRefused, match="batch 0, .* up to 1"):
+        with pytest.raises(SpliceRefused, match=r"batch 0, .* up to 1"):
             await commit(client.opened, log, batch(0, again, run="run 3"))
         assert await contents(log) == [b"a", b"b"]
 
@@ -572,6 +575,69 @@ async def test_a_batch_that_does_not_fit_beside_the_list_into_one_transaction_sa
                 await commit(client.opened, log, made)
         await commit(client.opened, log, made)
         assert await contents(log) == [b"%d" % at for at in range(5)]
+
+
+async def put_segments(client: Client, log: Log, segments: tuple[Segment, ...]) -> None:
+    """Put another list in place of that of a log without ledgers."""
+    metadata, version = await registry(client.opened).read(log.incarnation)
+    assert metadata is not None
+    longer = attrs.evolve(metadata, epoch=1, segments=segments)
+    await registry(client.opened).write(longer, version)
+
+
+def alike(count: int) -> tuple[Segment, ...]:
+    """Ledgers that pack into almost nothing."""
+    return tuple(Segment(2**40 + n, 1, n, 1, 1, 5, 5) for n in range(count))
+
+
+async def test_a_list_that_is_full_is_told_before_a_task_writes_and_nothing_is_harmed(
+    autojump_clock: object,
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        early = await staged(client.opened, log, [b"a"])
+        # As long as version 0.1 made it by its last commits, and did not read it any more.
+        await put_segments(client, log, alike(163_840 + 256))
+        before = await client.ledgers.list()
+        with pytest.raises(LogListFull, match="truncate"):
+            async with stage(client.opened, registry(client.opened), "log", log.incarnation):
+                raise AssertionError("it gave a stage")
+        assert await client.ledgers.list() == before
+        with pytest.raises(LogListFull, match="truncate"):
+            await commit(client.opened, log, batch(0, early))
+        assert (await log.info()).next_offset == 163_840 + 256
+        async with log.writer() as writer:
+            assert (await writer.append(b"b")).offset == 163_840 + 256
+        await put_truncated(client, log, 163_840 + 255)
+        await commit(client.opened, log, batch(0, early))
+        async with log.read(163_840 + 256) as records:
+            assert [record.data async for record in records] == [b"b", b"a"]
+
+
+async def put_truncated(client: Client, log: Log, before: int) -> None:
+    """Truncate, without a look for each of the ledgers, none of which there is."""
+    metadata, version = await registry(client.opened).read(log.incarnation)
+    assert metadata is not None
+    shorter, _ = metadata.truncated(before, metadata.counted_end, b"truncated")
+    await registry(client.opened).write(shorter, version)
+
+
+async def test_a_list_that_leaves_a_batch_no_room_in_its_transaction_is_full(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        made = batch(0, await staged(client.opened, log, [b"a"]))
+        dice = random.Random(1)
+        sizes = [dice.randrange(2**40) for _ in range(500)]
+        await put_segments(
+            client, log, tuple(Segment(2**40 + n, 1, n, 1, size, 5, 5) for n, size in enumerate(sizes))
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, "METADATA_TRANSACTION_BYTES_MAX", 3000)
+            with pytest.raises(LogListFull, match="500 ledgers"):
+                await commit(client.opened, log, made)
+        assert (await commit(client.opened, log, made)).end_offset == 501
 
 
 async def test_a_log_that_takes_no_ledgers_says_why(autojump_clock: object) -> None:

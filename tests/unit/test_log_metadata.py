@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerlog.errors import InvalidArgument, LogListFull
-from ledgerlog.limits import LOG_RECORD_BYTES_MAX, LOG_SEGMENTS_ROLL_MAX
+from ledgerlog.limits import (
+    LOG_RECORD_BYTES_MAX,
+    LOG_SEGMENTS_MAX,
+    LOG_SEGMENTS_ROLL_MAX,
+    LOG_SEGMENTS_SPLICE_MAX,
+)
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
@@ -271,10 +276,95 @@ def test_ten_thousand_segments_are_small_and_the_worst_ones_still_fit() -> None:
 def test_a_list_that_does_not_fit_is_refused_by_name() -> None:
     dice = random.Random(1)
     many = tuple(
-        Segment(n, 1, 0, dice.randrange(1, 2**60), dice.randrange(2**60), NOW, NOW) for n in range(100_000)
+        Segment(n, 1, 0, dice.randrange(1, 2**40), dice.randrange(2**60), NOW, NOW) for n in range(100_000)
     )
     with pytest.raises(LogListFull, match="orders/eu"):
         attrs.evolve(new_log(), segments=many, epoch=1).encode()
+
+
+def alike(segments: int) -> tuple[Segment, ...]:
+    """Spliced ledgers that are so like each other that hundreds of thousands pack into a few kilobytes."""
+    return tuple(Segment(n, 1, 10 * n, 10, 1000, NOW, NOW) for n in range(segments))
+
+
+def test_a_list_is_bounded_by_its_segments_however_well_they_are_packed() -> None:
+    log = attrs.evolve(new_log(), segments=alike(LOG_SEGMENTS_MAX), epoch=1)
+    data = log.encode()
+    assert len(data) < LOG_RECORD_BYTES_MAX // 10
+    assert LogMetadata.decode_untrusted(data, 5) == log
+    with pytest.raises(LogListFull, match=f"{LOG_SEGMENTS_MAX + 1} ledgers"):
+        attrs.evolve(log, segments=alike(LOG_SEGMENTS_MAX + 1)).encode()
+
+
+def test_a_list_that_version_0_1_wrote_and_did_not_read_is_read_and_made_short() -> None:
+    """It read lists of 163,840 segments of whatever kind, and wrote whatever packed well behind them."""
+    log = attrs.evolve(new_log(), segments=alike(163_840 + 256), epoch=1)
+    read = LogMetadata.decode_untrusted(log.encode(), 5)
+    assert read == log
+    with pytest.raises(LogListFull):
+        read.check_room(1)
+    opened = LogMetadata.decode_untrusted(read.taken_over([], 2**40, b"a").encode(), 5)
+    assert opened.counted_end == log.counted_end
+    shorter, dropped = opened.truncated(10 * 163_000, log.counted_end, b"b")
+    assert len(dropped) == 163_000
+    assert LogMetadata.decode_untrusted(shorter.encode(), 5) == shorter
+
+
+def test_a_splice_is_refused_while_writers_still_find_room() -> None:
+    log = attrs.evolve(new_log(), segments=alike(LOG_SEGMENTS_SPLICE_MAX - 256), epoch=1)
+    log.check_room(256)
+    with pytest.raises(LogListFull, match="truncate"):
+        log.check_room(257)
+    full = log.spliced([(2**40 + n, 1, 1) for n in range(256)], NOW, b"s", counts=None)
+    with pytest.raises(AssertionError, match="room for writers"):
+        full.spliced([(2**41, 1, 1)], NOW, b"s", counts=None)
+    full.taken_over([], 2**42, b"t").encode()
+
+
+def test_a_splice_is_refused_where_the_packed_list_has_no_room_for_a_batch() -> None:
+    dice = random.Random(1)
+    log = new_log()
+    for many in (60_000, 80_000):
+        sizes = [dice.randrange(2**40) for _ in range(many)]
+        segments = tuple(Segment(n, 1, n, 1, size, NOW, NOW) for n, size in enumerate(sizes))
+        log = attrs.evolve(log, segments=segments, epoch=1)
+        if many == 60_000:
+            log.check_room(256)
+            continue
+        log.encode()
+        with pytest.raises(LogListFull):
+            log.check_room(256 + 1024)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": 2**63},
+        {"incarnation": -1},
+        {"created_ms": -1},
+        {"created_ms": 2**63},
+        {"first_offset": 2**63},
+        {"first_offset": 4, "before": (5, 0, 0)},
+        {"before": (0, -1, 0)},
+        {"before": (0, 0, 2**63)},
+        {"dedupe_epoch": -1},
+        {"name": "a b"},
+        {"properties": {"a": "b" * 70_000}},
+        {"segments": (Segment(-1, 1, 0),)},
+        {"segments": (Segment(2**63, 1, 0),)},
+        {"segments": (Segment(1, 0, 0),)},
+        {"segments": (Segment(1, 1, 0, 1, 1, NOW, NOW), Segment(1, 1, 1, 1, 1, NOW, NOW))},
+        {"segments": (Segment(1, 1, 0, 1, 1, NOW, NOW), Segment(2, 1, 1, 1, 1, NOW - 1, NOW))},
+        {"segments": (Segment(1, 1, 0, 1, 1, NOW, NOW - 1),)},
+        {"segments": (Segment(1, 1, 0, 2**63 - 1, 1, NOW, NOW), Segment(2, 1, 1, 1, 1, NOW, NOW))},
+        {"segments": (Segment(1, 1, 0, 1, 2**63, NOW, NOW),)},
+        {"segments": (Segment(1, 1, 0, 1, -1, NOW, NOW),)},
+    ],
+    ids=str,
+)
+def test_what_could_not_be_read_again_is_not_written(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        attrs.evolve(new_log(), **{"epoch": 1, **changes}).encode()
 
 
 @st.composite
