@@ -82,9 +82,14 @@ class Cluster:
         """The names of all logs that begin with ``prefix``, sorted; complete, or an error."""
         return await logs.list_logs(self._client, prefix)
 
-    async def delete_log(self, name: str) -> None:
-        """Delete a log and its ledgers. A writer that is still alive loses its leadership. LogNotFound."""
-        await logs.delete_log(self._client, name)
+    async def delete_log(self, name: str, *, damaged: bool = False) -> None:
+        """Delete a log and its ledgers. A writer that is still alive loses its leadership. LogNotFound,
+        MetadataUnavailable; MetadataCorrupt where what the metadata store holds of it cannot be read.
+
+        With ``damaged`` it is deleted in that case, too. Which ledgers it listed is not known then: they stay
+        until ``sweep`` finds that the log they were made for is gone. A log that can be read is deleted as
+        without it."""
+        await logs.delete_log(self._client, name, damaged=damaged)
 
     async def sweep(self, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True) -> list[Orphan]:
         """Find the ledgers, at least so old, that crashes have left and that no log can name any more, and

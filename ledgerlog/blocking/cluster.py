@@ -72,10 +72,11 @@ class Cluster:
         self._check()
         return self._portal.run(lambda: self._cluster.logs(prefix))
 
-    def delete_log(self, name: str) -> None:
-        """Delete a log and its ledgers."""
+    def delete_log(self, name: str, *, damaged: bool = False) -> None:
+        """Delete a log and its ledgers; with ``damaged`` also one whose metadata cannot be read, of which the
+        ledgers are left for a sweep."""
         self._check()
-        self._portal.run(lambda: self._cluster.delete_log(name))
+        self._portal.run(lambda: self._cluster.delete_log(name, damaged=damaged))
 
     def close(self) -> None:
         """Leave what is still open, disconnect, end the thread. Idempotent. Raises what leaving raises."""

@@ -297,14 +297,19 @@ def log_seal(name: str, uri: str, as_json: bool) -> None:
 
 @log.command("delete")
 @log_name_argument
+@click.option(
+    "--damaged",
+    is_flag=True,
+    help="Also if its record cannot be read. Its ledgers stay until `ledgerlog log sweep`.",
+)
 @uri_option
 @json_option
-def log_delete(name: str, uri: str, as_json: bool) -> None:
+def log_delete(name: str, damaged: bool, uri: str, as_json: bool) -> None:
     """Delete the log NAME and its ledgers, for good. Whoever writes it now is stopped."""
 
     async def body() -> bool:
         async with connect(uri) as cluster:
-            await cluster.delete_log(name)
+            await cluster.delete_log(name, damaged=damaged)
             return True
 
     run(body)

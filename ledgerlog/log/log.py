@@ -35,6 +35,7 @@ from ledgerlog.log.splice import delete_marks
 from ledgerlog.log.takeover import delete_ledgers, seal
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState
+from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata, check_properties
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe, check_producer_id
@@ -362,16 +363,27 @@ async def list_logs(client: LedgerClient, prefix: str = "") -> list[str]:
     return await LogRegistry(client.store, client.environment).list(prefix)
 
 
-async def delete_log(client: LedgerClient, name: str) -> None:
+async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) -> None:
     """Delete a log, its ledgers, and the snapshots of a state machine on it that lie in ledgers. A leader
     that is still there ends as soon as it notices; what it acknowledged is gone with the rest. LogNotFound.
-    If cancelled after the log's record was removed, ledgers may be left for a sweep."""
+    If cancelled after the log's record was removed, ledgers may be left for a sweep.
+
+    MetadataCorrupt where its record, or the node of its name, cannot be read. With ``damaged`` these are
+    removed all the same. Nobody knows then which ledgers the record listed: they are left for a sweep, which
+    knows them by their own labels once the record is gone."""
     registry = LogRegistry(client.store, client.environment)
-    incarnation = await registry.find(name)
-    if incarnation is None:
+    incarnation = await (registry.find_damaged(name) if damaged else registry.find(name))
+    if incarnation is None and not damaged:
         raise LogNotFound(name)
-    metadata = await registry.delete(name, incarnation)
+    metadata = await registry.delete(name, incarnation, damaged=damaged)
+    if incarnation is None:
+        return
     await delete_cursors(client, incarnation)
     await delete_marks(client, incarnation)
-    await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
-    await delete_snapshots(client, incarnation)
+    if metadata is not None:
+        await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
+    try:
+        await delete_snapshots(client, incarnation)
+    except MetadataCorrupt:
+        if not damaged:
+            raise  # Nobody knows which they are. A sweep does, as with the ledgers.

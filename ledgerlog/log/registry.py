@@ -11,6 +11,7 @@ leaves ledgers that no list names, and each of them carries the incarnation it w
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from ledgerlog.client.environment import Environment
@@ -26,7 +27,15 @@ from ledgerlog.meta.store import (
 )
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_log_name
-from ledgerlog.model.layout import LOG_COUNTER, LOG_NAMES, log_name_of, log_name_path, log_record_path
+from ledgerlog.model.layout import (
+    LOG_COUNTER,
+    LOG_NAMES,
+    LOG_RECORDS,
+    log_name_of,
+    log_name_path,
+    log_record_of,
+    log_record_path,
+)
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
@@ -183,30 +192,58 @@ class LogRegistry:
                     raise LogExists(name) from None
             return metadata
 
-    async def delete(self, name: str, incarnation: int) -> LogMetadata:
+    async def find_damaged(self, name: str) -> int | None:
+        """The incarnation of the log of that name. Where the node that should tell it cannot be read, that of
+        the record which has the name. None where there is none, or its record cannot be read either."""
+        try:
+            return await self.find(name)
+        except MetadataCorrupt:
+            for component in await self._store.children(LOG_RECORDS):
+                with contextlib.suppress(MetadataCorrupt, ValueError):
+                    metadata, _ = await self.read(log_record_of(component), fresh=False)
+                    if metadata is not None and metadata.name == name:
+                        return metadata.incarnation
+        return None
+
+    async def delete(
+        self, name: str, incarnation: int | None, *, damaged: bool = False
+    ) -> LogMetadata | None:
         """Remove a log's two nodes; its last record, whose ledgers are to be deleted now. LogNotFound where
-        the log is not, or no longer, of that incarnation."""
-        path, record_path = log_name_path(name), log_record_path(incarnation)
+        the log is not, or no longer, of that incarnation. MetadataCorrupt for a node that cannot be read.
+
+        With ``damaged`` such nodes are removed as well, and a name without a record; None then instead of a
+        record. Without an ``incarnation`` the name alone is removed, and it must be unreadable."""
+        path = log_name_path(name)
         last: LogMetadata | None = None
+        was_found = False
         patience = Patience()
         while True:
             await self._store.sync()
             name_node = await self._store.get(path)
-            metadata, version = await self.read(incarnation, fresh=False)
-            if metadata is None and last is not None:
-                return last  # An attempt whose answer was lost.
-            if metadata is None or name_node is None or _decode_name(name_node.value, name) != incarnation:
+            node = None if incarnation is None else await self._store.get(log_record_path(incarnation))
+            is_there = name_node is not None and _names(name_node.value, name, incarnation, damaged=damaged)
+            if was_found and not is_there:
+                return last  # An attempt whose answer was lost: both nodes go at once.
+            if name_node is None or not is_there or (node is None and not damaged):
                 raise LogNotFound(name)
-            last = metadata
+            operations = [Delete(path, name_node.version)]
+            last, was_found = None, True
+            if node is not None and incarnation is not None:
+                operations.insert(0, Delete(log_record_path(incarnation), node.version))
+                try:
+                    last = LogMetadata.decode_untrusted(node.value, incarnation)
+                except MetadataCorrupt:
+                    if not damaged:
+                        raise
             try:
-                await self._store.transaction([Delete(record_path, version), Delete(path, name_node.version)])
+                await self._store.transaction(operations)
             except (VersionConflict, NodeMissing):
                 patience.renew()
                 continue
             except MetadataOutcomeUnknown as unknown:
                 await patience.pause(unknown)
                 continue
-            return metadata
+            return last
 
     async def list(self, prefix: str) -> list[str]:
         """The names of all logs that start with ``prefix``, sorted; complete, or an error."""
@@ -216,7 +253,19 @@ class LogRegistry:
 
 
 def _encode_name(name: str, incarnation: int) -> bytes:
-    return encode_record({"v": _FORMAT, "name": name, "incarnation": incarnation})
+    return encode_record(
+        {"v": _FORMAT, "name": name, "incarnation": incarnation}, lambda data: _decode_name(data, name)
+    )
+
+
+def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) -> bool:
+    """Whether the node of a name is that of this incarnation; with ``damaged`` also if it cannot be read."""
+    try:
+        return _decode_name(data, name) == incarnation
+    except MetadataCorrupt:
+        if not damaged:
+            raise
+        return True
 
 
 def _decode_name(data: bytes, name: str) -> int:

@@ -31,6 +31,9 @@ So what a replica may restore from, a finished snapshot in the list of a log tha
 record of its log; both must be there to be read and decode, or the record be missing of a number that was
 given out. Each of the reasons stays true once it is true. The ledger is deleted at the version at which it
 was read. And it must be old, by the wall clock, as a margin against what nobody thought of.
+
+Of a log whose record cannot be read nothing is swept, and all others are. Once it was deleted as damaged
+(``log.delete_log``) it is gone, and its ledgers are swept.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ from ledgerlog.log.splice import delete_marks
 from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.layout import CURSORS, LOG_COUNTER, SNAPSHOTS, SPLICES, incarnation_of
-from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.snapshots import (
     SNAPSHOT_INCARNATION_LABEL,
@@ -94,6 +97,8 @@ async def sweep(
     ledgers = LedgerRegistry(client.store, client.environment)
     listed: dict[int, frozenset[int]] = {}
     """What was in a list when it was looked at last; if it is not now, the next sweep finds it."""
+    unreadable: set[int] = set()
+    """Logs whose record is damaged. Whether it lists a ledger nobody knows."""
     orphans = []
     for ledger_id in await ledgers.list():
         found = await ledgers.find(ledger_id)
@@ -111,7 +116,14 @@ async def sweep(
             incarnation = _number(metadata.custom.get(SNAPSHOT_INCARNATION_LABEL))
         if incarnation is None or ledger_id in listed.get(incarnation, ()):
             continue
-        record, _ = await logs.read(incarnation)
+        if incarnation in unreadable:
+            continue
+        try:
+            record, _ = await logs.read(incarnation)
+        except MetadataCorrupt as damage:
+            unreadable.add(incarnation)
+            logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)
+            continue
         if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:
             continue  # A number that was never given out: this is not the store that the ledger belongs to.
         if is_snapshot:
@@ -206,7 +218,10 @@ async def _sweep_nodes(client: LedgerClient, logs: LogRegistry) -> None:
             incarnation = incarnation_of(component)
         except ValueError:
             continue
-        record, _ = await logs.read(incarnation)
+        try:
+            record, _ = await logs.read(incarnation)
+        except MetadataCorrupt:
+            continue
         if record is None and await client.store.highest_id(LOG_COUNTER) >= incarnation:
             await delete_cursors(client, incarnation)
             await delete_marks(client, incarnation)

@@ -38,6 +38,7 @@ BOOKIES = "bookies"
 COOKIES = "cookies"
 SNAPSHOTS = "snapshots"
 LOG_NAMES = "logs"
+LOG_RECORDS = "log"
 CURSORS = "cursors"
 SPLICES = "splices"
 ARCHIVES = "archives"
@@ -168,7 +169,15 @@ def incarnation_of(component: str) -> int:
 
 
 def log_record_path(incarnation: int) -> str:
-    return f"log/{incarnation:016x}"
+    return f"{LOG_RECORDS}/{incarnation:016x}"
+
+
+def log_record_of(component: str) -> int:
+    """The incarnation that a component below ``log`` spells; ValueError if it does not."""
+    incarnation = int(component, 16)
+    if log_record_path(incarnation) != f"{LOG_RECORDS}/{component}":
+        raise ValueError(f"{component!r} is not the number of a log")
+    return incarnation
 
 
 def election_path(name: str) -> str:

@@ -243,6 +243,34 @@ SHELLS = (
         f"{_TEST_READER}::test_reading_ahead_is_bounded_by_what_records_take_and_not_by_how_they_were_packed",
     ),
     mutant(
+        "list_is_written_longer_than_it_is_read",
+        "logs",
+        _LOG,
+        "        if len(self.segments) > LOG_SEGMENTS_MAX:\n",
+        "        if False:\n",
+        f"{_TEST_LOG}::test_a_list_is_bounded_by_its_segments_however_well_they_are_packed",
+    ),
+    mutant(
+        "list_is_written_that_breaks_its_rules",
+        "logs",
+        "ledgerlog/model/segments.py",
+        "    _check(ledgers, epochs, columns, epoch=epoch, offset=offset, last_ms=last_ms, "
+        "fail=_refuse_to_write)\n",
+        "",
+        f"{_TEST_LOG}::test_what_could_not_be_read_again_is_not_written",
+    ),
+    mutant(
+        "sweep_takes_a_damaged_record_for_a_log_that_is_gone",
+        "logs",
+        "ledgerlog/log/sweep.py",
+        '            logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)\n'
+        "            continue\n",
+        '            logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)\n'
+        "            record = None\n",
+        "tests/shells/test_log_keeping.py"
+        "::test_the_ledgers_of_a_damaged_log_are_swept_once_it_is_deleted_and_not_before",
+    ),
+    mutant(
         "what_is_packed_is_unpacked_by_a_stream",
         "logs",
         _PACKING,

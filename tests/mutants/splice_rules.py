@@ -95,6 +95,14 @@ MUTANTS = (
         _TEST,
     ),
     mutant(
+        "full_list_is_told_at_the_commit_only",
+        "A.6",
+        _SHELL,
+        "    metadata.check_room(LOG_SPLICE_LEDGERS_MAX)\n",
+        "",
+        f"{_TEST}::test_a_list_that_is_full_is_told_before_a_task_writes_and_nothing_is_harmed",
+    ),
+    mutant(
         "checkpoint_that_was_put_back_passes_for_done",
         "A.6",
         _CORE,

@@ -12,9 +12,10 @@ from trio.testing import MockClock
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.log.keeping import apply_retention
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
+from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.sweep import sweep
 from ledgerlog.log.writer import LogWriter
-from ledgerlog.model.layout import CURSORS
+from ledgerlog.model.layout import CURSORS, log_record_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 
 OLD_S = 10_000.0
@@ -300,6 +301,33 @@ async def test_what_a_deleted_log_leaves_is_swept_and_its_namesake_is_not(
     assert [state.offset for state in await again.cursors()] == [0]
     left = [await client.store.children(f"{CURSORS}/{name}") for name in await client.store.children(CURSORS)]
     assert [names for names in left if names] == [["c"]]
+
+
+async def test_the_ledgers_of_a_damaged_log_are_swept_once_it_is_deleted_and_not_before(
+    client: Client, autojump_clock: MockClock
+) -> None:
+    log = await make(client)
+    other = await create_log(client.opened, "other")
+    for each in (log, other):
+        async with each.writer() as writer:
+            await writer.append(b"x")
+    lost = await create_log(client.opened, "lost")
+    async with lost.writer() as writer:
+        await writer.append(b"x")
+    await LogRegistry(client.store, client.opened.environment).delete("lost", lost.incarnation)
+    mine = await listed(log)
+    path = log_record_path(log.incarnation)
+    node = await client.store.get(path)
+    assert node is not None
+    await client.store.set(path, node.value[:-1], version=node.version)
+    await trio.sleep(OLD_S)
+    assert [orphan.log for orphan in await sweep(client.opened)] == ["lost"]
+    await delete_log(client.opened, "log", damaged=True)
+    found = await sweep(client.opened)
+    assert {(orphan.ledger_id, orphan.log, orphan.why) for orphan in found} == {
+        (ledger_id, "log", "its log is gone") for ledger_id in mine
+    }
+    assert await client.ledgers.list() == await listed(other)
 
 
 async def test_ledgers_that_belong_to_no_log_are_left_alone(

@@ -19,6 +19,8 @@ from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL
 from ledgerlog.meta.memory import MemoryStore
 from ledgerlog.meta.store import Operation
+from ledgerlog.model.layout import cursors_path, log_name_path, log_record_path
+from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
@@ -151,6 +153,73 @@ async def test_deleting_a_log_deletes_its_ledgers_and_its_name_may_be_given_agai
         with pytest.raises(LogNotFound):
             await call
     assert (await again.info()).epoch == 0
+
+
+async def damage(client: Client, path: str) -> None:
+    node = await client.store.get(path)
+    assert node is not None
+    await client.store.set(path, node.value[:-1], version=node.version)
+
+
+async def test_a_log_whose_record_is_damaged_is_deleted_only_where_that_is_said(
+    world: World, client: Client
+) -> None:
+    log, other = await make(client), await make(client, "other")
+    await fill(log, 1, 1)
+    await fill(other, 1)
+    await log.cursor("reader").set(1)
+    await damage(client, log_record_path(log.incarnation))
+    with pytest.raises(MetadataCorrupt, match="log incarnation"):
+        await delete_log(client, "log")
+    assert await list_logs(client) == ["log", "other"]
+    client.store.plan = ["unanswered"]
+    await delete_log(client, "log", damaged=True)
+    assert await list_logs(client) == ["other"]
+    assert await client.store.get(log_record_path(log.incarnation)) is None
+    assert await client.store.children(cursors_path(log.incarnation)) == []
+    assert len(world.ledgers) == 3, "which of them are its own, nobody knows by its list any more"
+    assert (await other.info()).next_offset == 1
+    with pytest.raises(LogNotFound):
+        await delete_log(client, "log", damaged=True)
+    assert (await make(client)).incarnation != log.incarnation
+
+
+async def test_a_log_whose_name_is_damaged_is_found_by_its_record(world: World, client: Client) -> None:
+    log, other = await make(client), await make(client, "other")
+    await fill(log, 1, 1)
+    await fill(other, 1)
+    await damage(client, log_name_path("log"))
+    with pytest.raises(MetadataCorrupt, match="name of log log"):
+        await delete_log(client, "log")
+    client.store.plan = ["lost", "unanswered"]
+    await delete_log(client, "log", damaged=True)
+    assert (await list_logs(client), len(world.ledgers)) == (["other"], 1)
+    assert await client.store.get(log_record_path(log.incarnation)) is None
+
+
+async def test_a_name_that_leads_nowhere_is_removed(world: World, client: Client) -> None:
+    log = await make(client)
+    for path in (log_name_path("log"), log_record_path(log.incarnation)):
+        await damage(client, path)
+    await delete_log(client, "log", damaged=True)
+    assert await list_logs(client) == []
+    half = await make(client, "half")
+    await client.store.delete(log_record_path(half.incarnation))
+    with pytest.raises(LogNotFound):
+        await delete_log(client, "half")
+    await delete_log(client, "half", damaged=True)
+    assert await list_logs(client) == []
+
+
+async def test_a_log_that_can_be_read_is_deleted_as_damaged_like_any_other(
+    world: World, client: Client
+) -> None:
+    await fill(await make(client), 1, 1)
+    await delete_log(client, "log", damaged=True)
+    assert world.ledgers == {}
+    for name in ("log", "never"):
+        with pytest.raises(LogNotFound):
+            await delete_log(client, name, damaged=True)
 
 
 async def test_the_ledgers_of_a_log_say_which_log_they_were_made_for(world: World, client: Client) -> None:

@@ -27,7 +27,7 @@ CALLS: dict[str, str] = {
     ),
     "Cluster.open_log": "async (name)",
     "Cluster.logs": "async (prefix='')",
-    "Cluster.delete_log": "async (name)",
+    "Cluster.delete_log": "async (name, *, damaged=False)",
     "Cluster.election": "(name)",
     "Cluster.ledgers": "property",
     "Log.writer": "(*, producer=None, dedupe=..., window=...)",
@@ -121,7 +121,7 @@ log list --uri --json
 log show NAME --uri --json
 log truncate NAME --before --uri --json
 log seal NAME --uri --json
-log delete NAME --uri --json
+log delete NAME --damaged --uri --json
 ledger list --uri --json
 ledger show LEDGER_ID --uri --json
 ledger read LEDGER_ID --uri --json
