@@ -16,6 +16,7 @@ Later, a file is written again, with others or alone, when
                 become one file of the next level. Each level has runs ``merge_width`` times as large, so an
                 entry is written a few times at most however many ledgers are interleaved
     wasteful    less than ``eventual_ratio`` of it counts. Asked now and then only
+    rotten      some of it does not read as it was written, and nothing that counts. Before all others
 
 A job takes as many such files at once as give one log of at most ``log_bytes_max`` bytes and ``log_runs_max``
 runs, because they are sorted in memory.
@@ -113,6 +114,7 @@ class Job:
         return max(row.level for row in self.sources) + (self.reason == "small")
 
 
+ROTTEN = "rotten"
 _REASONS = ("dead", "foreign", "sparse", "small", "wasteful")
 
 

@@ -54,6 +54,17 @@ class Catalogue:
         value = self.index.get_now(key)
         return None if value is None else rows.decode_ledger(key, value, self.path)
 
+    def names_now(self, run: Run) -> bool:
+        """Whether the index names just this run. Of a row that is damaged it is not known, and False."""
+        key = rows.run_key(run.ledger_id, run.first)
+        value = self.index.get_now(key)
+        if value is None:
+            return False
+        try:
+            return rows.decode_run(key, value, self.path) == run
+        except StorageCorrupt:
+            return False
+
     # --- ranges -----------------------------------------------------------------------------------
 
     async def segments(self) -> list[FileRow]:

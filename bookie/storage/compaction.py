@@ -10,9 +10,16 @@ What is to be done is decided by ``bookie.core.space``; here it is done, one job
 
 Reading is done by ranges in threads, writing in pieces behind the journal's, and the work in between in steps
 of about a millisecond. At no time is more in memory than a segment's image, the list of a job's runs (bounded
-by the policy) and one piece. Every frame is verified before it is written again: a source that fails is left
-alone from then on, and said to be damaged in the log; whoever reads the damaged entry is told so by the
-reader, and repairs it from another bookie.
+by the policy) and one piece. Every frame is verified before it is written again.
+
+**Rot.** What counts of a file that does not prove itself is found from the index
+(``bookie.storage.contents``). If all of that can be read, it is written again, and the rot goes with the
+file: it was of deleted ledgers, or of runs whose entries were stored again since. If a run that the index
+names cannot be read, the file may be the only trace of its entries: it is left as it is, and said to be
+damaged in the log, until the index names that run no more. Whoever reads the damaged entry is told so by the
+reader, and repairs it from another bookie. A file that is known to hold rot (``suspect``) is written again as
+soon as that can be done, however much of it counts: as long as it is there, the index cannot be made again
+from the files.
 
 A full disk ends a job, and the next look tries again. Files that are in memory, or that the journal still
 needs, are not touched.
@@ -22,43 +29,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 
+import attrs
 import trio
 
 from bookie.core import rows
-from bookie.core.block import BLOCK_HEADER_BYTES, block_damage, decode_header
-from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
 from bookie.core.file_set import FileSet
 from bookie.core.frames import damaged_entries, decode_run
-from bookie.core.records import (
-    ADD,
-    DELETE,
-    FENCE,
-    Record,
-    Run,
-    decode_add,
-    decode_delete,
-    decode_fence,
-    decode_records,
-)
-from bookie.core.rows import FileRow
-from bookie.core.segment import SEGMENT_HEADER_BYTES
-from bookie.core.space import Job, SpacePolicy, next_job
+from bookie.core.records import Run
+from bookie.core.space import ROTTEN, Job, SpacePolicy, next_job
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles, UnreadableSource
+from bookie.storage.contents import Contents
+from bookie.storage.entry_logs import UnreadableSource
 from bookie.storage.files import FilePool
 from bookie.storage.pace import Pace
 from bookie.storage.rewriting import Rewriter
-from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
-from ledgerlog.limits import KIB
 
 logger = logging.getLogger(__name__)
 
 _SCAN_ROWS = 256
-_STEP_BYTES = 256 * KIB
-"""What is looked at without a pause, while adds wait."""
+
+
+@attrs.frozen
+class Damage:
+    """Why a file cannot be written again."""
+
+    why: str
+    run: Run | None
+    """The run that the index names and that cannot be read; None: it is the index that cannot."""
 
 
 class Compactor:
@@ -67,8 +66,7 @@ class Compactor:
     def __init__(
         self,
         *,
-        files: SegmentFiles,
-        logs: EntryLogFiles,
+        contents: Contents,
         pool: FilePool,
         catalogue: Catalogue,
         rewriter: Rewriter,
@@ -78,10 +76,10 @@ class Compactor:
     ) -> None:
         self.jobs = 0
         self.bytes_freed = 0
-        self.damaged: dict[int, str] = {}
+        self.damaged: dict[int, Damage] = {}
         """Files that cannot be written again, and why."""
-        self._files = files
-        self._logs = logs
+        self._suspects: set[int] = set()
+        self._contents = contents
         self._pool = pool
         self._catalogue = catalogue
         self._rewriter = rewriter
@@ -95,6 +93,12 @@ class Compactor:
     def is_moving(self, file: int) -> bool:
         """Whether what a file holds is being written again now."""
         return file in self._sources
+
+    def suspect(self, file: int) -> None:
+        """A file holds rot, or held some of which the entries were stored again: it is to be written again as
+        soon as all that counts of it can be read."""
+        self._suspects.add(file)
+        self.damaged.pop(file, None)
 
     async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
         """Do what is to be done, for ever. StorageError if the disk or the index fails a write."""
@@ -121,7 +125,7 @@ class Compactor:
 
     async def _compact(self, *, is_eventual: bool) -> int:
         done = 0
-        while (job := next_job(await self._candidates(), self._policy, is_eventual=is_eventual)) is not None:
+        while (job := await self._next_job(is_eventual=is_eventual)) is not None:
             # Without a wait since the files were found not to be busy.
             self._sources = frozenset(row.file for row in job.sources)
             try:
@@ -130,17 +134,33 @@ class Compactor:
                 logger.warning("compaction waits: %s", full)
                 break
             except UnreadableSource as damage:
-                self.damaged[damage.file] = str(damage)
+                self.damaged[damage.file] = Damage(str(damage), damage.run)
+                self._suspects.discard(damage.file)
                 logger.error("not compacted, kept as it is: %s", damage)
                 continue
             finally:
                 self._sources = frozenset()
+            self._suspects.difference_update(row.file for row in job.sources)
             done += 1
         return done
 
-    async def _candidates(self) -> list[FileRow]:
-        found = (*await self._catalogue.segments(), *await self._catalogue.logs())
-        return [row for row in found if row.file not in self.damaged and not self._is_busy(row.file)]
+    async def _next_job(self, *, is_eventual: bool) -> Job | None:
+        known = (*await self._catalogue.segments(), *await self._catalogue.logs())
+        self._look_at_damaged(frozenset(row.file for row in known))
+        found = [row for row in known if row.file not in self.damaged and not self._is_busy(row.file)]
+        for row in found:
+            if row.file in self._suspects:
+                return Job(ROTTEN, (row,))
+        return next_job(found, self._policy, is_eventual=is_eventual)
+
+    def _look_at_damaged(self, known: frozenset[int]) -> None:
+        """Try files again of which the index does not name any more what could not be read."""
+        self._suspects &= known
+        for file, damage in list(self.damaged.items()):
+            if file not in known:
+                del self.damaged[file]
+            elif damage.run is not None and not self._catalogue.names_now(damage.run):
+                self.suspect(file)
 
     async def _do(self, job: Job) -> None:
         runs: list[Run] = []
@@ -148,12 +168,16 @@ class Compactor:
         replaced = FileSet.of(row.file for row in job.sources)
         for row in job.sources:
             try:
-                if row.file > 0:
-                    await self._scan_segment(row, runs, marked)
-                else:
-                    replaced |= await self._walk_log(row, runs, marked)
+                held = await self._contents.read(row)
             except StorageError as damage:
-                raise UnreadableSource(row.file, str(damage)) from damage
+                logger.warning("going by the index: %s", damage)
+                try:
+                    held = await self._contents.counted(row)
+                except StorageError as trouble:
+                    raise UnreadableSource(row.file, f"{damage}; {trouble}") from trouble
+            runs += held.runs
+            marked |= held.marked
+            replaced |= held.replaced
         marked.update(run.ledger_id for run in runs)
         written = await self._rewriter.replace(
             job.sources,
@@ -176,45 +200,7 @@ class Compactor:
             freed,
         )
 
-    # --- what a file holds ------------------------------------------------------------------------
-
-    async def _scan_segment(self, row: FileRow, runs: list[Run], marked: set[int]) -> None:
-        number, path = row.file, self._files.path(row.file)
-        header = await self._files.read_header(number)
-        image = memoryview(await self._files.read_image(number))
-        at, step = SEGMENT_HEADER_BYTES, 0
-        while at < row.end:
-            block = decode_header(image[at : row.end], nonce=header.nonce, segment=number)
-            if block is None or block_damage(image[at:], block, nonce=header.nonce) is not None:
-                raise StorageCorrupt(path, at, f"a damaged block, though the segment goes on to {row.end}")
-            start = at + BLOCK_HEADER_BYTES
-            for record in decode_records(image, start, start + block.content_bytes, path):
-                if record.kind == ADD:
-                    run, _ = decode_add(record, file=number, sequence=block.sequence, path=path)
-                    runs.append(run)
-                elif record.kind == FENCE:
-                    marked.add(decode_fence(record, path).ledger_id)
-                elif record.kind == DELETE:
-                    marked.update(decode_delete(record, path))
-            at += block.block_bytes
-            step += block.block_bytes
-            if step >= _STEP_BYTES:
-                step = 0
-                await trio.lowlevel.checkpoint()
-
-    async def _walk_log(self, row: FileRow, runs: list[Run], marked: set[int]) -> FileSet:
-        number, path = -row.file, self._logs.path(-row.file)
-        replaced = FileSet()
-        async with aclosing(self._logs.records(number)) as records:
-            async for record in records:
-                if record.kind == ADD:
-                    add = Record(ADD, record.offset, memoryview(record.body))
-                    runs.append(decode_add(add, file=row.file, sequence=0, path=path)[0])
-                elif record.kind == LEDGER:
-                    marked.add(decode_ledger(record.body, path, record.offset).ledger_id)
-                elif record.kind == REPLACES:
-                    replaced = decode_replaces(record.body, path, record.offset)
-        return replaced
+    # --- what counts of it -------------------------------------------------------------------------
 
     async def _named(self, runs: list[Run]) -> list[Run]:
         """Those that the index names, sorted. Of entries that were stored again elsewhere it names the other
@@ -251,7 +237,7 @@ class Compactor:
             try:
                 found = await self._pool.read(file, ranges)
             except StorageError as damage:
-                raise UnreadableSource(file, str(damage)) from damage
+                raise UnreadableSource(file, str(damage), wanted[indices[0]]) from damage
             for count, (index, frame) in enumerate(zip(indices, found, strict=True)):
                 verify_frame(wanted[index], frame, self._pool.path_of(file))
                 frames[index] = frame
@@ -266,10 +252,11 @@ def verify_frame(run: Run, frame: bytes, path: str) -> None:
     try:
         entries = decode_run(run, frame)
     except WireError as damage:
-        raise UnreadableSource(run.file, f"{path}: byte {run.offset}: {damage}") from damage
+        raise UnreadableSource(run.file, f"{path}: byte {run.offset}: {damage}", run) from damage
     if damaged := damaged_entries(entries):
         raise UnreadableSource(
             run.file,
             f"{path}: byte {run.offset}: entry {damaged[0]} of ledger {run.ledger_id} "
             "does not match its digest",
+            run,
         )

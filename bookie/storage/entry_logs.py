@@ -61,11 +61,12 @@ Pace = Callable[[int], Awaitable[None]]
 
 
 class UnreadableSource(StorageError):
-    """What was to be written cannot be read: the file with that number."""
+    """What was to be written cannot be read: the file with that number, of a ``run`` that is in it."""
 
-    def __init__(self, file: int, text: str) -> None:
+    def __init__(self, file: int, text: str, run: Run | None = None) -> None:
         super().__init__(text)
         self.file = file
+        self.run = run
 
 
 class LogRecord(NamedTuple):

@@ -49,6 +49,7 @@ from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.collector import Collector, Witness
 from bookie.storage.compaction import Compactor
 from bookie.storage.config import StorageConfig
+from bookie.storage.contents import Contents
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.disk import Disk, FileMissing
 from bookie.storage.engine import Engine
@@ -247,9 +248,9 @@ async def _assemble(
         )
         await write_cache.prepare()
         residents = _Residents(journal.residents, write_cache.residents)
+    contents = Contents(files, ground.logs, catalogue)
     compactor = Compactor(
-        files=files,
-        logs=ground.logs,
+        contents=contents,
         pool=pool,
         catalogue=catalogue,
         rewriter=rewriter,
@@ -264,6 +265,8 @@ async def _assemble(
         catalogue=catalogue,
         ledgers=ledgers,
         compaction_rests=compactor.wait_idle,
+        contents=contents,
+        suspect=compactor.suspect,
         bytes_per_s=config.scrub_bytes_per_s,
     )
     collector = None

@@ -59,8 +59,9 @@ async def rebuild_index(directory: StorageDirectory) -> int:
             "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
         )
     replaced = FileSet()
-    for number in log_numbers:
-        replaced |= await logs.read_replaced(number)
+    for number in reversed(log_numbers):
+        if -number not in replaced:  # Else it may be rotten: what took its place says what it had replaced.
+            replaced |= await logs.read_replaced(number)
     for number in _missing(numbers, replaced, sign=1):
         raise StorageCorrupt(files.path(number), None, "the segment is missing, and no entry log replaced it")
     for number in _missing(log_numbers, replaced, sign=-1):

@@ -18,6 +18,10 @@ who reads what it holds. Entries that make more than one frame are appended last
 row's place must not be durable before that which the row named and it does not. A crash in between leaves the
 rotten row, and two copies of some entries.
 
+**What no row names** is read as well, a file at a time, since all of a file must be sound when the index is
+to be made again. A file with rot there, and one whose rotten runs were restored, is handed to compaction
+(``suspect``), which frees it.
+
 **Compaction** must not touch the file of a rotten run while its copies are not indexed yet: what cannot be
 read now may be read a second later, be put together with what follows it, and have one row for all of it,
 which the copies' row would then take the place of. So such a file is *held* (``holds``), compaction that is
@@ -37,11 +41,12 @@ from bookie.core.ledger import LedgerState
 from bookie.core.records import ADD, Run
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.compaction import verify_frame
+from bookie.storage.contents import Contents
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.segments import Segment
-from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
+from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import MIB
 from ledgerlog.wire.entries import Entries, encode_add
 
@@ -74,6 +79,8 @@ class Scrubber:
         catalogue: Catalogue,
         ledgers: Ledgers,
         compaction_rests: Callable[[], Awaitable[None]],
+        contents: Contents,
+        suspect: Callable[[int], None],
         bytes_per_s: int,
     ) -> None:
         self.passes = 0
@@ -90,6 +97,8 @@ class Scrubber:
         self._catalogue = catalogue
         self._ledgers = ledgers
         self._compaction_rests = compaction_rests
+        self._contents = contents
+        self._suspect = suspect
         self._bytes_per_s = bytes_per_s
         self._held: dict[int, Segment | None] = {}
         """Files of rotten runs, and the segment with the last of their copies; None while these are made."""
@@ -110,6 +119,7 @@ class Scrubber:
         async with self._lock:
             try:
                 await self._pass()
+                await self._check_files()
             except StorageError as trouble:
                 logger.error("scrubbing ends early, the index cannot be read: %s", trouble)
             else:
@@ -143,6 +153,23 @@ class Scrubber:
             await trio.sleep(size / self._bytes_per_s)
         for gone in self.rotten.keys() - seen:
             del self.rotten[gone]
+
+    async def _check_files(self) -> None:
+        """Read the files whole: rot in what no row names, a head or a deleted ledger's run, is nobody's
+        finding, until the index is to be made again from the files. Compaction frees it."""
+        with_rotten_runs = {rotten.run.file for rotten in self.rotten.values()}
+        for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
+            if row.file in self._residents or row.file in with_rotten_runs:
+                continue
+            try:
+                await self._contents.read(row)
+            except StorageError as damage:
+                # It may have been written again, and be gone or another segment's, since the row was read.
+                if await self._catalogue.file(row.file) == row:
+                    logger.error("rotten: in what no entry that counts needs: %s", damage)
+                    self._suspect(row.file)
+            self.bytes_checked += row.end
+            await trio.sleep(row.end / self._bytes_per_s)
 
     async def _check(self, run: Run) -> bool:
         """Whether a run reads as it was written."""
@@ -185,6 +212,7 @@ class Scrubber:
         """Somebody else put another run in the place of this one (``bookie.storage.mending``)."""
         self.runs_restored += 1
         self.rotten.pop((run.ledger_id, run.first), None)
+        self._suspect(run.file)
 
     def holds(self, file: int) -> bool:
         """Whether a file must stay as it is for now."""
@@ -218,7 +246,12 @@ class Scrubber:
     async def _restore(self, run: Run, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         journal = self._journal
         state = self._ledgers.get(run.ledger_id)
-        if state is None or state.is_deleted or self._is_superseded(run) or not self._is_current(run):
+        if (
+            state is None
+            or state.is_deleted
+            or self._is_superseded(run)
+            or not self._catalogue.names_now(run)
+        ):
             self.rotten.pop((run.ledger_id, run.first), None)
             return False
         if any(self.begins(state, part.first) for part in parts[1:]):
@@ -248,17 +281,5 @@ class Scrubber:
             await journal.wait_durable(journal.commit.newest)
         finally:
             state.pins -= 1
-        self.runs_restored += 1
-        self.rotten.pop((run.ledger_id, run.first), None)
+        self.on_mended(run)
         return True
-
-    def _is_current(self, run: Run) -> bool:
-        """Whether the index still names just this run."""
-        key = rows.run_key(run.ledger_id, run.first)
-        value = self._catalogue.index.get_now(key)
-        if value is None:
-            return False
-        try:
-            return rows.decode_run(key, value, self._catalogue.path) == run
-        except StorageCorrupt:
-            return False

@@ -11,6 +11,7 @@ nor replaced by any log is not ours to judge: it stays, and is told of.
 from __future__ import annotations
 
 import logging
+from collections.abc import Container, Sequence
 from contextlib import aclosing
 
 from bookie.core import rows
@@ -46,8 +47,7 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
             )
     if all(number in known for number in numbers):
         return FileSet()
-    replaced = {number: await logs.read_replaced(number) for number in numbers}
-    gone = FileSet.join(each for files in replaced.values() for each in files.ranges)
+    replaced, gone = await _read_replaced(logs, numbers, known)
     taken = FileSet()
     for number in numbers:
         # One that another log replaced was known once: what it held has moved on since.
@@ -55,6 +55,28 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
             await take_over_log(logs, catalogue, number, replaced[number])
             taken |= replaced[number]
     return taken
+
+
+async def _read_replaced(
+    logs: EntryLogFiles, numbers: Sequence[int], known: Container[int]
+) -> tuple[dict[int, FileSet], FileSet]:
+    """Which files each log replaced, and all of them. Logs that were replaced themselves are not asked: what
+    took their place says it. StorageCorrupt if one cannot be asked that matters."""
+    replaced: dict[int, FileSet] = {}
+    gone = FileSet()
+    for number in reversed(numbers):
+        if -number in gone:
+            continue
+        try:
+            replaced[number] = await logs.read_replaced(number)
+        except StorageCorrupt as damage:
+            # A log replaces files that are older. If the index knows all of those, this one may be rotten.
+            if any(low not in known and -low not in gone for low in numbers if low <= number):
+                raise
+            logger.error("the log counts, and is damaged: %s", damage)
+        else:
+            gone |= replaced[number]
+    return replaced, gone
 
 
 async def take_over_log(logs: EntryLogFiles, catalogue: Catalogue, number: int, replaced: FileSet) -> int:
@@ -143,7 +165,10 @@ async def remove_replaced(
         return
     replaced = FileSet()
     for row in await catalogue.logs():
-        replaced |= await logs.read_replaced(-row.file)
+        try:
+            replaced |= await logs.read_replaced(-row.file)
+        except StorageCorrupt as damage:
+            logger.error("what this log replaced is not known: %s", damage)
     for file in strange:
         if file in replaced:
             await remove_file(files, logs, file)

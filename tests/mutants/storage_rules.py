@@ -11,6 +11,7 @@ _REWRITING = "bookie/storage/rewriting.py"
 _SETTLING = "bookie/storage/settling.py"
 _RECYCLING = "bookie/storage/recycling.py"
 _COMPACTION = "bookie/storage/compaction.py"
+_CONTENTS = "bookie/storage/contents.py"
 _FILES = "bookie/storage/files.py"
 _ENGINE = "bookie/storage/engine.py"
 _OPENING = "bookie/storage/opening.py"
@@ -22,6 +23,7 @@ _STOP = "tests/storage/test_clean_stop.py"
 _MOVING = "tests/storage/test_moving_entries.py"
 _CRASHES = "tests/storage/test_crash_states.py"
 _EVERY_STATE = f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[moving-False]"
+_ROTTEN = "tests/storage/test_rotten_files.py"
 _REBUILD = f"{_CRASHES}::test_the_index_made_again_from_the_other_files_says_the_same"
 _WITNESS_TEST = "tests/shells/test_server_witness.py"
 
@@ -189,6 +191,55 @@ MUTANTS = (
         "is_last_resort = size > 0",
         "tests/storage/test_storage_space.py::"
         "test_a_bookie_whose_disk_is_full_starts_and_can_be_read_and_fenced",
+    ),
+    mutant(
+        "a_rotten_file_is_freed_though_a_live_entry_is_in_it",
+        "rule 8",
+        _CONTENTS,
+        "                found += [run for run in those if run.file == file]\n",
+        "",
+        f"{_ROTTEN}::test_rot_of_a_live_entry_stays_until_it_is_deleted",
+    ),
+    mutant(
+        "fences_do_not_go_along_when_rot_hides_them",
+        "rule 1",
+        _CONTENTS,
+        "                if stored.is_fenced or stored.is_deleted:\n",
+        "                if False:\n",
+        f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",
+    ),
+    mutant(
+        "what_a_rotten_log_had_replaced_is_forgotten",
+        "storage",
+        _CONTENTS,
+        "                replaced = await self._absent()\n",
+        "                replaced = FileSet()\n",
+        f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",
+    ),
+    mutant(
+        "a_healed_file_is_never_written_again",
+        "storage",
+        "bookie/storage/scrub.py",
+        "        self._suspect(run.file)\n",
+        "",
+        f"{_ROTTEN}::test_a_file_that_was_healed_is_freed_and_does_not_stop_rebuild_index",
+    ),
+    mutant(
+        "a_rotten_log_that_was_replaced_keeps_a_bookie_from_starting",
+        "storage",
+        _SETTLING,
+        "        if -number in gone:\n            continue\n",
+        "",
+        f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[freeing_rot-False]",
+    ),
+    mutant(
+        "a_missing_log_of_leveldb_is_taken_for_an_empty_one",
+        "storage",
+        "bookie/storage/leveldb.py",
+        "    if not names:\n        raise StorageCorrupt(",
+        "    if not names:\n        return path\n        raise StorageCorrupt(",
+        "tests/storage/test_damage.py::"
+        "test_whatever_is_damaged_in_an_index_is_named_with_the_command_that_makes_it_again",
     ),
     mutant(
         "compaction_brings_back_what_the_index_names_no_more",

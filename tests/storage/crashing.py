@@ -165,6 +165,31 @@ async def mending(engine: Engine, recorder: Recorder) -> None:
     assert await engine.scrubber.scrub() == 0
 
 
+async def freeing_rot(engine: Engine, recorder: Recorder) -> None:
+    """Files of which not even the header is sound are written again, by what the index says of them."""
+    collector = engine.collector
+    assert collector is not None
+    witness = collector.witness
+    assert isinstance(witness, NotedWitness)
+    await fence_noted(engine, recorder, 20)
+    for first in range(0, 200, 25):
+        for ledger_id in (1, 2):
+            await add_noted(engine, recorder, ledger_id, range(first, first + 25))
+    await engine.flush()
+    await wait_all_tasks_blocked()
+    disk = recorder.disk
+    for path in sorted(path for path in disk.files if path.endswith(".entries"))[:2]:
+        disk.rot(path, 20)
+    witness.gone = {1}
+    await collector.collect()
+    recorder.note(("deleted", (1,)))
+    await engine.scrubber.scrub()
+    await engine.compactor.compact(is_eventual=True)
+    assert not engine.compactor.damaged
+    assert await engine.scrubber.scrub() == 0
+    await add_noted(engine, recorder, 2, range(300, 303))
+
+
 async def record(scenario: Scenario, *, is_clean: bool, start: CrashState | None = None) -> Recorder:
     recorder = Recorder()
     disk, indexes = RecordingDisk(recorder, start), RecordingIndexes(recorder, start)

@@ -60,7 +60,7 @@ class WatchedIndex:
         self._inner = inner
         self._photographer = photographer
         self._dice = dice
-        self.path = inner.path
+        self.path, self.if_behind = inner.path, inner.if_behind
         self.get_now, self.scan_now, self.scan = inner.get_now, inner.scan_now, inner.scan
         self.aclose = inner.aclose
 

@@ -15,6 +15,7 @@ from crashing import (
     Looked,
     Scenario,
     boot_and_check,
+    freeing_rot,
     mending,
     moving,
     rebuild_and_check,
@@ -37,6 +38,7 @@ from recording_disk import CrashPoint
         (moving, 5),
         (restoring, 2),
         (mending, 4),
+        (freeing_rot, 4),
     ],
     ids=[
         "small_adds",
@@ -45,6 +47,7 @@ from recording_disk import CrashPoint
         "moving",
         "restoring",
         "mending",
+        "freeing_rot",
     ],
 )
 async def test_every_crash_state_boots_to_what_was_acknowledged(
@@ -97,6 +100,12 @@ async def test_a_second_crash_during_the_boot_after_the_first_loses_nothing(
             await boot_and_check(again, [*notes, *second.notes_before(point)])
             checked += 1
     assert checked > 100
+
+
+async def test_once_rot_was_freed_the_index_is_made_again_from_the_other_files() -> None:
+    recorder = await record(freeing_rot, is_clean=True)
+    (state, *_) = CrashPoint(recorder, recorder.position)
+    await rebuild_and_check(state, recorder.notes_before(recorder.position))
 
 
 @pytest.mark.parametrize(("scenario", "stride"), [(rolls_and_checkpoints, 7), (moving, 11)])

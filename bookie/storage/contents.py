@@ -1,0 +1,173 @@
+"""What counts of a file that is to be written again: a sound one says it, of a rotten one the index does.
+
+A sound file says everything itself: its runs, the ledgers that any record of it is about, and of an entry log
+which files it took the place of. Rot hides some of that. What must not be lost with the file is then found
+from what is sound elsewhere:
+
+    runs       the rows of the index that name the file, of the ledgers that use it. A run that no row names
+               does not count: its ledger is deleted, or its entries were stored again elsewhere
+    ledgers    every ledger that is fenced or deleted, wherever that is written: any of them may have its only
+               record, besides the index, in the part that is rotten. What else a lost record may have told
+               (LACs and LAFRs) are bounds, and safe to forget
+    replaced   every number of which there is no file and no row: nothing but being replaced removes a file
+
+The rows come from an index that lost nothing, or the bookie would not run. Whether the runs can be read is
+for whoever copies them to find out: as long as one that a row names cannot, the file stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from contextlib import aclosing
+
+import attrs
+import trio
+
+from bookie.core import rows
+from bookie.core.block import BLOCK_HEADER_BYTES, block_damage, decode_header
+from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
+from bookie.core.file_set import FileSet
+from bookie.core.records import (
+    ADD,
+    DELETE,
+    FENCE,
+    Record,
+    Run,
+    decode_add,
+    decode_delete,
+    decode_fence,
+    decode_records,
+)
+from bookie.core.rows import FileRow
+from bookie.core.segment import SEGMENT_HEADER_BYTES
+from bookie.storage.catalogue import Catalogue
+from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.segments import SegmentFiles
+from ledgerlog.errors import StorageCorrupt, StorageError
+from ledgerlog.limits import KIB
+
+_SCAN_ROWS = 1024
+_STEP_BYTES = 256 * KIB
+"""What is looked at without a pause, while adds wait."""
+
+
+@attrs.frozen
+class Held:
+    """What a file holds."""
+
+    runs: list[Run] = attrs.field(factory=list)
+    marked: set[int] = attrs.field(factory=set)
+    """Ledgers that other records than adds are about."""
+    replaced: FileSet = attrs.field(factory=FileSet)
+
+
+class Contents:
+    """The files that the index knows, by what is in them."""
+
+    def __init__(self, files: SegmentFiles, logs: EntryLogFiles, catalogue: Catalogue) -> None:
+        self._files = files
+        self._logs = logs
+        self._catalogue = catalogue
+
+    # --- by reading -------------------------------------------------------------------------------
+
+    async def read(self, row: FileRow) -> Held:
+        """What a file says, all of it proved. StorageCorrupt for damage anywhere before its end, StorageError
+        where it cannot be read."""
+        return await (self._read_segment(row) if row.file > 0 else self._read_log(row))
+
+    async def _read_segment(self, row: FileRow) -> Held:
+        number, path = row.file, self._files.path(row.file)
+        held = Held()
+        header = await self._files.read_header(number)
+        image = memoryview(await self._files.read_image(number))
+        at, step = SEGMENT_HEADER_BYTES, 0
+        while at < row.end:
+            block = decode_header(image[at : row.end], nonce=header.nonce, segment=number)
+            if block is None or block_damage(image[at:], block, nonce=header.nonce) is not None:
+                raise StorageCorrupt(path, at, f"a damaged block, though the segment goes on to {row.end}")
+            start = at + BLOCK_HEADER_BYTES
+            for record in decode_records(image, start, start + block.content_bytes, path):
+                if record.kind == ADD:
+                    run, _ = decode_add(record, file=number, sequence=block.sequence, path=path)
+                    held.runs.append(run)
+                elif record.kind == FENCE:
+                    held.marked.add(decode_fence(record, path).ledger_id)
+                elif record.kind == DELETE:
+                    held.marked.update(decode_delete(record, path))
+            at += block.block_bytes
+            step += block.block_bytes
+            if step >= _STEP_BYTES:
+                step = 0
+                await trio.lowlevel.checkpoint()
+        return held
+
+    async def _read_log(self, row: FileRow) -> Held:
+        number, path = -row.file, self._logs.path(-row.file)
+        held = Held()
+        replaced = FileSet()
+        async with aclosing(self._logs.records(number)) as records:
+            async for record in records:
+                if record.kind == ADD:
+                    add = Record(ADD, record.offset, memoryview(record.body))
+                    held.runs.append(decode_add(add, file=row.file, sequence=0, path=path)[0])
+                elif record.kind == LEDGER:
+                    held.marked.add(decode_ledger(record.body, path, record.offset).ledger_id)
+                elif record.kind == REPLACES:
+                    replaced = decode_replaces(record.body, path, record.offset)
+        return attrs.evolve(held, replaced=replaced)
+
+    # --- by the index -----------------------------------------------------------------------------
+
+    async def counted(self, row: FileRow) -> Held:
+        """What counts of a file that is damaged. StorageCorrupt if the index is."""
+        replaced = FileSet()
+        if row.file < 0:
+            try:
+                replaced = await self._logs.read_replaced(-row.file)
+            except StorageError:
+                replaced = await self._absent()
+        return Held(await self._named(row.file), await self._refused(), replaced)
+
+    async def _named(self, file: int) -> list[Run]:
+        """The runs that the index names there."""
+        found: list[Run] = []
+        for ledger_id in sorted(await self._catalogue.usage(file)):
+            start, stop = rows.run_key(ledger_id, 0), rows.run_key(ledger_id, 2**64 - 1)
+            while True:
+                part = await self._catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
+                those = [rows.decode_run(key, value, self._catalogue.path) for key, value in part]
+                found += [run for run in those if run.file == file]
+                if len(part) < _SCAN_ROWS:
+                    break
+                start = part[-1][0] + b"\0"
+        return found
+
+    async def _refused(self) -> set[int]:
+        """All ledgers that are fenced or deleted."""
+        found: set[int] = set()
+        start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
+        while True:
+            part = await self._catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
+            for key, value in part:
+                stored = rows.decode_ledger(key, value, self._catalogue.path)
+                if stored.is_fenced or stored.is_deleted:
+                    found.add(rows.ledger_of_key(key))
+            if len(part) < _SCAN_ROWS:
+                return found
+            start = part[-1][0] + b"\0"
+
+    async def _absent(self) -> FileSet:
+        """The numbers below the newest that no file has and no row names."""
+        segments, logs = await self._files.numbers(), await self._logs.numbers()
+        segments += [row.file for row in await self._catalogue.segments()]
+        logs += [-row.file for row in await self._catalogue.logs()]
+        return FileSet.join((*_gaps(segments), *((-high, -low) for low, high in _gaps(logs))))
+
+
+def _gaps(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The ranges of numbers from 1 on that are left out."""
+    return [
+        (low + 1, high - 1) for low, high in itertools.pairwise([0, *sorted(set(numbers))]) if high > low + 1
+    ]

@@ -1,0 +1,278 @@
+"""Files with rot: their space comes back once nothing that counts needs them, the index can be made again
+from what is left, and what is the only trace of a live entry stays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+import attrs
+import pytest
+import trio
+from storing import KEY, SMALL, Crash, add_durably, add_frame, opened, read
+
+from bookie.storage.collector import Witness
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import Engine
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.opening import open_engine
+from bookie.storage.rebuild import rebuild_index
+from ledgerlog.wire.frame import Status
+
+STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False, compact_bytes_per_s=2**40)
+"""Segments keep their entries."""
+MOVES = attrs.evolve(STAYS, small_run_bytes=20_000, merge_width=2, log_bytes_max=40_000)
+"""Entries go to entry logs."""
+FENCED = 90
+PAGE = 4096
+UNREADABLE = (Status.CORRUPT, Status.IO_ERROR)
+
+
+class Deletions:
+    """The metadata store's word."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+
+    async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
+        return self.gone & set(ledger_ids)
+
+
+@attrs.define
+class Machine:
+    """A bookie with entries of three ledgers, each of which has entries in every file."""
+
+    config: StorageConfig
+    disk: MemoryDisk = attrs.Factory(MemoryDisk)
+    indexes: MemoryIndexes = attrs.Factory(MemoryIndexes)
+    witness: Deletions = attrs.Factory(Deletions)
+    stored: dict[int, set[int]] = attrs.Factory(dict)
+
+    async def fill(self) -> None:
+        async with self.running() as engine:
+            await engine.fence(FENCED, KEY)
+            for entry_id in range(24):
+                for ledger_id in (1, 2, 3):
+                    await add_durably(
+                        engine, ledger_id, [entry_id], payloads=[self.payload(ledger_id, entry_id)]
+                    )
+                    self.stored.setdefault(ledger_id, set()).add(entry_id)
+        async with self.running() as engine:  # Nothing of it is in memory any more.
+            await engine.flush()
+
+    def running(self) -> _Running:
+        return _Running(self)
+
+    def payload(self, ledger_id: int, entry_id: int) -> bytes:
+        return b"ledger %d entry %d|" % (ledger_id, entry_id) * (20 + 7 * (entry_id % 5))
+
+    def files(self) -> list[str]:
+        """Those with entries, of which no part is the journal's any more."""
+        kept = [path for path in self.disk.files if path.endswith((".journal", ".entries"))]
+        journal = max(path for path in kept if path.endswith(".journal"))
+        return sorted(path for path in kept if path != journal and any(self.disk.files[path][PAGE:]))
+
+    def size(self, path: str) -> int:
+        return len(self.disk.files[path])
+
+    def rot_entry(self, ledger_id: int, entry_id: int) -> str:
+        """Turn a bit of one stored payload over; the file."""
+        for path in self.files():
+            content = self.disk.files[path]
+            at = content.find(self.payload(ledger_id, entry_id))
+            if at >= 0:
+                content[at] ^= 1
+                return path
+        raise AssertionError("it is in one of the files")
+
+    async def bring_again(self, engine: Engine, ledger_id: int, entry_id: int) -> None:
+        frame = add_frame(ledger_id, [entry_id], [self.payload(ledger_id, entry_id)], recovery=True)
+        position = engine.add(*frame)
+        if not isinstance(position, Status):
+            await engine.wait_durable(position)
+
+    async def fill_memory(self, engine: Engine) -> None:
+        """What was brought leaves memory, and is indexed."""
+        for entry_id in range(60):
+            await add_durably(engine, 50, [entry_id], payloads=[bytes(4000)])
+        with trio.fail_after(30):
+            await engine.flush()
+
+    async def check(self, *, may_be_unreadable: Collection[tuple[int, int]] = ()) -> None:
+        async with self.running() as engine:
+            for ledger_id, ids in self.stored.items():
+                for entry_id in sorted(ids):
+                    found = await read(engine, ledger_id, entry_id, entry_id)
+                    if (ledger_id, entry_id) in may_be_unreadable and found.status in UNREADABLE:
+                        continue
+                    assert found.status is Status.OK, (ledger_id, entry_id, found.status)
+                    assert found.entries.payloads() == [self.payload(ledger_id, entry_id)], (
+                        ledger_id,
+                        entry_id,
+                    )
+            assert engine.add(*add_frame(FENCED, [0])) is Status.FENCED
+            for ledger_id in self.witness.gone:
+                assert isinstance(engine.add(*add_frame(ledger_id, [99], recovery=True)), Status)
+            raise Crash
+
+    async def check_all(self, **more: Collection[tuple[int, int]]) -> None:
+        with pytest.raises(Crash):
+            await self.check(**more)
+
+    async def make_index_again(self) -> None:
+        async with opened("b", self.disk, self.indexes) as directory:
+            await rebuild_index(directory)
+
+
+class _Running:
+    """The engine of a machine, with its witness."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def __aenter__(self) -> Engine:
+        machine = self._machine
+        self._directory = opened("b", machine.disk, machine.indexes)
+        directory = await self._directory.__aenter__()
+        witness: Witness = machine.witness
+        self._engine = open_engine(directory, machine.config, witness=witness)
+        return await self._engine.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._engine.__aexit__(*error)
+        await self._directory.__aexit__(*error)
+
+
+async def delete(machine: Machine, engine: Engine, *ledger_ids: int) -> None:
+    machine.witness.gone.update(ledger_ids)
+    assert engine.collector is not None
+    await engine.collector.collect()
+    for ledger_id in ledger_ids:
+        machine.stored.pop(ledger_id, None)
+
+
+@pytest.fixture(params=[STAYS, MOVES], ids=["segments", "logs"])
+async def machine(request: pytest.FixtureRequest) -> Machine:
+    machine = Machine(request.param)
+    await machine.fill()
+    return machine
+
+
+PLACES = {
+    "file header": 20,
+    "first record": PAGE + 3,
+    "first block or record": PAGE + 70,
+    "middle": -2,
+    "end": -1,
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+async def test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed(machine: Machine, where: str) -> None:
+    path = machine.files()[0]
+    at = PLACES[where]
+    at = machine.size(path) // 2 if at == -2 else machine.size(path) - 30 if at == -1 else at
+    machine.disk.files[path][at] ^= 0x40
+    async with machine.running() as engine:
+        await delete(machine, engine, 1, 2, 3)
+        await engine.compactor.compact(is_eventual=True)
+        assert not engine.compactor.damaged
+    assert path not in machine.disk.files
+    await machine.check_all()
+    await machine.make_index_again()
+    await machine.check_all()
+
+
+async def test_a_file_that_was_healed_is_freed_and_does_not_stop_rebuild_index(machine: Machine) -> None:
+    path = machine.rot_entry(2, 5)
+    async with machine.running() as engine:
+        await machine.bring_again(engine, 2, 5)
+        await machine.fill_memory(engine)
+        await engine.compactor.compact(is_eventual=True)
+    assert path not in machine.disk.files
+    await machine.make_index_again()
+    await machine.check_all()
+
+
+async def test_rot_of_a_live_entry_stays_until_it_is_deleted(machine: Machine) -> None:
+    path = machine.rot_entry(2, 5)
+    async with machine.running() as engine:
+        await engine.scrubber.scrub()
+        for _ in range(3):
+            await engine.compactor.compact(is_eventual=True)
+        await delete(machine, engine, 1, 3)
+        for _ in range(3):
+            await engine.compactor.compact(is_eventual=True)
+        assert path in machine.disk.files
+        (damage,) = engine.compactor.damaged.values()
+        assert damage.run is not None
+        assert damage.run.ledger_id == 2
+    await machine.check_all(may_be_unreadable={(2, 5)})
+    async with machine.running() as engine:
+        await engine.compactor.compact(is_eventual=True)
+        await delete(machine, engine, 2)
+        await engine.compactor.compact(is_eventual=True)
+        assert not engine.compactor.damaged
+    assert path not in machine.disk.files
+
+
+async def test_scrubbing_finds_rot_that_no_entry_needs(machine: Machine) -> None:
+    """Else the day on which the index must be made again would find it."""
+    path = machine.files()[0]
+    machine.disk.files[path][machine.size(path) - 5] ^= 0x40
+    async with machine.running() as engine:
+        await engine.scrubber.scrub()
+        await engine.compactor.compact(is_eventual=False)
+        assert path not in machine.disk.files
+    await machine.make_index_again()
+    await machine.check_all()
+
+
+@pytest.mark.parametrize("config", [STAYS, MOVES], ids=["segments", "logs"])
+async def test_whatever_rots_space_comes_back_and_nothing_live_is_lost(config: StorageConfig) -> None:
+    """Rot at random places, some healed and some deleted, in an order that only the seed knows."""
+    freed = 0
+    for seed in range(12):
+        dice = random.Random(seed)
+        machine = Machine(config)
+        await machine.fill()
+        try:
+            freed += await _live(machine, dice)
+        except BaseException as failure:
+            failure.add_note(f"seed {seed}")
+            raise
+    assert freed > 12, "too little rots to show anything"
+
+
+async def _live(machine: Machine, dice: random.Random) -> int:
+    rotten = set[str]()
+    for _ in range(dice.choice((1, 2, 6))):
+        path = dice.choice(machine.files())
+        machine.disk.files[path][dice.randrange(machine.size(path))] ^= 1 << dice.randrange(8)
+        rotten.add(path)
+    deleted = dice.sample((1, 2, 3), dice.choice((0, 1, 2, 3)))
+    async with machine.running() as engine:
+        steps = ["compact", "scrub", "heal", "compact", "heal", "delete", "scrub"]
+        dice.shuffle(steps)
+        for step in (*steps, "delete", "scrub", "heal"):
+            match step:
+                case "compact":
+                    await engine.compactor.compact(is_eventual=dice.random() < 0.5)
+                case "scrub":
+                    await engine.scrubber.scrub()
+                case "delete":
+                    await delete(machine, engine, *deleted)
+                case "heal":
+                    for ledger_id, ids in machine.stored.items():
+                        for entry_id in sorted(ids):
+                            await machine.bring_again(engine, ledger_id, entry_id)
+        await machine.fill_memory(engine)
+        await engine.scrubber.scrub()
+        await engine.compactor.compact(is_eventual=True)
+        assert not engine.scrubber.rotten
+        assert not engine.compactor.damaged
+    await machine.check_all()
+    await machine.make_index_again()
+    await machine.check_all()
+    return sum(path not in machine.disk.files for path in rotten)
