@@ -18,6 +18,7 @@ from typing import Any
 from ledgerlog.archive.places import files_as_errors, open_input
 from ledgerlog.errors import ArchiveCorrupt
 from ledgerlog.limits import KIB, MIB
+from ledgerlog.model.archive import ArchiveRecord
 
 __all__ = ["digest_of", "end_of", "read_end"]
 
@@ -52,9 +53,11 @@ def digest_of(end: bytes) -> bytes:
     return hashlib.sha256(end).digest()
 
 
-def end_of(url: str) -> tuple[int, bytes]:
-    """The size of a file, and the digest of its end. ArchiveUnavailable, ArchiveCorrupt."""
-    with open_input(url) as stream, files_as_errors(url):
+def end_of(file: str | ArchiveRecord) -> tuple[int, bytes]:
+    """The size of a file, by its record or its URL, and the digest of its end. ArchiveUnavailable,
+    ArchiveCorrupt."""
+    url = file if isinstance(file, str) else file.file
+    with open_input(file) as stream, files_as_errors(url):
         try:
             return int(stream.size()), digest_of(read_end(stream))
         except ValueError as cause:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 
-from ledgerlog.archive.places import Destination, files_as_errors, open_input, recorded
+from ledgerlog.archive.places import Destination, files_as_errors, recorded
 from ledgerlog.errors import ArchiveUnavailable
 
 __all__ = ["destination_of_file", "has_marker", "make_marker", "marker_name"]
@@ -55,7 +55,7 @@ def has_marker(destination: Destination, cluster: str, marker: bytes) -> bool:
     another file than the marker."""
     url = destination.url_of(marker_name(cluster, marker))
     try:
-        with open_input(url) as stream, files_as_errors(url):
+        with destination.open(marker_name(cluster, marker)) as stream, files_as_errors(url):
             data = stream.read(_BYTES_MAX)
     except ArchiveUnavailable as failure:
         if isinstance(failure.__cause__, FileNotFoundError):

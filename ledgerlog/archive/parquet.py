@@ -327,7 +327,7 @@ class ArchiveFile:
 
     def _open(self) -> None:
         """Open the file, and read what it says of itself."""
-        stream = open_input(self.url)
+        stream = open_input(self.url if self._record is None else self._record)
         try:
             end = read_end(stream)
             if self._record is not None and digest_of(end) != self._record.footer:

@@ -11,6 +11,12 @@ that share a destination do not meet; FIRST and END are offsets of 20 digits. Fi
 known by the digest. NONCE is another one for each attempt, so no name comes twice: a file that no log names,
 and that is old, will never be named.
 
+**Names never leave their destination.** A record comes out of the metadata store: it is data, and no order.
+So what it names is taken for a destination and a name below it, and the name must be the one that the file of
+just this record has (``name_of_record``). Every name, whoever gives it, becomes a path in one place
+(``Destination._path``). That refuses whatever is no plain name of two parts at most, and on a disk of this
+machine a name that a symbolic link leads elsewhere.
+
 **Whole or not there.** A file is written under a name that begins with a dot and ends with ``.tmp``, which
 readers of directories pass over, synced where it lies on a disk of this machine, and then moved to its name,
 and so are the directories on the way to it: copies are given up for a file that is there after a power cut.
@@ -25,6 +31,7 @@ names and that lies where pyarrow finds no files here; a destination that somebo
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -35,7 +42,8 @@ import attrs
 import pyarrow as pa
 from pyarrow import fs
 
-from ledgerlog.errors import ArchiveUnavailable, InvalidArgument
+from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
+from ledgerlog.model.archive import ArchiveRecord
 
 __all__ = [
     "Destination",
@@ -45,12 +53,16 @@ __all__ = [
     "file_name",
     "files_as_errors",
     "log_directory",
+    "name_of_record",
     "offsets_of_name",
     "open_input",
     "recorded",
 ]
 
 
+_NAME = re.compile(r"[^/\0]+(/[^/\0]+)?\Z")
+_NONCE = re.compile(r"[0-9a-f]+\Z")
+_CLUSTER_DIGITS = 16
 _LOG_NAME_MAX = 200
 """Characters of a log's name in that of its directory; incarnation and cluster tell it from others."""
 
@@ -58,12 +70,42 @@ _LOG_NAME_MAX = 200
 def log_directory(log: str, incarnation: int, cluster: str) -> str:
     """The directory of a log below a destination. ``cluster`` is the cluster's id."""
     # With the rest it must be a name for file systems, which have 255 bytes at most.
-    return f"{log.replace('/', '~')[:_LOG_NAME_MAX]}-{incarnation:016x}-{cluster[:16]}"
+    return f"{log.replace('/', '~')[:_LOG_NAME_MAX]}-{incarnation:016x}-{cluster[:_CLUSTER_DIGITS]}"
 
 
 def file_name(first_offset: int, end_offset: int, digest: bytes, nonce: str) -> str:
     """The name of a file in its log's directory."""
     return f"{first_offset:020d}-{end_offset:020d}-{digest[:8].hex()}-{nonce}.parquet"
+
+
+def _divided(url: str) -> tuple[str, str]:
+    """The URL of the destination that an archived file lies in, two levels above it, and its name there."""
+    base, mark, query = url.partition("?")
+    where, *name = base.rsplit("/", 2)
+    return where + mark + query, "/".join(name)
+
+
+def name_of_record(record: ArchiveRecord) -> tuple[str, str]:
+    """The URL of the destination that a record's file lies in, and the file's name there. ArchiveCorrupt
+    unless the name is one that a file of this record was given: what a record names is read, and deleted."""
+    where, name = _divided(record.file)
+    directory, _, file = name.partition("/")
+    directory_start = log_directory(record.log, record.incarnation, "")
+    file_start = file_name(record.first_offset, record.end_offset, record.digest, "").removesuffix(".parquet")
+    nonce = file.removeprefix(file_start).removesuffix(".parquet")
+    if (
+        not directory.startswith(directory_start)
+        or len(directory) > len(directory_start) + _CLUSTER_DIGITS
+        or file != f"{file_start}{nonce}.parquet"
+        or not _NONCE.match(nonce)
+    ):
+        raise ArchiveCorrupt(
+            record.file,
+            f"its record names no file that holds offsets {record.first_offset} to {record.end_offset - 1} "
+            f"of log {record.log!r}: such a file is {directory_start}CLUSTER/{file_start}NONCE.parquet below "
+            "its destination. Nothing was read or deleted",
+        )
+    return where, name
 
 
 def offsets_of_name(name: str) -> tuple[int, int] | None:
@@ -119,11 +161,14 @@ def _resolve(url: str) -> tuple[Any, str]:
     return filesystem, path
 
 
-def open_input(url: str) -> Any:
-    """The file, for reading at any place. ArchiveUnavailable."""
-    with files_as_errors(url), recorded(url):
-        filesystem, path = _resolve(url)
-        return filesystem.open_input_file(path)
+def open_input(file: str | ArchiveRecord) -> Any:
+    """The archived file that a record names, or that was just written under that URL, for reading at any
+    place. ArchiveUnavailable; ArchiveCorrupt where a record names no file of its own."""
+    url, (where, name) = (
+        (file, _divided(file)) if isinstance(file, str) else (file.file, name_of_record(file))
+    )
+    with recorded(url):
+        return Destination(where).open(name)
 
 
 class Destination:
@@ -136,6 +181,8 @@ class Destination:
         self.url = base.rstrip("/") + mark + query
         with files_as_errors(self.url):
             self._filesystem, self._root = _resolve(self.url)
+        if "\0" in self._root:
+            raise InvalidArgument(f"{where!r} is no place for files: a path has no zeros in it")
         self._is_local = isinstance(self._filesystem, fs.LocalFileSystem)
 
     def __repr__(self) -> str:
@@ -178,7 +225,25 @@ class Destination:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root))
 
     def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+        """Where a name below the destination lies. ArchiveCorrupt for one that would lead out of it."""
+        parts = name.split("/")
+        if not _NAME.match(name) or "." in parts or ".." in parts:
+            raise ArchiveCorrupt(self.url, f"{name!r} is no name of a file in a destination")
+        path = f"{self._root.rstrip('/')}/{name}"
+        if self._is_local:
+            here, there = os.path.realpath(self._root), os.path.realpath(path)
+            if there != os.path.join(here, name):
+                raise ArchiveCorrupt(
+                    self.url_of(name),
+                    f"a symbolic link leads from there to {there}. Files are read and deleted in the "
+                    f"destination itself only, which is {here}",
+                )
+        return path
+
+    def open(self, name: str) -> Any:
+        """A file, for reading at any place. ArchiveUnavailable."""
+        with files_as_errors(self.url_of(name)):
+            return self._filesystem.open_input_file(self._path(name))
 
     def create(self, name: str) -> Any:
         """A new file, its directory made where it is missing, open for writing."""
@@ -225,12 +290,12 @@ class Destination:
         )
 
 
-def delete_file(url: str) -> bool:
-    """Delete a file by its URL; whether there was one. ArchiveUnavailable."""
-    base, mark, query = url.partition("?")
-    directory, _, name = base.rpartition("/")
-    with recorded(url):
-        return Destination(directory + mark + query).delete(name)
+def delete_file(record: ArchiveRecord) -> bool:
+    """Delete the file that a record names; whether there was one. ArchiveUnavailable; ArchiveCorrupt where it
+    names no file of its own, and nothing is deleted."""
+    where, name = name_of_record(record)
+    with recorded(record.file):
+        return Destination(where).delete(name)
 
 
 def _sync_directories(directory: Path) -> None:

@@ -313,14 +313,14 @@ class Archiver:
                         f"records than bookies gave for {record.file}",
                     )
                 if not is_unsure:
-                    await self.delete_file(record.file)
+                    await self.delete_file(record)
                 return done("skipped", found, why="another job has archived it")
             if metadata is None or metadata.index_of(record.ledger_id) is None:
                 if not is_unsure:
-                    await self.delete_file(record.file)
+                    await self.delete_file(record)
                 return done("skipped", record, why="its records were truncated away meanwhile")
             if not is_unsure and self.is_late(record):
-                await self.delete_file(record.file)
+                await self.delete_file(record)
                 return done("skipped", record, why=LATE)
             try:
                 await self.client.store.transaction(
@@ -440,7 +440,10 @@ class Archiver:
         metadata, _ = await self.logs.read(self.incarnation)
         if metadata is not None and metadata.index_of(record.ledger_id) is not None:
             return done("skipped", record, why="its log names it")
-        if not await self.delete_file(record.file):
+        # Only files of this log go, in a place that is vouched for: a record is no order.
+        self.expect_own(record)
+        await self.markers.expect(record.file)
+        if not await self.delete_file(record):
             # A job that ended here may have deleted it. Or it is where nobody looks just now, and nobody
             # would ever come back for it.
             await self.markers.expect(record.file)
@@ -460,13 +463,22 @@ class Archiver:
     async def expect_file(self, record: ArchiveRecord) -> None:
         """ArchiveUnavailable where the file of a record that is about to be written is gone; ArchiveCorrupt
         where it is another."""
-        _, footer = await in_thread(lambda: self._footer.end_of(record.file), file=record.file)
+        _, footer = await in_thread(lambda: self._footer.end_of(record), file=record.file)
         if footer != record.footer:
             raise ArchiveCorrupt(record.file, "it is not the file that was written")
 
-    async def delete_file(self, url: str) -> bool:
-        """Whether there was one. ArchiveUnavailable."""
-        return await in_thread(lambda: self._places.delete_file(url), file=url)
+    def expect_own(self, record: ArchiveRecord) -> None:
+        """ArchiveCorrupt unless a record names a file of this log and this cluster."""
+        _, name = self._places.name_of_record(record)
+        directory = name.partition("/")[0]
+        if directory != self.directory:
+            raise ArchiveCorrupt(
+                record.file, f"its record names a file in {directory}, and this log's are in {self.directory}"
+            )
+
+    async def delete_file(self, record: ArchiveRecord) -> bool:
+        """Delete the file that a record names; whether there was one. ArchiveUnavailable, ArchiveCorrupt."""
+        return await in_thread(lambda: self._places.delete_file(record), file=record.file)
 
 
 class _Writing:

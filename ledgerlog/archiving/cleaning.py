@@ -22,6 +22,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import attrs
 
@@ -80,7 +81,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
                 logger.error("log=%s: %s is kept: %s", archiver.name, url, why)
                 steps.append(Step(what="skipped", ledger_id=None, file=url, why=why))
                 continue
-        await archiver.delete_file(url)
+        await in_thread(partial(destination.delete, file.name), file=url)
         steps.append(Step(what="cleaned", ledger_id=None, bytes=file.size, file=url))
     return steps
 

@@ -106,12 +106,12 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
             # Where an answer was lost this may be our own transaction, which came late and was seen by some
             # of these reads only: the file may be named then, and is left to ``clean``.
             if not is_unsure:
-                await archiver.delete_file(made.file)
+                await archiver.delete_file(made)
             return done("skipped", group[0], why="it was truncated, or changed by another job meanwhile")
         # A job that was held up for a day finds its file cleaned away; the old ones are all there is then.
         # Just before that it may meet a cleaner who has read the records already.
         if not is_unsure and archiver.is_late(made):
-            await archiver.delete_file(made.file)
+            await archiver.delete_file(made)
             return done("skipped", group[0], why=LATE)
         await archiver.expect_file(made)
         merged, dropped = metadata.merged(
@@ -255,6 +255,6 @@ async def finish_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
     """Commit the new file; one that is as the only old one is deleted instead, and the step is
     ``unchanged``."""
     if len(group) == 1 and made.record_count == group[0].record_count:
-        await archiver.delete_file(made.file)
+        await archiver.delete_file(made)
         return done("unchanged", group[0])
     return await commit_group(archiver, group, made)

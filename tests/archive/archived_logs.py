@@ -107,6 +107,11 @@ def path_of(record: ArchiveRecord) -> Path:
     return Path(record.file.removeprefix("file://"))
 
 
+def name_in(record: ArchiveRecord) -> str:
+    """The name of a file below its destination."""
+    return "/".join(record.file.rsplit("/", 2)[1:])
+
+
 def read(path: Path) -> bytes:
     return path.read_bytes()
 

@@ -15,7 +15,7 @@ import pytest
 from ledgerlog.archive import parquet
 from ledgerlog.archive.footer import end_of, read_end
 from ledgerlog.archive.parquet import ArchiveFile, ArchiveWriter, FileCheck
-from ledgerlog.archive.places import Destination, open_input
+from ledgerlog.archive.places import Destination, file_name, log_directory, open_input
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import KIB
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
@@ -243,6 +243,11 @@ def test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded(
     path = written(tmp_path)
     file = ArchiveFile(path.as_uri())
     file.close()
+    ledgers, digest = file.facts.ledgers, file.facts.digest
+    name = file_name(ledgers[0].first_offset, ledgers[-1].end_offset, digest, "00")
+    directory = tmp_path / log_directory(file.facts.log, file.facts.incarnation, "cluster")
+    directory.mkdir(exist_ok=True)
+    path = path.rename(directory / name)
     size, footer = end_of(path.as_uri())
     record = ArchiveRecord(
         log=file.facts.log,

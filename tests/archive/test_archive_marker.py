@@ -30,6 +30,7 @@ from tests.archive.archived_logs import (
     crash_at,
     files,
     fill,
+    name_in,
     new_log,
     path_of,
     records_of,
@@ -447,7 +448,7 @@ async def test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step(tm
     async with open_cluster() as cluster, cluster.client() as client:
         log = await two_archived(client, tmp_path)
         record = (await archived(client, log))[0]
-        strange = attrs.evolve(record, file="strange://there/log/file.parquet")
+        strange = attrs.evolve(record, file=f"strange://there/{name_in(record)}")
         path = archive_path(log.incarnation, record.ledger_id)
         found = await client.opened.store.get(path)
         assert found is not None

@@ -33,6 +33,7 @@ from tests.archive.archived_logs import (
     crash_at,
     files,
     fill,
+    name_in,
     new_log,
     path_of,
     read,
@@ -335,7 +336,7 @@ async def put_elsewhere(client: Client, record: ArchiveRecord) -> None:
     path = archive_path(record.incarnation, record.ledger_id)
     found = await client.opened.store.get(path)
     assert found is not None
-    strange = attrs.evolve(record, file="strange://there/log/file.parquet")
+    strange = attrs.evolve(record, file=f"strange://there/{name_in(record)}")
     await client.opened.store.set(path, strange.encode(), version=found.version)
 
 
@@ -350,7 +351,7 @@ async def test_a_file_at_a_place_that_is_not_known_here_fails_its_step_and_says_
             await compact_log(client.opened, "log", str(tmp_path), rule=prefix_rule(1)),
         ):
             assert [step.what for step in steps] == ["failed"]
-            assert "strange://there/log/file.parquet" in steps[0].why
+            assert "archive file strange://there/log-" in steps[0].why
         with pytest.raises(ArchiveUnavailable, match="strange://there"):
             await records_of(log)
 
