@@ -102,7 +102,7 @@ class Connection:
         )
         self._holds_large = False
         self._turns = Turns(least=limits.TURN_BYTES // limits.TURN_FRAMES)
-        """Of frames; the bytes are counted by the stream."""
+        """Of handling frames."""
         self._adds = 0
         """How many ADDs came; the number of the last."""
         self._pending: deque[list[int]] = deque()
@@ -207,12 +207,18 @@ class Connection:
 
     async def _receive_frames(self) -> None:
         """Returns when the peer has finished."""
-        buffer, stream, engine = self._buffer, self._stream, self._shared.engine
+        buffer, stream, engine, turns = self._buffer, self._stream, self._shared.engine, self._turns
         was_mid_frame = False
         frames = buffer.take_frames()  # What came with HELLO.
         while True:
             if frames:
-                if len(frames) == 1 and frames[0].header.kind == Kind.ADD and engine.has_room:
+                if (
+                    len(frames) == 1
+                    and frames[0].header.kind == Kind.ADD
+                    and engine.has_room
+                    and not turns.is_over
+                ):
+                    turns.spend(len(frames[0].raw))
                     self._on_lone_add(frames[0])
                 else:
                     await self._on_frames(frames)

@@ -177,7 +177,7 @@ class _LocalStream:
                 raise ConnectionLost(f"the connection with {self._peer} is closed")
             if pipe.buffered:
                 received = pipe.take_into(buffer)
-                self._turns.spend(received)
+                self._turns.spend_copied(received)
                 return received
             if pipe.is_finished:
                 return 0

@@ -41,9 +41,12 @@ from ledgerlog.limits import (
     CONNECTION_SEND_QUEUE_BYTES,
     FRAME_PROGRESS_TIMEOUT_S,
     MIB,
+    TURN_BYTES,
+    TURN_FRAMES,
 )
 from ledgerlog.net.adds import Attachment, Burst, UnansweredAdds
 from ledgerlog.net.transport import Buffer, ConnectionLost, Stream, buffers_bytes, unsent
+from ledgerlog.net.turns import Turns
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, Frame, FrameBuffer, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
 
@@ -130,6 +133,7 @@ class Session:
         "_sender_wanted",
         "_sending_bytes",
         "_stream",
+        "_turns",
         "_watch",
         "adds",
         "broken",
@@ -164,6 +168,7 @@ class Session:
         """Requests answered."""
         self.is_watched = False
 
+        self._turns = Turns(least=TURN_BYTES // TURN_FRAMES)
         self._queue: list[Buffer] = []
         self._queue_bytes = 0
         self._sending_bytes = 0  # inside the sender's send_all; nobody else may send meanwhile
@@ -356,8 +361,10 @@ class Session:
             nursery.cancel_scope.cancel()
 
     async def _receive(self) -> None:
-        buffer = self._buffer
+        buffer, turns = self._buffer, self._turns
         while True:
+            if turns.is_over:
+                await turns.take()
             try:
                 received = await self._stream.receive_into(buffer.writable())
                 if not received:
@@ -367,6 +374,8 @@ class Session:
                 frames = buffer.take_frames()
                 if frames:
                     self._frames_received += len(frames)
+                    for frame in frames:
+                        turns.spend(len(frame.raw))
                     self._on_frames(frames)
             except ConnectionLost as lost:
                 self.break_off(str(lost))

@@ -212,7 +212,7 @@ class TcpStream:
                 raise self._lost(cause) from cause
             else:
                 self._is_drained = received < len(buffer)
-                self._turns.spend(received)
+                self._turns.spend_copied(received)
                 return received
             await self._wait(wait_readable)
 

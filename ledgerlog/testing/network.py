@@ -499,7 +499,7 @@ class _End:
                 continue
             if incoming.unread:
                 received = incoming.take_into(buffer)
-                self._turns.spend(received)
+                self._turns.spend_copied(received)
                 return received
             if self._broken is not None:
                 raise ConnectionLost(f"the connection with {self._peer} broke: {self._broken}")

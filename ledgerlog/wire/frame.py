@@ -282,8 +282,8 @@ class FrameBuffer:
         return 4 + int(length)
 
     def writable(self) -> memoryview:
-        """Room to receive into: never empty, and for ``limits.TURN_BYTES`` at most unless an unfinished frame
-        lacks more. Invalidates every frame given out before."""
+        """Room to receive into: never empty, and at most what an unfinished frame lacks and
+        ``limits.TURN_BYTES``. Invalidates every frame given out before."""
         rest = self._end - self._start
         size = len(self._buffer)
         if size > self._roomy and self.unfinished_bytes <= self._roomy:
@@ -297,7 +297,8 @@ class FrameBuffer:
                 self._move(rest, size)
         room = len(self._buffer) - self._end
         if room > TURN_BYTES:
-            room = min(room, max(TURN_BYTES, self.unfinished_bytes - rest))
+            # Not for the frame alone: with the head of the next large frame its memory is kept.
+            room = min(room, TURN_BYTES + max(0, self.unfinished_bytes - rest))
         return self._view[self._end : self._end + room]
 
     def _move(self, rest: int, size: int) -> None:
