@@ -215,7 +215,8 @@ BOOKIE_REPLY_BYTES = 128 * MIB
 
 BOOKIE_CONNECTION_REQUESTS = KIB
 BOOKIE_REQUESTS = 8 * KIB
-"""Requests other than adds under way, long polls included; one more is answered TOO_MANY_REQUESTS."""
+"""Requests other than adds under way; one more is answered TOO_MANY_REQUESTS. A quarter of the places is kept
+from long polls, which may take theirs for seconds."""
 
 BOOKIE_CONNECTION_BUFFER_BYTES_MIN = 16 * KIB
 BOOKIE_CONNECTION_BUFFER_BYTES = 256 * KIB
@@ -272,6 +273,10 @@ LAC_PUBLISH_IDLE_S = 0.002
 
 RECONNECT_DELAY_MIN_S = 0.05
 RECONNECT_DELAY_MAX_S = 2.0
+
+BUSY_DELAY_MIN_S = 0.02
+BUSY_DELAY_MAX_S = 0.5
+"""A request that was answered TOO_MANY_REQUESTS is sent again after so long, the pauses growing."""
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
 assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX

@@ -5,10 +5,11 @@ neither. So every request becomes a task of the connection's nursery, and the co
 reading frames. Replies carry the request's number and leave in any order.
 
 **Bounds.** A connection has at most ``limits.BOOKIE_CONNECTION_REQUESTS`` requests under way and the
-bookie ``limits.BOOKIE_REQUESTS``; one more is answered TOO_MANY_REQUESTS. To stop reading the connection
-instead would make its adds wait for its long polls. Before it reads, a request takes what its reply may
-need from the connection's budget and from the bookie's, so memory is bounded by what those hold however
-many ask; it gives it back when the reply has been handed to the network.
+bookie ``limits.BOOKIE_REQUESTS``; one more is answered TOO_MANY_REQUESTS, which clients wait out. To stop
+reading the connection instead would make its adds wait for its long polls. Long polls leave a quarter of the
+places to others: however many wait for something new, what is there can be read. Before it reads, a request
+takes what its reply may need from the connection's budget and from the bookie's, so memory is bounded by what
+those hold however many ask; it gives it back when the reply has been handed to the network.
 
 **Long polls.** READ with ``wait_ms`` waits until the LAC has reached ``first``, READ_LAC until it has passed
 ``first``, both at most ``limits.LONG_POLL_S``; then they answer with what there is, so that "nothing
@@ -73,10 +74,10 @@ class Requests:
             raise WireError(f"a message of kind {header.kind} is not a request")
         if len(frame.raw) != HEADER_BYTES:
             raise WireError(f"a request of kind {header.kind} has a body")
-        if (
-            self.under_way >= limits.BOOKIE_CONNECTION_REQUESTS
-            or self._shared.requests >= limits.BOOKIE_REQUESTS
-        ):
+        own, all_together = limits.BOOKIE_CONNECTION_REQUESTS, limits.BOOKIE_REQUESTS
+        if header.wait_ms:
+            own, all_together = own - own // 4, all_together - all_together // 4
+        if self.under_way >= own or self._shared.requests >= all_together:
             self._refuse(header, Status.TOO_MANY_REQUESTS)
             return
         self.under_way += 1

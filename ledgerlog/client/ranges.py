@@ -12,6 +12,8 @@ from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.core.recovery import Negative
 from ledgerlog.errors import BookieUnavailable, WireError
 from ledgerlog.limits import (
+    BUSY_DELAY_MAX_S,
+    BUSY_DELAY_MIN_S,
     ENTRY_ID_MAX,
     READ_REPLY_BYTES_TARGET,
     REQUEST_TIMEOUT_S,
@@ -20,7 +22,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.net.connection import BookieConnection
+from ledgerlog.net.connection import BookieBusy, BookieConnection
 from ledgerlog.wire.entries import decode_entries_untrusted
 from ledgerlog.wire.frame import NO_KEY, RECOVERY, Kind, Status, decode_pairs_untrusted
 from ledgerlog.wire.scrub import ScrubReport, decode_scrub_untrusted
@@ -83,16 +85,19 @@ async def read_range(
     recovery_key: bytes | None = None,
     bytes_max: int = READ_REPLY_BYTES_TARGET,
     timeout_s: float = REQUEST_TIMEOUT_S,
+    is_patient: bool = True,
 ) -> RangeAnswer | None:
     """Entries first, first + stride, ... up to last, as far as one reply of about ``bytes_max`` goes.
 
     With ``recovery_key`` the read fences the ledger before it is answered. None where the bookie did not
     answer, refused to look (whatever else is in its reply then), or said nothing about the first entry:
-    nothing at all is known then."""
+    nothing at all is known then. A bookie with too many requests under way is asked again within
+    ``timeout_s``; with ``is_patient`` False, BookieBusy."""
     try:
         reply = await connection.request(
             Kind.READ,
             timeout_s=timeout_s,
+            is_patient=is_patient,
             flags=0 if recovery_key is None else RECOVERY,
             ledger_id=ledger_id,
             first=first,
@@ -103,6 +108,8 @@ async def read_range(
         )
         entries = decode_entries_untrusted(reply)
     except (BookieUnavailable, WireError) as cause:
+        if isinstance(cause, BookieBusy) and not is_patient:
+            raise
         logger.debug("ledger=%d bookie=%s read failed: %s", ledger_id, connection.bookie_id, cause)
         return None
     status = Status(reply.header.status)
@@ -142,18 +149,25 @@ async def read_entries(
     brings, at least one, at most through ``last``.
 
     ``failed`` are the bookies that did not answer last: they are asked last, and who answers now leaves it.
+    Where those that are left have too many requests under way, they are asked again for
+    ``limits.REQUEST_TIMEOUT_S``.
     EntryNotFound, EntryUnavailable, EntryCorrupt: see ``core.reader``."""
     read = RangeRead(metadata, first, last, avoid=list(failed), prefer=prefer)
 
     async def ask_for(ask: RangeAsk, share: int) -> None:
-        answer = await read_range(
-            connection(ask.bookie),
-            metadata.ledger_id,
-            first=ask.first,
-            last=ask.last,
-            stride=ask.stride,
-            bytes_max=share,
-        )
+        try:
+            answer = await read_range(
+                connection(ask.bookie),
+                metadata.ledger_id,
+                first=ask.first,
+                last=ask.last,
+                stride=ask.stride,
+                bytes_max=share,
+                is_patient=False,
+            )
+        except BookieBusy:
+            read.on_busy(ask)
+            return
         if answer is None:
             failed[ask.bookie] = None
             read.on_failed(ask)
@@ -161,8 +175,19 @@ async def read_entries(
             failed.pop(ask.bookie, None)
             read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
 
+    deadline = trio.current_time() + REQUEST_TIMEOUT_S
+    pause_s = BUSY_DELAY_MIN_S
     while not read.is_done:
         asks = read.take_asks()
+        if read.is_waiting:
+            left_s = deadline - trio.current_time()
+            if left_s <= 0:
+                read.give_up_busy()
+                continue
+            await trio.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, BUSY_DELAY_MAX_S)
+            read.ask_busy_again()
+            continue
         if len(asks) == 1:
             await ask_for(asks[0], bytes_max)
         else:

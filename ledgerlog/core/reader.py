@@ -7,7 +7,8 @@ unavailable, and a copy that fails its digest is neither yes nor no (rule 8).
 A range read walks the fragments it crosses. In each it runs one *lane* per class of entries with one write
 set (a single lane unless the ledger is striped). A lane asks one bookie for all that it still lacks,
 takes what comes, and at the first entry that is missing asks the next bookie of the write set from
-there. Bookies that failed once are asked last.
+there. Bookies that failed once are asked last. One that has too many requests under way has said nothing:
+when no other is left, it is asked again, for as long as the shell likes (``is_waiting``).
 
 **For a copy.** A bookie that lost entries asks for its own, those that its slot holds, and asks the others of
 their write sets (``holder``). What all the others deny is still not "no such entry": the one who asks
@@ -42,6 +43,7 @@ class _Said(enum.Enum):
     ABSENT = "no such entry"
     UNKNOWN = "unknown"
     DAMAGED = "damaged"
+    BUSY = "busy"
 
 
 class _Lane:
@@ -106,6 +108,26 @@ class RangeRead:
             first = stop + 1
             index += 1
         self._open = len(self._lanes)
+        self._waits_for_busy = True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nobody is left to be asked but bookies that were busy, and nothing is out."""
+        return not self.is_done and all(
+            lane.asked is None and self._is_waiting(lane) for lane in self._lanes if lane.next <= lane.last
+        )
+
+    def _is_waiting(self, lane: _Lane) -> bool:
+        return self._waits_for_busy and _Said.BUSY in lane.said.values() and self._next_bookie(lane) is None
+
+    def ask_busy_again(self) -> None:
+        """The busy ones may be asked again."""
+        for lane in self._lanes:
+            lane.said = {bookie: said for bookie, said in lane.said.items() if said is not _Said.BUSY}
+
+    def give_up_busy(self) -> None:
+        """Who is busy counts as one who did not answer, from now on."""
+        self._waits_for_busy = False
 
     @property
     def is_done(self) -> bool:
@@ -121,6 +143,8 @@ class RangeRead:
                 continue
             bookie = self._next_bookie(lane)
             if bookie is None:
+                if self._is_waiting(lane):
+                    continue
                 self._conclude(lane)
                 return []
             lane.asked = RangeAsk(bookie, lane.next, lane.last, lane.stride, number)
@@ -137,7 +161,7 @@ class RangeRead:
         words = ", ".join(f"{bookie}: {what.value}" for bookie, what in said.items()) or "nobody else has it"
         if said and all(what is _Said.ABSENT for what in said.values()):
             self.failure = EntryNotFound(self.ledger_id, lane.next, words)
-        elif _Said.DAMAGED in said.values() and _Said.UNKNOWN not in said.values():
+        elif _Said.DAMAGED in said.values() and not {_Said.UNKNOWN, _Said.BUSY} & {*said.values()}:
             self.failure = EntryCorrupt(self.ledger_id, lane.next, words)
         else:
             self.failure = EntryUnavailable(self.ledger_id, lane.next, words)
@@ -170,6 +194,13 @@ class RangeRead:
             lane.said[ask.bookie] = _Said.ABSENT if negative is Negative.ABSENT else _Said.UNKNOWN
         elif entry_id == ask.first:
             lane.said[ask.bookie] = _Said.UNKNOWN  # It says nothing at all; do not ask it for ever.
+
+    def on_busy(self, ask: RangeAsk) -> None:
+        """The bookie has too many requests under way to look."""
+        lane = self._lanes[ask.lane]
+        if lane.asked is ask:
+            lane.asked = None
+            lane.said[ask.bookie] = _Said.BUSY
 
     def on_failed(self, ask: RangeAsk) -> None:
         """The bookie did not answer, or answered with an error."""

@@ -34,6 +34,8 @@ import trio
 
 from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.limits import (
+    BUSY_DELAY_MAX_S,
+    BUSY_DELAY_MIN_S,
     CONNECT_TIMEOUT_S,
     HANDSHAKE_TIMEOUT_S,
     RECONNECT_DELAY_MAX_S,
@@ -44,16 +46,20 @@ from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.net.adds import AddSink, Attachment, Burst, UnansweredAdds
 from ledgerlog.net.session import Session, handshake
 from ledgerlog.net.transport import Buffer, Network
-from ledgerlog.wire.frame import NO_KEY, Frame, Kind
+from ledgerlog.wire.frame import NO_KEY, Frame, Kind, Status
 from ledgerlog.wire.hello import Hello
 
-__all__ = ["AddSink", "BookieConnection", "ConnectionStatistics", "Resolve"]
+__all__ = ["AddSink", "BookieBusy", "BookieConnection", "ConnectionStatistics", "Resolve"]
 
 logger = logging.getLogger(__name__)
 
 Resolve = Callable[[BookieId], Awaitable[BookieInfo]]
 """Where a bookie serves now. Raises BookieUnavailable where it is not registered, or another
 LedgerLogError where that could not be found out."""
+
+
+class BookieBusy(BookieUnavailable):
+    """The bookie is there, and has as many requests under way as it takes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -193,37 +199,53 @@ class BookieConnection:
         argument: int = 0,
         wait_ms: int = 0,
         key: bytes = NO_KEY,
+        is_patient: bool = True,
     ) -> Frame:
         """Ask the bookie and wait for its reply: FENCE, READ, READ_LAC, LIST, INFO or SCRUB.
 
-        Connects first where needed; ``timeout_s`` covers everything. The reply's status is the caller's to
-        look at; its bytes are a copy that belongs to the caller.
+        Connects first where needed, and asks again, with growing pauses, while the bookie has too many
+        requests under way (``is_patient``); ``timeout_s`` covers everything. The reply's status is the
+        caller's to look at; its bytes are a copy that belongs to the caller.
 
         Raises BookieUnavailable, naming the bookie, its address and the reason, if no connection can be
         made, if it breaks, or after ``timeout_s``. The bookie may have done what it was asked in the
-        latter two cases, and after a cancellation, which abandons the reply."""
+        latter two cases, and after a cancellation, which abandons the reply. BookieBusy, which is one: it has
+        too many requests under way, and has done nothing."""
         assert kind not in (Kind.HELLO, Kind.ADD, Kind.REFUSED), f"{kind.name} is not a request"
         self._requests += 1
         self._on_use_changed()
+        is_busy = False
+        pause_s = BUSY_DELAY_MIN_S
         try:
             with trio.move_on_after(timeout_s):
-                session = await self._wait_session()
-                try:
-                    return await session.request(
-                        kind,
-                        flags=flags,
-                        count=count,
-                        ledger_id=ledger_id,
-                        first=first,
-                        last=last,
-                        lac=lac,
-                        lafr=lafr,
-                        argument=argument,
-                        wait_ms=wait_ms,
-                        key=key,
-                    )
-                except BookieUnavailable as lost:
-                    raise BookieUnavailable(f"{self._name}: {lost}") from None
+                while True:
+                    session = await self._wait_session()
+                    try:
+                        reply = await session.request(
+                            kind,
+                            flags=flags,
+                            count=count,
+                            ledger_id=ledger_id,
+                            first=first,
+                            last=last,
+                            lac=lac,
+                            lafr=lafr,
+                            argument=argument,
+                            wait_ms=wait_ms,
+                            key=key,
+                        )
+                    except BookieUnavailable as lost:
+                        raise BookieUnavailable(f"{self._name}: {lost}") from None
+                    is_busy = reply.header.status == Status.TOO_MANY_REQUESTS
+                    if not is_busy:
+                        return reply
+                    if not is_patient:
+                        break
+                    await trio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
+                    pause_s = min(2 * pause_s, BUSY_DELAY_MAX_S)
+                    is_busy = False
+            if is_busy:
+                raise BookieBusy(f"{self._name}: it has too many requests under way for this {kind.name}")
             raise BookieUnavailable(f"{self._name}: no answer to {kind.name} within {timeout_s:g} s")
         finally:
             self._requests -= 1

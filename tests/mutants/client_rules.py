@@ -20,6 +20,15 @@ _TEST_ENTRIES = "tests/unit/test_entries.py"
 
 MUTANTS = (
     mutant(
+        "a_busy_bookie_has_answered",
+        "rule 8",
+        "ledgerlog/core/reader.py",
+        "        self._waits_for_busy = True\n",
+        "        self._waits_for_busy = False\n",
+        "tests/unit/test_reader_core.py::test_a_bookie_that_is_busy_is_asked_again_once_no_other_is_left",
+        "tests/shells/test_busy_bookies.py::test_a_busy_time_is_waited_out",
+    ),
+    mutant(
         "recovery_reads_are_sent_as_ordinary_ones",
         "D5, R-B1, T01",
         _RECOVERY,

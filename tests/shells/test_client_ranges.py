@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+import trio.testing
 from scripted_bookie import Peer, Scene, opened_scene
 
 from ledgerlog.client.ranges import Listing, RangeAnswer, list_range, read_range
@@ -45,7 +46,7 @@ async def answer_to(scene: Scene, *, first: int, status: Status, through: int) -
 @pytest.mark.parametrize("status", sorted(REFUSALS), ids=lambda status: status.name)
 @pytest.mark.parametrize("first", [0, 4])
 async def test_a_refused_read_says_nothing_of_any_entry_whatever_is_in_its_reply(
-    scene: Scene, first: int, status: Status
+    scene: Scene, first: int, status: Status, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert await answer_to(scene, first=first, status=status, through=first) is None
 

@@ -9,6 +9,7 @@ from functools import partial
 import attrs
 import pytest
 import trio
+import trio.testing
 from clusters import FaultyStore, SeededEnvironment, eventually, open_cluster
 from scripted_bookie import ME, Scene, add_frame, opened_scene
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -157,7 +158,11 @@ async def test_t31_t32_write_backs_tell_the_lac_and_lafr_at_which_recovery_start
     ],
 )
 async def test_rule_8_only_a_bookie_that_looked_says_that_an_entry_is_not_there(
-    status: Status, through: int, expected: RangeAnswer | None, scene: Scene
+    status: Status,
+    through: int,
+    expected: RangeAnswer | None,
+    scene: Scene,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     answers: list[RangeAnswer | None] = []
 

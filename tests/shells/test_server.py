@@ -562,6 +562,7 @@ async def test_one_request_too_many_is_answered_so(machine: Machine, monkeypatch
     monkeypatch.setattr(limits, "BOOKIE_REQUESTS", 5)
     async with machine.bookie() as bookie:
         client, other = await filled(bookie, 3), await bookie.client()
+        # What is so small has no quarter to be kept from long polls.
         polls = [await client.request(Kind.READ_LAC, ledger_id=L, first=5, wait_ms=60_000) for _ in range(3)]
         reply = await client.ask(Kind.READ, ledger_id=L, first=0, last=0, count=1, argument=100)
         assert reply.header.status == Status.TOO_MANY_REQUESTS

@@ -187,6 +187,42 @@ def test_a_bookie_that_failed_once_is_asked_last() -> None:
     assert ask.bookie == "b0"
 
 
+def test_a_bookie_that_is_busy_is_asked_again_once_no_other_is_left() -> None:
+    read = RangeRead(closed(), 5, 5)
+    (ask,) = read.take_asks()
+    read.on_busy(ask)
+    assert not read.is_waiting, "others are left"
+    for _ in range(2):
+        (ask,) = read.take_asks()
+        assert ask.bookie != "b2"
+        answer(read, ask, ())
+    assert read.take_asks() == []
+    assert read.is_waiting
+    assert not read.is_done, "the one that is busy may have it"
+    read.ask_busy_again()
+    (ask,) = read.take_asks()
+    assert ask.bookie == "b2"
+    answer(read, ask, {5})
+    assert read.payloads() == [payload(5)]
+
+
+@pytest.mark.parametrize("damaged", [None, 5])
+def test_a_bookie_that_stays_busy_has_said_nothing(damaged: int | None) -> None:
+    read = RangeRead(closed(), 5, 5)
+    for number in range(3):
+        (ask,) = read.take_asks()
+        if number == 1:
+            read.on_busy(ask)
+        else:
+            read.on_reply(ask, {}, 5, ABSENT, damaged=damaged)
+    assert read.take_asks() == []
+    assert read.is_waiting
+    read.give_up_busy()
+    assert read.take_asks() == []
+    assert isinstance(read.failure, EntryUnavailable)
+    assert "busy" in str(read.failure)
+
+
 def test_bookies_to_avoid_are_asked_last() -> None:
     read = RangeRead(closed(), 0, 0, avoid=["b0", "b1"])
     (ask,) = read.take_asks()
