@@ -6,8 +6,13 @@ AssertionError and is not caught anywhere.
 
 Two distinctions run through the tree and are never blurred:
 
-* **definite or unknown.** ``AppendUnknown`` (and ``LedgerFenced`` for an entry that was outstanding)
-  says that a write may or may not survive. Everything else says that it did not happen.
+* **definite or unknown.** ``AppendUnknown`` (and ``LedgerFenced`` for an entry that was outstanding) says
+  that a record may or may not survive; ``MetadataOutcomeUnknown`` says that an operation on metadata may
+  or may not have happened. Everything else says that what was asked for did not happen and will not.
+  Neither kind is a subclass of the other: ``except MetadataUnavailable`` never catches an operation that
+  happened, and ``except MetadataError`` catches both. Steps on the way may stay, and calling again takes
+  them again: a number that was passed over, an empty ledger that no log lists, an older leader's ledger
+  that was closed.
 * **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger; ``EntryUnavailable`` says
   that nobody who could know has answered; ``EntryCorrupt`` that an answer came and was damaged.
 
@@ -32,6 +37,7 @@ __all__ = [
     "RequestExpired",
     "ConnectionClosed",
     "WrongProcess",
+    "MetadataError",
     "MetadataUnavailable",
     "MetadataOutcomeUnknown",
     "MetadataCorrupt",
@@ -110,14 +116,21 @@ class WrongProcess(LedgerLogError):
 # --- metadata ---------------------------------------------------------------------------------
 
 
-class MetadataUnavailable(LedgerLogError):
+class MetadataError(LedgerLogError):
+    """The metadata store failed an operation: MetadataUnavailable (it did not happen) or
+    MetadataOutcomeUnknown (it may have happened). Never raised itself."""
+
+
+class MetadataUnavailable(MetadataError):
     """The metadata store could not be reached or did not answer; the operation did not happen."""
 
 
-class MetadataOutcomeUnknown(MetadataUnavailable):
-    """A metadata write was sent and its answer was lost: it may or may not have been applied.
+class MetadataOutcomeUnknown(MetadataError):
+    """The answer to a metadata write was lost, and reading could not settle it: the operation may have
+    happened or not, and may happen yet.
 
-    Only a fresh read can tell (protocol A.2 rule 14)."""
+    Only a fresh read can tell (protocol A.2 rule 14). What can be settled by reading is settled before this
+    is raised."""
 
 
 class MetadataCorrupt(LedgerLogError):

@@ -260,6 +260,8 @@ APPEND_DEADLINE_S = 20.0
 """An append that cannot reach its ack quorum within this time fails and the ledger ends."""
 
 METADATA_TIMEOUT_S = 10.0
+METADATA_CONFLICTS_MAX = 1000
+"""A change of metadata that met so many rivals between its looks and its writes fails."""
 SESSION_TIMEOUT_S = 6.0
 LONG_POLL_S = 5.0
 CONNECTION_IDLE_S = 60.0

@@ -502,10 +502,11 @@ class Cluster:
         *,
         replication: Replication | None = None,
         append_deadline_s: float = APPEND_DEADLINE_S,
+        store_type: Callable[[MemoryTree], FaultyStore] = FaultyStore,
     ) -> AsyncIterator[Client]:
         """A client on a host of its own, named client-1, client-2 and so on."""
         name = f"client-{next(self._clients)}"
-        store = FaultyStore(self.tree)
+        store = store_type(self.tree)
         async with open_client(
             store,
             self.network.at(name),

@@ -41,7 +41,13 @@ import logging
 import trio
 
 from ledgerlog import limits
-from ledgerlog.errors import CookieMismatch, LedgerLogError, MetadataUnavailable, SessionExpired
+from ledgerlog.errors import (
+    CookieMismatch,
+    LedgerLogError,
+    MetadataError,
+    MetadataUnavailable,
+    SessionExpired,
+)
 from ledgerlog.meta.store import (
     Create,
     Delete,
@@ -222,7 +228,7 @@ class Registration:
                     continue
                 try:
                     stranger = await self._keep()
-                except (MetadataUnavailable, SessionExpired) as trouble:
+                except (MetadataError, SessionExpired) as trouble:
                     if not is_troubled:
                         logger.warning(
                             "bookie=%s: its registration cannot be kept up for now: %s",

@@ -51,12 +51,11 @@ from ledgerlog.errors import (
     EntryUnavailable,
     LedgerLogError,
     LedgerNotFound,
-    MetadataOutcomeUnknown,
 )
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S, MIB, READ_REPLY_BYTES_TARGET
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.meta.patience import Patience
-from ledgerlog.meta.store import Check, Create, Delete, NodeExists, NodeMissing, VersionConflict
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import Check, Create, Delete, NodeMissing, Operation, VersionConflict
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.layout import archive_path, ledger_path, log_record_path
 from ledgerlog.model.log import LogMetadata
@@ -294,15 +293,15 @@ class Archiver:
     async def _record(self, record: ArchiveRecord) -> Step:
         """Copy's step 5."""
         path = archive_path(self.incarnation, record.ledger_id)
-        is_unsure = False  # Once an answer was lost the record may come yet, and its file must stay.
-        patience = Patience()
-        while True:
+
+        async def write(is_unsure: bool) -> Step:
+            # Once an answer was lost the record may come yet, and its file must stay.
             metadata, version = await self.logs.read(self.incarnation)
             existing = await self.archives.find(self.incarnation, record.ledger_id)
             if existing is not None:
                 found = existing[0]
                 if found.token == record.token:
-                    break
+                    return done("copied", record)
                 is_rewritten = len(found.ledgers) > 1 or found.compacted
                 if found.ledgers[0] != record.ledgers[0] or not (
                     is_rewritten or found.digest == record.digest
@@ -322,21 +321,16 @@ class Archiver:
             if not is_unsure and self.is_late(record):
                 await self.delete_file(record)
                 return done("skipped", record, why=LATE)
-            try:
-                await self.client.store.transaction(
-                    [Check(log_record_path(self.incarnation), version), Create(path, record.encode())]
-                )
-            except MetadataOutcomeUnknown as unknown:
-                is_unsure = True
-                await patience.pause(unknown)
-                continue
-            except (VersionConflict, NodeMissing, NodeExists):
-                patience.renew()
-                continue
-            break
-        self.mark("recorded")
-        logger.info("ledger=%d log=%s archived to %s", record.ledger_id, self.name, record.file)
-        return done("copied", record)
+            await self.client.store.transaction(
+                [Check(log_record_path(self.incarnation), version), Create(path, record.encode())]
+            )
+            return done("copied", record)
+
+        step = await settle(self.client.store, write, what=f"the record of archive file {record.file}")
+        if step.what == "copied":
+            self.mark("recorded")
+            logger.info("ledger=%d log=%s archived to %s", record.ledger_id, self.name, record.file)
+        return step
 
     # --- giving up ----------------------------------------------------------------------------
 
@@ -365,11 +359,12 @@ class Archiver:
         if gone is not None:
             return await self._withdraw(record, version, ledger_id, gone)
         self.mark("checked again")
-        patience = Patience()
-        while True:
+        given_up = attrs.evolve(done("given up", record), ledger_id=ledger_id)
+
+        async def write(_: bool) -> Step:
             stored = await self.ledgers.find(ledger_id)
             if stored is None:
-                break  # Perhaps by our own transaction, whose answer was lost.
+                return given_up  # Perhaps by our own transaction, whose answer was lost.
             if stored[0].last_entry != ledger.last_entry:
                 raise EntryCorrupt(
                     ledger_id,
@@ -381,25 +376,19 @@ class Archiver:
             found = await self.archives.find(self.incarnation, record.ledger_id)
             if found is None or found[0] != record:
                 return done("skipped", record, why="its archive has changed meanwhile")
-            try:
-                await self.client.store.transaction(
-                    [
-                        Check(archive_path(self.incarnation, record.ledger_id), found[1]),
-                        Delete(ledger_path(ledger_id), stored[1]),
-                    ]
-                )
-            except MetadataOutcomeUnknown as unknown:
-                await patience.pause(unknown)
-                await self.client.store.sync()
-                continue
-            except (VersionConflict, NodeMissing):
-                patience.renew()
-                await self.client.store.sync()
-                continue
-            break
-        self.mark("copies given up")
-        logger.info("ledger=%d log=%s is in %s alone", ledger_id, self.name, record.file)
-        return attrs.evolve(done("given up", record), ledger_id=ledger_id)
+            await self.client.store.transaction(
+                [
+                    Check(archive_path(self.incarnation, record.ledger_id), found[1]),
+                    Delete(ledger_path(ledger_id), stored[1]),
+                ]
+            )
+            return given_up
+
+        step = await settle(self.client.store, write, what=f"giving up the copies of ledger {ledger_id}")
+        if step is given_up:
+            self.mark("copies given up")
+            logger.info("ledger=%d log=%s is in %s alone", ledger_id, self.name, record.file)
+        return step
 
     async def _withdraw(self, record: ArchiveRecord, version: int, ledger_id: int, why: str) -> Step:
         stored = await self.ledgers.find(ledger_id)
@@ -417,14 +406,20 @@ class Archiver:
                 pass
         except (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt) as failure:
             raise ArchiveCorrupt(record.file, f"{why}; and bookies do not give it: {failure}") from failure
-        try:
-            await self.client.store.transaction(
-                [
-                    Check(ledger_path(ledger_id), stored[1]),
-                    Delete(archive_path(self.incarnation, record.ledger_id), version),
-                ]
-            )
-        except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
+        operations: tuple[Operation, ...] = (
+            Check(ledger_path(ledger_id), stored[1]),
+            Delete(archive_path(self.incarnation, record.ledger_id), version),
+        )
+
+        async def write(is_unsure: bool) -> bool:
+            try:
+                await self.client.store.transaction(operations)
+            except (VersionConflict, NodeMissing):
+                return is_unsure and await self.archives.find(self.incarnation, record.ledger_id) is None
+            return True
+
+        what = f"the withdrawal of archive file {record.file}"
+        if not await settle(self.client.store, write, what=what):
             return done("skipped", record, why="its archive has changed meanwhile")
         self.mark("withdrawn")
         logger.warning("ledger=%d log=%s is to be archived again: %s", ledger_id, self.name, why)
@@ -448,9 +443,13 @@ class Archiver:
             # would ever come back for it.
             await self.markers.expect(record.file)
         self.mark("file deleted")
-        # Another job may have done it; and where the answer is lost the next run sees what is left.
-        with contextlib.suppress(NodeMissing, VersionConflict, MetadataOutcomeUnknown):
-            await self.client.store.delete(archive_path(self.incarnation, record.ledger_id), version=found[1])
+        path = archive_path(self.incarnation, record.ledger_id)
+
+        async def write(_: bool) -> None:
+            with contextlib.suppress(NodeMissing, VersionConflict):  # Another job may have done it.
+                await self.client.store.delete(path, version=found[1])
+
+        await settle(self.client.store, write, what=f"the end of the record of archive file {record.file}")
         self.mark("record deleted")
         return done("retired", record)
 

@@ -33,9 +33,8 @@ from typing import TYPE_CHECKING
 from ledgerlog.archive.reader import in_thread, pyarrow_needed
 from ledgerlog.archive.registry import ArchiveRegistry, PlaceRegistry
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import ArchiveUnavailable, MetadataOutcomeUnknown
-from ledgerlog.meta.patience import Patience
-from ledgerlog.meta.store import NodeExists, NodeMissing, VersionConflict
+from ledgerlog.errors import ArchiveUnavailable
+from ledgerlog.meta.settle import CONFLICTS, settle
 from ledgerlog.model.archive import MARKER_BYTES, ArchivePlace
 
 if TYPE_CHECKING:
@@ -130,21 +129,20 @@ class Markers:
         await in_thread(lambda: self._marker.make_marker(destination, cluster, marker), file=destination.url)
         environment.mark("archive: marker made")
         name = self._marker.marker_name(cluster, marker)
-        patience = Patience()
-        is_unsure = False
-        while True:
+
+        async def write(is_unsure: bool) -> bool:
             try:
+                # The same each time: whichever write arrives, it is one and the same.
                 await self._places.write(place, version)
-            except MetadataOutcomeUnknown as unknown:
-                is_unsure = True
-                await patience.pause(unknown)
-                continue  # The same again: whichever of the two arrives, it is one and the same.
-            except (NodeExists, NodeMissing, VersionConflict):
+            except CONFLICTS:
                 # Whoever's the store knows, it is looked for again; ours stays where it may be that.
                 if not is_unsure:
                     await in_thread(lambda: destination.delete(name), file=destination.url)
                 return False
-            break
+            return True
+
+        if not await settle(self._client.store, write, what=f"the claim of {destination.url}"):
+            return False
         logger.info("%s is an archive of cluster %s from now on", destination.url, cluster)
         return True
 

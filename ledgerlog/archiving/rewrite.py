@@ -33,12 +33,11 @@ from ledgerlog.errors import (
     ArchiveCorrupt,
     ArchiveUnavailable,
     LogNotFound,
-    MetadataOutcomeUnknown,
 )
 from ledgerlog.limits import ARCHIVE_MERGE_BYTES, ARCHIVE_MERGE_LEDGERS_MAX
 from ledgerlog.log.takeover import delete_ledgers
-from ledgerlog.meta.patience import Patience
-from ledgerlog.meta.store import Check, Delete, NodeMissing, Operation, Set, VersionConflict
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import Check, Delete, Operation, Set
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.layout import archive_path, log_record_path
 from ledgerlog.model.record import RecordBatch
@@ -93,14 +92,12 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
     where the new file is gone; MetadataUnavailable."""
     what = "compacted" if made.compacted else "merged"
     path = archive_path(archiver.incarnation, made.ledger_id)
-    is_unsure = False
-    patience = Patience()
-    while True:
+
+    async def write(is_unsure: bool) -> Step | list[int]:
         metadata, version = await archiver.logs.read(archiver.incarnation)
         found = [await archiver.archives.find(archiver.incarnation, each.ledger_id) for each in group]
         if found[0] is not None and found[0][0].token == made.token:
-            dropped: list[int] = []  # By our own transaction, whose answer was lost.
-            break
+            return []  # By our own transaction, whose answer was lost.
         listed = metadata is not None and all(metadata.index_of(each.ledger_id) is not None for each in group)
         if metadata is None or not listed or [each and each[0] for each in found] != list(group):
             # Where an answer was lost this may be our own transaction, which came late and was seen by some
@@ -128,16 +125,12 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
             Delete(archive_path(archiver.incarnation, each.ledger_id), its)
             for each, its in zip(group[1:], versions[1:], strict=True)
         ]
-        try:
-            await archiver.client.store.transaction(operations)
-        except MetadataOutcomeUnknown as unknown:
-            is_unsure = True
-            await patience.pause(unknown)
-            continue
-        except (VersionConflict, NodeMissing):
-            patience.renew()
-            continue
-        break
+        await archiver.client.store.transaction(operations)
+        return dropped
+
+    dropped = await settle(archiver.client.store, write, what=f"the record of archive file {made.file}")
+    if isinstance(dropped, Step):
+        return dropped
     archiver.mark("merged")
     # Between them lay ledgers without records, perhaps, which have left the list with them.
     await delete_ledgers(archiver.client.ledgers, dropped)

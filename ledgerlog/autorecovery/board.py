@@ -32,7 +32,8 @@ from collections.abc import Callable, Collection
 import attrs
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import InvalidArgument, MetadataOutcomeUnknown, MetadataUnavailable
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.meta.settle import CONFLICTS, remove, settle
 from ledgerlog.meta.store import (
     Check,
     Delete,
@@ -69,9 +70,6 @@ from ledgerlog.model.repair import AuditRecord, Draining, RepairSettings, Repair
 
 __all__ = ["Board", "WorkerKey"]
 
-_ATTEMPTS_MAX = 16
-"""A node that changes so often between a look and a write is somebody's fault."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -84,8 +82,8 @@ class WorkerKey:
 
 
 class Board:
-    """One process's view of the board. Every method may raise MetadataUnavailable, and SessionExpired where
-    it makes an ephemeral node."""
+    """One process's view of the board. Every method may raise MetadataUnavailable, those that write
+    MetadataOutcomeUnknown (``meta.settle``), and SessionExpired those that make an ephemeral node."""
 
     def __init__(self, client: LedgerClient) -> None:
         self._store: MetadataStore = client.store
@@ -111,21 +109,23 @@ class Board:
         """Replace the settings by ``change`` of them, which may be called several times; the new ones. With
         ``reset`` what is stored does not count, be it damaged, and ``change`` is given the defaults.
         MetadataCorrupt names the node, unless with ``reset``."""
-        for _ in range(_ATTEMPTS_MAX):
-            await self._store.sync()
+
+        async def write(is_unsure: bool) -> RepairSettings:
+            if not is_unsure:
+                await self._store.sync()
             node = await self._store.get(REPAIR_SETTINGS)
             wanted = change(RepairSettings() if reset else _settings(node))
-            if node is not None and node.value == wanted.encode():
-                return wanted
-            try:
-                if node is None:
-                    await self._store.create(REPAIR_SETTINGS, wanted.encode())
-                else:
-                    await self._store.set(REPAIR_SETTINGS, wanted.encode(), version=node.version)
-                return wanted
-            except (NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown):
-                continue
-        raise MetadataUnavailable("the settings of repair change all the time")
+            await self._put(REPAIR_SETTINGS, node, wanted.encode())
+            return wanted
+
+        return await settle(self._store, write, what="a change of the settings of repair")
+
+    async def _put(self, path: str, node: Versioned | None, value: bytes) -> None:
+        """Write a value in place of what was read, unless it is that."""
+        if node is None:
+            await self._store.create(path, value)
+        elif node.value != value:
+            await self._store.set(path, value, version=node.version)
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -162,7 +162,8 @@ class Board:
         whose record is damaged is made anew: it was a hint, and this is one, too."""
         path = repair_task_path(ledger_id)
         fresh = RepairTask(ledger_id=ledger_id, made_at_ms=self._environment.now_ms())
-        for _ in range(_ATTEMPTS_MAX):
+
+        async def write(_: bool) -> bool:
             node = await self._store.get(path)
             there: RepairTask | None = None
             if node is not None:
@@ -173,17 +174,10 @@ class Board:
             wanted = (there or fresh).merged(lost=lost, damaged=damaged, incomplete=incomplete)
             if there is not None and wanted == there:
                 return False
-            try:
-                if node is None:
-                    await self._store.create(path, wanted.encode())
-                else:
-                    await self._store.set(path, wanted.encode(), version=node.version)
-                return True
-            except (NodeExists, NodeMissing, VersionConflict):
-                continue
-            except MetadataOutcomeUnknown:
-                await self._store.sync()
-        raise MetadataUnavailable(f"the repair task of ledger {ledger_id} changes all the time")
+            await self._put(path, node, wanted.encode())
+            return True
+
+        return await settle(self._store, write, what=f"the repair task of ledger {ledger_id}")
 
     async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
         """Write down how a task stands, and what keeps it from being done; its new version, None if it was
@@ -200,16 +194,17 @@ class Board:
 
         False: it was changed meanwhile, or the worker's session is over and its lock with it."""
         path = repair_task_path(ledger_id)
-        try:
-            await self._store.transaction(
-                (Check(repair_worker_path(worker.token), worker.version), Delete(path, version))
-            )
-        except (NodeMissing, VersionConflict):
-            return False
-        except MetadataOutcomeUnknown:
-            await self._store.sync()
-            return await self._store.get(path) is None
-        return True
+
+        async def write(is_unsure: bool) -> bool:
+            try:
+                await self._store.transaction(
+                    (Check(repair_worker_path(worker.token), worker.version), Delete(path, version))
+                )
+            except (NodeMissing, VersionConflict):
+                return is_unsure and await self._store.get(path) is None
+            return True
+
+        return await settle(self._store, write, what=f"the end of the repair task of ledger {ledger_id}")
 
     # --- locks and workers --------------------------------------------------------------------
 
@@ -259,13 +254,17 @@ class Board:
         A lock of one's own is one that could not be let go of, or of which one was not told: the store was
         away. The caller sees to it that it works on a ledger once at a time."""
         path = repair_lock_path(ledger_id)
-        try:
-            await self._store.create(path, worker.token.encode(), ephemeral=True)
-        except (NodeExists, MetadataOutcomeUnknown):
-            await self._store.sync()
-            node = await self._store.get(path)
-            return node is not None and node.value == worker.token.encode()
-        return True
+
+        async def write(_: bool) -> bool:
+            try:
+                await self._store.create(path, worker.token.encode(), ephemeral=True)
+            except NodeExists:
+                await self._store.sync()
+                node = await self._store.get(path)
+                return node is not None and node.value == worker.token.encode()
+            return True
+
+        return await settle(self._store, write, what=f"the lock of ledger {ledger_id}")
 
     async def unlock(self, ledger_id: int, worker: WorkerKey) -> None:
         """Let go of it. What is not the worker's lock is left alone."""
@@ -370,12 +369,10 @@ class Board:
             bookie_id=bookie_id, instance=cookie[0].instance, asked_at_ms=self._environment.now_ms()
         )
         path = draining_path(bookie_id)
-        for _ in range(_ATTEMPTS_MAX):
+
+        async def write(_: bool) -> Draining:
             node = await self._store.get(path)
-            with contextlib.suppress(NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown):
-                if node is None:
-                    await self._store.create(path, wanted.encode())
-                    return wanted
+            if node is not None:
                 try:
                     there = Draining.decode_untrusted(node.value, bookie_id)
                 except MetadataCorrupt as damage:
@@ -383,22 +380,14 @@ class Board:
                 else:
                     if there.instance == wanted.instance:
                         return there
-                await self._store.set(path, wanted.encode(), version=node.version)
-                return wanted
-            await self._store.sync()
-        raise MetadataUnavailable(f"the draining of bookie {bookie_id} changes all the time")
+            await self._put(path, node, wanted.encode())
+            return wanted
+
+        return await settle(self._store, write, what=f"the request to empty bookie {bookie_id}")
 
     async def keep(self, bookie_id: BookieId) -> bool:
         """Take back that a bookie is to be emptied; whether it was."""
-        try:
-            await self._store.delete(draining_path(bookie_id))
-        except NodeMissing:
-            return False
-        except MetadataOutcomeUnknown:
-            await self._store.sync()
-            if await self._store.get(draining_path(bookie_id)) is not None:
-                raise
-        return True
+        return await remove(self._store, draining_path(bookie_id))
 
     async def tidy(self, named: Collection[BookieId]) -> None:
         """Take away requests about bookies that are gone for good, given whom metadata names: those without a
@@ -422,11 +411,14 @@ class Board:
 
     async def forget_cookie(self, draining: Draining) -> None:
         """Remove the cookie of a bookie that was emptied: its directory is not served any more."""
-        cookie = await self.cookie(draining.bookie_id)
-        if cookie is None or cookie[0].instance != draining.instance:
-            return
-        with contextlib.suppress(NodeMissing):
+
+        async def write(_: bool) -> None:
+            cookie = await self.cookie(draining.bookie_id)
+            if cookie is None or cookie[0].instance != draining.instance:
+                return
             await self._store.delete(cookie_path(draining.bookie_id), version=cookie[1])
+
+        await settle(self._store, write, what=f"the removal of the cookie of bookie {draining.bookie_id}")
 
     # --- the auditor's word -------------------------------------------------------------------
 
@@ -438,11 +430,8 @@ class Board:
     async def say_audit(self, record: AuditRecord) -> None:
         """Write it. A record that another auditor writes at the same time may win."""
         node = await self._store.get(REPAIR_AUDIT)
-        with contextlib.suppress(NodeExists, NodeMissing, VersionConflict):
-            if node is None:
-                await self._store.create(REPAIR_AUDIT, record.encode())
-            elif node.value != record.encode():
-                await self._store.set(REPAIR_AUDIT, record.encode(), version=node.version)
+        with contextlib.suppress(*CONFLICTS):
+            await self._put(REPAIR_AUDIT, node, record.encode())
 
 
 def _settings(node: Versioned | None) -> RepairSettings:

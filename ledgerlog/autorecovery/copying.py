@@ -42,11 +42,11 @@ from ledgerlog.core.reader import RangeAsk
 from ledgerlog.core.recovery import Negative
 from ledgerlog.core.repair import Copy, FragmentRepair
 from ledgerlog.core.writer import MetadataIntent
-from ledgerlog.errors import BookieUnavailable, LedgerLogError, MetadataOutcomeUnknown
+from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, SCRUB_BYTES
-from ledgerlog.meta.store import Check, NodeMissing, Set, VersionConflict
+from ledgerlog.meta.store import Check
 from ledgerlog.model.ids import NO_ENTRY, BookieId
-from ledgerlog.model.layout import ledger_path, writable_path
+from ledgerlog.model.layout import writable_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, gaps, shares
 from ledgerlog.wire.entries import Entries, encode_add
@@ -323,14 +323,7 @@ class _FragmentShell:
 
     async def _write(self, intent: MetadataIntent) -> tuple[LedgerMetadata | None, int]:
         """As ``LedgerRegistry.attempt``, but only while all new bookies are registered as they were."""
-        wanted, store = intent.metadata, self._client.store
-        write = Set(ledger_path(wanted.ledger_id), wanted.encode(), intent.version)
-        try:
-            version, *_ = await store.transaction((write, *self._registrations.values()))
-        except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
-            await store.sync()
-            return await self._copying.registry.find(wanted.ledger_id) or (None, 0)
-        return wanted, version
+        return await self._copying.registry.attempt(intent, tuple(self._registrations.values()))
 
     async def _read(self, ask: RangeAsk) -> None:
         answer = await self._copying.read(self._core.ledger_id, ask)

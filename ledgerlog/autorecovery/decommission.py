@@ -13,6 +13,7 @@ bookie would take new ledgers again; the auditor takes it away afterwards.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 
 import attrs
@@ -21,13 +22,15 @@ import trio
 from ledgerlog.autorecovery.auditor import pass_over_metadata
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import InvalidArgument
+from ledgerlog.errors import InvalidArgument, MetadataError
 from ledgerlog.limits import APPEND_DEADLINE_S, METADATA_TIMEOUT_S
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.repair import Draining
 
 __all__ = ["Emptying", "decommission"]
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _SETTLED_S = 2.0
@@ -56,8 +59,9 @@ async def decommission(
 
     Returns when no ledger refers to it and its cookie is gone. InvalidArgument where nobody knows the bookie,
     or somebody takes the request back meanwhile; MetadataCorrupt where the request, or the bookie's cookie,
-    cannot be read any more (calling this again makes a damaged request anew); MetadataUnavailable. Cancelled
-    before, it goes on being emptied until ``Board.keep`` takes that back; calling this again waits on."""
+    cannot be read any more (calling this again makes a damaged request anew). MetadataUnavailable: its cookie
+    is still there; MetadataOutcomeUnknown: it may be gone. Cancelled or failed, it goes on being emptied
+    until ``Board.keep`` takes that back; calling this again waits on."""
     board = Board(client)
     draining = await board.drain(check_bookie_id(bookie_id))
     looks = 0
@@ -77,8 +81,11 @@ async def decommission(
         elif looks == 1:
             await trio.sleep(_RECOVERED_S if found.in_recovery else _SETTLED_S)
     await board.forget_cookie(draining)
-    if not await board.is_registered(bookie_id):
-        await board.keep(bookie_id)
+    try:
+        if not await board.is_registered(bookie_id):
+            await board.keep(bookie_id)
+    except MetadataError as cause:
+        logger.warning("bookie=%s is out of service; the auditor tidies up behind it: %s", bookie_id, cause)
     return draining
 
 

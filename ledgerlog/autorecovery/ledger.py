@@ -47,7 +47,7 @@ from ledgerlog.errors import (
     EntryUnavailable,
     LedgerLogError,
     LedgerNotFound,
-    MetadataUnavailable,
+    MetadataError,
     NotEnoughBookies,
     RecoveryFailed,
 )
@@ -251,7 +251,7 @@ class LedgerRepair:
         say(f"fragment {first}")
         try:
             await self._repair(metadata, version, finding, barred, serving)
-        except (LedgerNotFound, MetadataUnavailable):
+        except (LedgerNotFound, MetadataError):
             raise
         except (EntryCorrupt, EntryNotFound, EntryUnavailable) as trouble:
             if len(finding.lost) > 1:
@@ -376,7 +376,7 @@ class LedgerRepair:
             )
         except RecoveryFailed as trouble:
             return Verdict(f"{_words(trouble)}: {_decision(metadata)}")
-        except (LedgerNotFound, MetadataUnavailable):
+        except (LedgerNotFound, MetadataError):
             raise
         except LedgerLogError as trouble:
             return Verdict(_words(trouble))

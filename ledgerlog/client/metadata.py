@@ -6,24 +6,22 @@ answer all look the same to the core, which decides on what is stored (rules 13 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 from ledgerlog.client.environment import Environment
 from ledgerlog.core.writer import MetadataIntent
-from ledgerlog.errors import LedgerExists, LedgerNotFound, MetadataOutcomeUnknown, MetadataUnavailable
-from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict
+from ledgerlog.errors import LedgerExists, LedgerNotFound
+from ledgerlog.meta.settle import new_number, settle
+from ledgerlog.meta.store import Check, MetadataStore, NodeExists, NodeMissing, Set, VersionConflict
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, ledger_id_of, ledger_path
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.quorum import Replication
 
-_ATTEMPTS_MAX = 3
-"""How often a write without a version is tried when its answer is lost."""
-
 
 class LedgerRegistry:
-    """All ledgers' metadata. Every method may raise MetadataUnavailable."""
+    """All ledgers' metadata. Every method may raise MetadataUnavailable; those that write may raise
+    MetadataOutcomeUnknown (``meta.settle``)."""
 
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
         self._store = store
@@ -36,10 +34,10 @@ class LedgerRegistry:
         custom: Mapping[str, bytes],
     ) -> tuple[LedgerMetadata, int]:
         """The metadata and version of a new ledger, under an id that was never used. Where the store's
-        answers are lost an id may be passed over."""
+        answers are lost an id may be passed over. MetadataOutcomeUnknown: an empty ledger may exist."""
         environment = self._environment
         metadata = LedgerMetadata.create(
-            ledger_id=await self._next_id(),
+            ledger_id=await new_number(self._store, LEDGER_COUNTER),
             replication=replication,
             ensemble=ensemble,
             key=environment.new_key(),
@@ -48,25 +46,18 @@ class LedgerRegistry:
             custom=dict(custom),
         )
         path, value = ledger_path(metadata.ledger_id), metadata.encode()
-        for _ in range(_ATTEMPTS_MAX):
+
+        async def write(_: bool) -> tuple[LedgerMetadata, int]:
             try:
                 return metadata, await self._store.create(path, value)
-            except (MetadataOutcomeUnknown, NodeExists):
-                # A node that exists may be our own, of an attempt whose answer was lost (rule 14).
+            except NodeExists:
+                # It may be our own, of an attempt whose answer was lost (rule 14).
                 stored = await self._read_fresh(metadata.ledger_id)
-            if stored is not None:
-                if stored[0].token == metadata.token:
-                    return stored
-                raise LedgerExists(metadata.ledger_id)
-        raise MetadataUnavailable(
-            f"the store lost its answer {_ATTEMPTS_MAX} times; ledger {metadata.ledger_id} may exist, empty"
-        )
+                if stored is None or stored[0].token != metadata.token:
+                    raise LedgerExists(metadata.ledger_id) from None
+                return stored
 
-    async def _next_id(self) -> int:
-        for _ in range(_ATTEMPTS_MAX):
-            with contextlib.suppress(MetadataOutcomeUnknown):  # That id is passed over.
-                return await self._store.next_id(LEDGER_COUNTER)
-        raise MetadataUnavailable(f"the store lost its answer {_ATTEMPTS_MAX} times; nothing was created")
+        return await settle(self._store, write, what=f"the creation of ledger {metadata.ledger_id}")
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """A ledger's metadata and version. LedgerNotFound; MetadataCorrupt."""
@@ -86,39 +77,41 @@ class LedgerRegistry:
         await self._store.sync()
         return await self.find(ledger_id)
 
-    async def attempt(self, intent: MetadataIntent) -> tuple[LedgerMetadata | None, int]:
-        """Try a compare-and-set; what is stored afterwards (None: the ledger is gone), and its version.
+    async def attempt(
+        self, intent: MetadataIntent, checks: Sequence[Check] = ()
+    ) -> tuple[LedgerMetadata | None, int]:
+        """Try a compare-and-set, if all ``checks`` hold; what is stored afterwards (None: the ledger is
+        gone), and its version.
 
-        MetadataUnavailable: nothing was written, or it is not known and could not be read either; the
-        intent still stands and may be attempted again."""
+        MetadataUnavailable, MetadataOutcomeUnknown: the intent still stands and may be attempted again."""
         wanted = intent.metadata
-        try:
-            version = await self._store.set(
-                ledger_path(wanted.ledger_id), wanted.encode(), version=intent.version
-            )
-        except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):
-            stored = await self._read_fresh(wanted.ledger_id)
-            return (None, 0) if stored is None else stored
-        return wanted, version
+        write_it = Set(ledger_path(wanted.ledger_id), wanted.encode(), intent.version)
+
+        async def write(is_unsure: bool) -> tuple[LedgerMetadata | None, int]:
+            if is_unsure:
+                stored = await self.find(wanted.ledger_id)
+                if stored is None or stored[1] != intent.version:
+                    return stored or (None, 0)
+            try:
+                version, *_ = await self._store.transaction((write_it, *checks))
+            except (VersionConflict, NodeMissing):
+                return await self._read_fresh(wanted.ledger_id) or (None, 0)
+            return wanted, version
+
+        return await settle(self._store, write, what=f"a change of the metadata of ledger {wanted.ledger_id}")
 
     async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
         """Forget a ledger, with ``version`` only if it is at that; its bookies collect the space later.
         LedgerNotFound, VersionConflict."""
-        path = ledger_path(ledger_id)
-        is_sent = False
-        for _ in range(_ATTEMPTS_MAX):
+
+        async def write(is_unsure: bool) -> None:
             try:
-                await self._store.delete(path, version=version)
-                return
+                await self._store.delete(ledger_path(ledger_id), version=version)
             except NodeMissing:
-                if is_sent:
-                    return  # By the attempt whose answer was lost.
-                raise LedgerNotFound(ledger_id) from None
-            except MetadataOutcomeUnknown:
-                is_sent = True
-        raise MetadataUnavailable(
-            f"the store lost its answer {_ATTEMPTS_MAX} times; ledger {ledger_id} may be deleted"
-        )
+                if not is_unsure:  # Else it was deleted by the attempt whose answer was lost.
+                    raise LedgerNotFound(ledger_id) from None
+
+        await settle(self._store, write, what=f"the deletion of ledger {ledger_id}", conflicts=())
 
     async def list(self) -> list[int]:
         """The ids of all ledgers, growing; complete, or an error: MetadataCorrupt, with its path, for a node

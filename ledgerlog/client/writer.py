@@ -41,7 +41,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerClosed,
     LedgerLogError,
-    MetadataUnavailable,
+    MetadataError,
     NotEnoughBookies,
     RecordTooLarge,
     SessionExpired,
@@ -398,7 +398,7 @@ class LedgerWriter:
                 continue
             try:
                 stored, version = await self._registry.attempt(intent)
-            except (MetadataUnavailable, SessionExpired) as cause:
+            except (MetadataError, SessionExpired) as cause:
                 level = logging.DEBUG if is_troubled else logging.WARNING
                 logger.log(level, "ledger=%d metadata write is tried again: %s", self.ledger_id, cause)
                 is_troubled = True

@@ -33,8 +33,8 @@ from ledgerlog.election.beats import BeatServer, Hearing
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
+    MetadataError,
     MetadataOutcomeUnknown,
-    MetadataUnavailable,
     SessionExpired,
 )
 from ledgerlog.limits import ELECTION_STEP_DOWN_S, RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
@@ -263,7 +263,7 @@ class _Stand:
                 continue
             try:
                 await self._do(need)
-            except (MetadataUnavailable, SessionExpired) as cause:
+            except (MetadataError, SessionExpired) as cause:
                 if not delay_s:
                     logger.warning("election=%s cannot %s now: %s", self._name, need.value, cause)
                 delay_s = min(RECONNECT_DELAY_MAX_S, max(RECONNECT_DELAY_MIN_S, 2 * delay_s))
@@ -320,7 +320,7 @@ class _Stand:
             versions = await self._client.store.transaction(operations)
         except (VersionConflict, NodeMissing):
             core.on_unsettled()
-        except (MetadataUnavailable, SessionExpired):
+        except (MetadataError, SessionExpired):
             core.on_unsettled()
             raise
         else:
@@ -348,7 +348,7 @@ class _Stand:
                         self._core.on_stale()
                         self._wake.set()
                         await watch.wait()
-            except (MetadataUnavailable, SessionExpired) as cause:
+            except (MetadataError, SessionExpired) as cause:
                 logger.warning("election=%s is not watched now: %s", self._name, cause)
                 await trio.sleep(RECONNECT_DELAY_MAX_S)
 

@@ -21,11 +21,11 @@ from collections.abc import Mapping
 import attrs
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, MetadataOutcomeUnknown, Truncated
+from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, Truncated
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.meta.patience import Patience
-from ledgerlog.meta.store import Create, NodeExists, NodeMissing, Operation, Set, VersionConflict
+from ledgerlog.meta.settle import CONFLICTS, remove, settle
+from ledgerlog.meta.store import Create, Operation, Set
 from ledgerlog.model.cursor import CursorState, check_cursor_name, check_cursor_properties
 from ledgerlog.model.layout import cursor_name_of, cursor_path, cursors_path, log_record_path
 
@@ -88,26 +88,24 @@ class Cursor:
             updated_ms=self._client.environment.now_ms(),
             token=self._client.environment.new_token(),
         )
-        patience = Patience()
-        while True:
-            operations = await self._operations(state, expected)
-            try:
-                *_, version = await self._client.store.transaction(operations)
-            except (NodeExists, NodeMissing, VersionConflict, MetadataOutcomeUnknown) as refusal:
-                found = await self.get()
+        is_refused = False
+
+        async def write(is_unsure: bool) -> CursorState:
+            nonlocal is_refused
+            if is_unsure or is_refused:
+                found, _ = await self._read()
                 if found is not None and found.token == state.token:
                     return found
                 if _version(found) != _version(expected):
-                    raise CursorConflict(
-                        f"cursor {self._name!r} of log {self._log_name!r} is not where it was expected to be"
-                    ) from None
-                # The log's record has changed, or the write did not arrive.
-                if isinstance(refusal, MetadataOutcomeUnknown):
-                    await patience.pause(refusal)
-                else:
-                    patience.renew()
-                continue
+                    raise self._conflict()
+            try:
+                *_, version = await self._client.store.transaction(await self._operations(state, expected))
+            except CONFLICTS:
+                is_refused = True  # Perhaps it is the log's record only that has changed.
+                raise
             return attrs.evolve(state, version=version)
+
+        return await settle(self._client.store, write, what=f"a move of {self._words}")
 
     async def set(
         self, offset: int, *, properties: Mapping[str, str] | None = None, pins: bool | None = None
@@ -121,26 +119,25 @@ class Cursor:
     async def delete(self, *, expected: CursorState | None = None) -> None:
         """Delete the cursor, with what it pins. One that is not there is deleted already. CursorConflict
         where it is not at ``expected``, if that is given."""
-        patience = Patience()
-        while True:
-            await self._client.store.sync()
+
+        async def write(is_unsure: bool) -> None:
+            if not is_unsure:
+                await self._client.store.sync()
             found, version = await self._read()
-            if found is None and expected is None:
+            if found is None and (expected is None or is_unsure):
                 return
             if expected is not None and _version(found) != expected.version:
-                raise CursorConflict(
-                    f"cursor {self._name!r} of log {self._log_name!r} is not where it was expected to be"
-                )
-            try:
-                await self._client.store.set(self._path, _DELETED, version=version)
-            except MetadataOutcomeUnknown as unknown:
-                if (await self.get()) is None:
-                    return
-                await patience.pause(unknown)
-            except (VersionConflict, NodeMissing):
-                patience.renew()
-            else:
-                return
+                raise self._conflict()
+            await self._client.store.set(self._path, _DELETED, version=version)
+
+        await settle(self._client.store, write, what=f"the deletion of {self._words}")
+
+    @property
+    def _words(self) -> str:
+        return f"cursor {self._name!r} of log {self._log_name!r}"
+
+    def _conflict(self) -> CursorConflict:
+        return CursorConflict(f"{self._words} is not where it was expected to be")
 
     async def _read(self) -> tuple[CursorState | None, int]:
         """The cursor, None where there is none, and the version of its node, -1 where there is none."""
@@ -193,6 +190,5 @@ async def delete_cursors(client: LedgerClient, incarnation: int) -> int:
     """Delete the cursors of a log that is gone; how many."""
     names = await client.store.children(cursors_path(incarnation))
     for name in names:
-        with contextlib.suppress(NodeMissing):
-            await client.store.delete(cursor_path(incarnation, cursor_name_of(name)))
+        await remove(client.store, cursor_path(incarnation, cursor_name_of(name)))
     return len(names)

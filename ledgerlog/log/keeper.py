@@ -25,14 +25,15 @@ from ledgerlog.errors import (
     LedgerLogError,
     LogListFull,
     LostLeadership,
-    MetadataUnavailable,
+    MetadataError,
+    MetadataOutcomeUnknown,
     NotEnoughBookies,
     RecoveryFailed,
     SessionExpired,
 )
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
-from ledgerlog.log.takeover import UNSETTLED
+from ledgerlog.meta.settle import UNSETTLED
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.log import LogMetadata
@@ -93,6 +94,8 @@ class Keeper:
         self._reread = False
         self._is_list_full = False
         """The write that was tried last had no room in the record."""
+        self._is_unanswered = False
+        """The answer to the write that was tried last was lost."""
         self._refused: LeadershipNeed | None = None
         """What could not be done when it was tried last; it is tried again at ``_retry_at``."""
         self._delay_s = 0.0
@@ -175,7 +178,7 @@ class Keeper:
                 case _:
                     return False
         except (
-            MetadataUnavailable,
+            MetadataError,
             SessionExpired,
             NotEnoughBookies,
             RecoveryFailed,
@@ -193,10 +196,15 @@ class Keeper:
         return True
 
     async def _write(self) -> None:
+        was_unanswered, self._is_unanswered = self._is_unanswered, False
         try:
             self.core.on_written(await self._registry.write(self.core.record, self.core.version))
-        except UNSETTLED:
+        except UNSETTLED as cause:
             self.core.on_unsettled()
+            self._is_unanswered = isinstance(cause, MetadataOutcomeUnknown)
+            if was_unanswered and self._is_unanswered:
+                # A store that is read and answers no write would be asked as fast as it can be read.
+                await trio.sleep(RECONNECT_DELAY_MIN_S)
         self._follow()
 
     async def _close(self) -> None:
@@ -262,7 +270,7 @@ class Keeper:
                         self._reread = True
                         self.look()
                         await watch.wait()
-            except (MetadataUnavailable, SessionExpired) as cause:
+            except (MetadataError, SessionExpired) as cause:
                 logger.warning("log=%s is not watched now: %s", self.core.metadata.name, cause)
                 await trio.sleep(RECONNECT_DELAY_MAX_S)
 

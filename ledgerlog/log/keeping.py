@@ -16,7 +16,7 @@ from ledgerlog.core.keeping import first_pin, retention_cut
 from ledgerlog.errors import LostLeadership, TruncationPinned
 from ledgerlog.log.cursors import read_cursors
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.takeover import delete_ledgers
+from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep
 from ledgerlog.model.log import LogMetadata
 
 __all__ = ["apply_retention", "truncate"]
@@ -99,6 +99,7 @@ async def _delete_unlisted(
 ) -> None:
     """Delete the ledgers that an attempt to shorten the list left out, and that surely are not in it."""
     if dropped:
-        metadata, _ = await registry.read(incarnation)
-        listed = set() if metadata is None else {segment.ledger_id for segment in metadata.segments}
-        await delete_ledgers(client.ledgers, sorted(dropped - listed))
+        with left_to_a_sweep("what a shorter list left out"):
+            metadata, _ = await registry.read(incarnation)
+            listed = set() if metadata is None else {segment.ledger_id for segment in metadata.segments}
+            await delete_ledgers(client.ledgers, sorted(dropped - listed))

@@ -32,7 +32,7 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.sender import SendOptions
 from ledgerlog.log.snapshot_list import delete_snapshots
 from ledgerlog.log.splice import delete_marks
-from ledgerlog.log.takeover import delete_ledgers, seal
+from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep, seal
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -72,7 +72,8 @@ class Log:
     """One log. Made by ``Cluster.create_log`` and ``Cluster.open_log``.
 
     A log that is deleted and made again under its name is another log: this object then raises
-    LogNotFound. Every method may raise MetadataUnavailable."""
+    LogNotFound. Every method may raise MetadataUnavailable, which says that what was asked for did not
+    happen; those that write may raise MetadataOutcomeUnknown: it may have happened."""
 
     def __init__(self, client: LedgerClient, name: str, incarnation: int) -> None:
         self._client = client
@@ -212,8 +213,8 @@ class Log:
     ) -> None:
         """Replace the log's properties; with ``expected`` only if they are that now, else PropertiesConflict.
 
-        LogNotFound, InvalidArgument. MetadataOutcomeUnknown only with ``expected``: the answer was lost, and
-        others have written the log's record since."""
+        LogNotFound, InvalidArgument. MetadataOutcomeUnknown also if, with ``expected``, the answer was lost
+        and others have written the log's record since."""
         wanted = check_properties(dict(properties))
 
         async def replace(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
@@ -256,8 +257,8 @@ class Log:
         held nothing else are deleted. Truncating again, or less, changes nothing.
 
         TruncationPinned where a cursor pins a record below, unless ``ignore_pins``. InvalidArgument where the
-        offset is beyond the confirmed end. LogNotFound, EntryUnavailable. If cancelled, or if
-        MetadataUnavailable is raised, it may have happened, and ledgers may be left for a sweep."""
+        offset is beyond the confirmed end. LogNotFound, EntryUnavailable. If cancelled, it may have happened,
+        and ledgers may be left for a sweep, as they are if the store is away by then."""
         if not isinstance(before_offset, int) or isinstance(before_offset, bool) or before_offset < 0:
             raise InvalidArgument(f"{before_offset!r} is not an offset")
         metadata, _ = await self._read()
@@ -306,7 +307,7 @@ class Log:
         an end, and nothing is appended any more. Sealing a sealed log does nothing.
 
         LogNotFound; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable); EntryCorrupt,
-        EntryNotFound."""
+        EntryNotFound: it is not sealed."""
         try:
             await seal(self._client, self._registry, self._name, self._incarnation)
         except LogSealed:
@@ -366,9 +367,10 @@ async def list_logs(client: LedgerClient, prefix: str = "") -> list[str]:
 async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) -> None:
     """Delete a log, its ledgers, and the snapshots of a state machine on it that lie in ledgers. A leader
     that is still there ends as soon as it notices; what it acknowledged is gone with the rest. LogNotFound.
-    If cancelled after the log's record was removed, ledgers may be left for a sweep.
+    If cancelled after the log's record was removed, or if the store is away then, ledgers may be left for a
+    sweep. MetadataUnavailable: it was not deleted. MetadataOutcomeUnknown: it may be.
 
-    MetadataCorrupt where its record, or the node of its name, cannot be read. With ``damaged`` these are
+    MetadataCorrupt: its record, or the node of its name, cannot be read. With ``damaged`` these are
     removed all the same. Nobody knows then which ledgers the record listed: they are left for a sweep, which
     knows them by their own labels once the record is gone."""
     registry = LogRegistry(client.store, client.environment)
@@ -378,12 +380,13 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
     metadata = await registry.delete(name, incarnation, damaged=damaged)
     if incarnation is None:
         return
-    await delete_cursors(client, incarnation)
-    await delete_marks(client, incarnation)
     if metadata is not None:
         await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
-    try:
-        await delete_snapshots(client, incarnation)
-    except MetadataCorrupt:
-        if not damaged:
-            raise  # Nobody knows which they are. A sweep does, as with the ledgers.
+    with left_to_a_sweep(f"what log {name!r} left"):
+        await delete_cursors(client, incarnation)
+        await delete_marks(client, incarnation)
+        try:
+            await delete_snapshots(client, incarnation)
+        except MetadataCorrupt:
+            if not damaged:
+                raise  # Nobody knows which they are. A sweep does, as with the ledgers.

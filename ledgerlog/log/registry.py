@@ -16,15 +16,8 @@ from collections.abc import Awaitable, Callable
 
 from ledgerlog.client.environment import Environment
 from ledgerlog.errors import LogExists, LogNotFound, MetadataOutcomeUnknown
-from ledgerlog.meta.patience import Patience
-from ledgerlog.meta.store import (
-    Create,
-    Delete,
-    MetadataStore,
-    NodeExists,
-    NodeMissing,
-    VersionConflict,
-)
+from ledgerlog.meta.settle import new_number, settle
+from ledgerlog.meta.store import Create, Delete, MetadataStore, NodeExists
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_log_name
 from ledgerlog.model.layout import (
@@ -64,7 +57,8 @@ def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
 
 
 class LogRegistry:
-    """All logs' records. Every method may raise MetadataUnavailable."""
+    """All logs' records. Every method may raise MetadataUnavailable; those that write may raise
+    MetadataOutcomeUnknown (``meta.settle``)."""
 
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
         self._store = store
@@ -117,38 +111,38 @@ class LogRegistry:
 
         A write whose answer was lost is settled by its token. If somebody has written since, it is not known
         whether ours took effect: with ``once`` that is MetadataOutcomeUnknown, without, the change is made
-        again on what is there now. It is MetadataOutcomeUnknown, too, where the store answers no write for
-        ``limits.METADATA_TIMEOUT_S`` and could be read."""
-        patience = Patience()
-        pending: LogMetadata | None = None  # What was written at a version, perhaps.
-        pending_at = -1
-        while True:
-            metadata, version = await self.read(incarnation)
+        again on what is there now."""
+        sent: LogMetadata | None = None  # What was written last, perhaps.
+        sent_at = -1
+        is_overtaken = False
+
+        async def write(is_unsure: bool) -> LogMetadata | None:
+            nonlocal sent, sent_at, is_overtaken
+            metadata, version = await self.read(incarnation, fresh=not is_unsure)
             if metadata is None:
                 raise LogNotFound(name)
             changed: LogMetadata | None
-            if pending is not None and metadata.token == pending.token:
-                return pending
-            if pending is not None and version == pending_at:
-                changed = pending  # The same again: whichever of the two arrives, it is one and the same.
-            elif pending is not None and once:
-                raise MetadataOutcomeUnknown(
-                    f"log {name!r}: the answer to a write was lost, and others have written since"
-                )
+            if is_unsure and sent is not None and metadata.token == sent.token:
+                return sent
+            if is_unsure and version == sent_at:
+                changed = sent  # The same again: whichever of the two arrives, it is one and the same.
+            elif is_unsure and once:
+                is_overtaken = True
+                return None
             else:
                 changed = await change(metadata, self._environment.new_token())
-            if changed is None:
-                return None
-            try:
+            if changed is not None:
+                sent, sent_at = changed, version
                 await self.write(changed, version)
-            except (VersionConflict, NodeMissing):
-                patience.renew()
-                continue
-            except MetadataOutcomeUnknown as unknown:
-                pending, pending_at = changed, version
-                await patience.pause(unknown)
-                continue
             return changed
+
+        changed = await settle(self._store, write, what=f"a change of log {name!r}")
+        if is_overtaken:
+            raise MetadataOutcomeUnknown(
+                f"a change of log {name!r} may have happened or not: its answer was lost, and others have "
+                "written since"
+            )
+        return changed
 
     async def create(
         self,
@@ -163,7 +157,7 @@ class LogRegistry:
         path = log_name_path(check_log_name(name))
         metadata = LogMetadata.create(
             name=name,
-            incarnation=await self._store.next_id(LOG_COUNTER),
+            incarnation=await new_number(self._store, LOG_COUNTER),
             created_ms=self._environment.now_ms(),
             token=self._environment.new_token(),
             replication=replication,
@@ -175,22 +169,17 @@ class LogRegistry:
             Create(path, _encode_name(name, metadata.incarnation)),
             Create(log_record_path(metadata.incarnation), metadata.encode()),
         ]
-        patience = Patience()
-        while True:
+
+        async def write(_: bool) -> LogMetadata:
             try:
                 await self._store.transaction(nodes)
             except NodeExists:
-                # The answer of an earlier attempt of this loop may have been lost.
+                # It may be our own, of an attempt whose answer was lost.
                 if await self.find(name) != metadata.incarnation:
                     raise LogExists(name) from None
-            except MetadataOutcomeUnknown as unknown:
-                found = await self.find(name)
-                if found is None:
-                    await patience.pause(unknown)
-                    continue
-                if found != metadata.incarnation:
-                    raise LogExists(name) from None
             return metadata
+
+        return await settle(self._store, write, what=f"the creation of log {name!r}")
 
     async def find_damaged(self, name: str) -> int | None:
         """The incarnation of the log of that name. Where the node that should tell it cannot be read, that of
@@ -215,19 +204,20 @@ class LogRegistry:
         record. Without an ``incarnation`` the name alone is removed, and it must be unreadable."""
         path = log_name_path(name)
         last: LogMetadata | None = None
-        was_found = False
-        patience = Patience()
-        while True:
-            await self._store.sync()
+
+        async def write(is_unsure: bool) -> LogMetadata | None:
+            nonlocal last
+            if not is_unsure:
+                await self._store.sync()
             name_node = await self._store.get(path)
             node = None if incarnation is None else await self._store.get(log_record_path(incarnation))
             is_there = name_node is not None and _names(name_node.value, name, incarnation, damaged=damaged)
-            if was_found and not is_there:
-                return last  # An attempt whose answer was lost: both nodes go at once.
+            if is_unsure and not is_there:
+                return last  # By the attempt whose answer was lost: both nodes go at once.
             if name_node is None or not is_there or (node is None and not damaged):
                 raise LogNotFound(name)
             operations = [Delete(path, name_node.version)]
-            last, was_found = None, True
+            last = None
             if node is not None and incarnation is not None:
                 operations.insert(0, Delete(log_record_path(incarnation), node.version))
                 try:
@@ -235,15 +225,10 @@ class LogRegistry:
                 except MetadataCorrupt:
                     if not damaged:
                         raise
-            try:
-                await self._store.transaction(operations)
-            except (VersionConflict, NodeMissing):
-                patience.renew()
-                continue
-            except MetadataOutcomeUnknown as unknown:
-                await patience.pause(unknown)
-                continue
+            await self._store.transaction(operations)
             return last
+
+        return await settle(self._store, write, what=f"the deletion of log {name!r}")
 
     async def list(self, prefix: str) -> list[str]:
         """The names of all logs that start with ``prefix``, sorted; complete, or an error."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.errors import MetadataOutcomeUnknown
 from ledgerlog.log.takeover import delete_ledgers
-from ledgerlog.meta.patience import Patience
-from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict
+from ledgerlog.meta.settle import remove, settle
+from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import snapshots_path
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
 
@@ -38,40 +37,26 @@ class SnapshotList:
         self, change: Callable[[list[ListedSnapshot]], list[ListedSnapshot]]
     ) -> list[ListedSnapshot]:
         """Compare-and-set until it takes effect; the list as it is then. ``change`` may be made more than
-        once, also on what it has changed already, and must not mind. MetadataOutcomeUnknown where the store
-        answers no write for ``limits.METADATA_TIMEOUT_S`` and could be read."""
-        patience = Patience()
-        while True:
+        once, also on what it has changed already, and must not mind. MetadataOutcomeUnknown: see
+        ``meta.settle``."""
+
+        async def write(_: bool) -> list[ListedSnapshot]:
             listed, version = await self._read()
             changed = change(list(listed))
             if changed == listed:
                 return listed
             value = encode_snapshot_list(changed)
-            try:
-                if version < 0:
-                    await self._store.create(self._path, value)
-                else:
-                    await self._store.set(self._path, value, version=version)
-            except (VersionConflict, NodeMissing, NodeExists):
-                patience.renew()
-                await self._store.sync()
-                continue
-            except MetadataOutcomeUnknown as unknown:
-                await patience.pause(unknown)
-                await self._store.sync()
-                continue
+            if version < 0:
+                await self._store.create(self._path, value)
+            else:
+                await self._store.set(self._path, value, version=version)
             return changed
+
+        return await settle(self._store, write, what=f"a change of {self._path}")
 
     async def delete(self) -> None:
         """Remove the list, whatever is in it. Errors as for ``change``."""
-        patience = Patience()
-        while True:
-            try:
-                await self._store.delete(self._path)
-            except NodeMissing:
-                return
-            except MetadataOutcomeUnknown as unknown:
-                await patience.pause(unknown)
+        await remove(self._store, self._path)
 
     async def _read(self) -> tuple[list[ListedSnapshot], int]:
         node = await self._store.get(self._path)

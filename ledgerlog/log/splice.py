@@ -16,7 +16,6 @@ for as long as its records are kept, so few large ledgers are better than many s
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,8 +30,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
     LogNotFound,
-    MetadataOutcomeUnknown,
-    MetadataUnavailable,
+    MetadataError,
     RecordTooLarge,
 )
 from ledgerlog.limits import (
@@ -48,8 +46,8 @@ from ledgerlog.log.registry import (
     ledger_labels,
 )
 from ledgerlog.log.takeover import recover_contents
-from ledgerlog.meta.patience import Patience
-from ledgerlog.meta.store import Create, NodeExists, NodeMissing, Operation, Set, VersionConflict
+from ledgerlog.meta.settle import UNSETTLED, remove, settle
+from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogListFull, LogMetadata
 from ledgerlog.model.splice import SpliceMark, check_splicer
@@ -170,9 +168,8 @@ async def splice(
     SpliceRefused, LostLeadership (another run or another writer leads), LogSealed, LogNotFound, LogListFull,
     InvalidArgument (too many ledgers for one transaction): nothing was spliced. RecoveryFailed,
     EntryUnavailable (retryable), EntryCorrupt: the ledger of the leader before could not be ended.
-    MetadataUnavailable, and cancelling: it may be spliced or not; the same commit again finds out.
-    MetadataOutcomeUnknown is one of these: the store has answered no write for
-    ``limits.METADATA_TIMEOUT_S``, and could be read."""
+    MetadataUnavailable: it was not spliced. MetadataOutcomeUnknown, and cancelling: it may be spliced or not;
+    the same commit again finds out."""
     if commit.producer is not None:
         check_splicer(commit.producer)
     if len(commit.staged) > LOG_SPLICE_LEDGERS_MAX:
@@ -181,38 +178,38 @@ async def splice(
             "write with fewer tasks (coalesce)"
         )
     core = Splice(name, commit, new_token=client.environment.new_token)
-    patience = Patience()
-    while True:
-        match core.need:
-            case SpliceNeed.READ:
-                await _read(client, registry, incarnation, core, commit)
-            case SpliceNeed.RECOVER:
-                core.on_recovered(await recover_contents(client.ledgers, core.recovering))
-            case SpliceNeed.WRITE:
-                operations = _operations(core, commit)
-                try:
-                    await client.store.transaction(operations)
-                except InvalidArgument as too_large:
-                    assert core.base is not None
-                    if _is_list_too_long(operations):
-                        raise LogListFull(name, len(core.base.segments)) from too_large
-                    raise InvalidArgument(
-                        f"log {name!r}: {len(commit.staged)} ledgers and a list of {len(core.base.segments)} "
-                        "are too much for one transaction: write with fewer tasks (coalesce), or truncate it"
-                    ) from too_large
-                except (VersionConflict, NodeMissing, NodeExists):
-                    patience.renew()
-                    core.on_unsettled()
-                except MetadataOutcomeUnknown as unknown:
-                    await patience.pause(unknown)
-                    core.on_unsettled()
-                else:
+
+    async def drive(_: bool) -> None:
+        while True:
+            match core.need:
+                case SpliceNeed.READ:
+                    await _read(client, registry, incarnation, core, commit)
+                case SpliceNeed.RECOVER:
+                    core.on_recovered(await recover_contents(client.ledgers, core.recovering))
+                case SpliceNeed.WRITE:
+                    operations = _operations(core, commit)
+                    try:
+                        await client.store.transaction(operations)
+                    except InvalidArgument as too_large:
+                        assert core.base is not None
+                        if _is_list_too_long(operations):
+                            raise LogListFull(name, len(core.base.segments)) from too_large
+                        raise InvalidArgument(
+                            f"log {name!r}: {len(commit.staged)} ledgers and a list of "
+                            f"{len(core.base.segments)} are too much for one transaction: write with fewer "
+                            "tasks (coalesce), or truncate it"
+                        ) from too_large
+                    except UNSETTLED:
+                        core.on_unsettled()
+                        raise
                     core.on_written()
-            case SpliceNeed.DONE:
-                break
-            case SpliceNeed.FAILED:
-                assert core.failure is not None
-                raise core.failure
+                case SpliceNeed.DONE:
+                    return
+                case SpliceNeed.FAILED:
+                    assert core.failure is not None
+                    raise core.failure
+
+    await settle(client.store, drive, what=f"batch {commit.batch} of log {name!r}")
     await _delete_garbage(client, core)
     record = core.base if core.record is None else core.record
     assert record is not None
@@ -222,8 +219,7 @@ async def splice(
 async def delete_marks(client: LedgerClient, incarnation: int) -> None:
     """Delete what producers have left of a log that is gone."""
     for component in await client.store.children(splices_path(incarnation)):
-        with contextlib.suppress(NodeMissing):
-            await client.store.delete(f"{splices_path(incarnation)}/{component}")
+        await remove(client.store, f"{splices_path(incarnation)}/{component}")
 
 
 async def _read(
@@ -286,7 +282,7 @@ async def _delete_garbage(client: LedgerClient, core: Splice) -> None:
             await ledgers.delete(ledger_id, version=ledger.version)
         except (LedgerNotFound, VersionConflict):
             continue
-        except (MetadataUnavailable, MetadataOutcomeUnknown) as cause:
+        except MetadataError as cause:
             logger.warning("ledger=%d was staged in vain and was not deleted: %s", ledger_id, cause)
             return
         logger.info("ledger=%d was staged for a batch that is there already", ledger_id)

@@ -45,7 +45,13 @@ import attrs
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.errors import InvalidArgument, LedgerNotFound
+from ledgerlog.errors import (
+    InvalidArgument,
+    LedgerNotFound,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    SessionExpired,
+)
 from ledgerlog.limits import LOG_STAGED_SWEEP_AGE_S, LOG_SWEEP_AGE_S, REPLICA_SNAPSHOT_SWEEP_AGE_S
 from ledgerlog.log.cursors import delete_cursors
 from ledgerlog.log.registry import (
@@ -90,16 +96,32 @@ async def sweep(
 ) -> list[Orphan]:
     """Find the orphans that are at least so old, and unless told otherwise delete them; cursors of logs that
     are gone, what producers left of them, and lists of their snapshots are deleted as well. InvalidArgument;
-    MetadataUnavailable, which leaves what was not looked at."""
+    MetadataUnavailable: no ledger was deleted; MetadataOutcomeUnknown: some were, or may be, and others were
+    not looked at."""
     if not min_age_s >= 0:  # NaN as well: nothing would be too young.
         raise InvalidArgument(f"min_age_s must not be negative, not {min_age_s!r}")
+    orphans: list[Orphan] = []
+    try:
+        await _look_over(client, min_age_s, delete, orphans)
+        if delete:
+            await _sweep_nodes(client, LogRegistry(client.store, client.environment))
+    except (MetadataUnavailable, SessionExpired) as away:
+        deleted = sum(orphan.is_deleted for orphan in orphans)
+        if not deleted:
+            raise
+        raise MetadataOutcomeUnknown(
+            f"the sweep had deleted {deleted} ledgers when it was cut short: {away}"
+        ) from away
+    return orphans
+
+
+async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orphans: list[Orphan]) -> None:
     logs = LogRegistry(client.store, client.environment)
     ledgers = LedgerRegistry(client.store, client.environment)
     listed: dict[int, frozenset[int]] = {}
     """What was in a list when it was looked at last; if it is not now, the next sweep finds it."""
     unreadable: set[int] = set()
     """Logs whose record is damaged. Whether it lists a ledger nobody knows."""
-    orphans = []
     for ledger_id in await ledgers.list():
         found = await ledgers.find(ledger_id)
         if found is None:
@@ -149,9 +171,6 @@ async def sweep(
                 is_deleted=is_deleted,
             )
         )
-    if delete:
-        await _sweep_nodes(client, logs)
-    return orphans
 
 
 def _number(label: bytes | None) -> int | None:

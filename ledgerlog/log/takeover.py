@@ -7,6 +7,8 @@ that surely no list names is deleted again, and one that may be listed is left a
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -20,20 +22,18 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
     LogListFull,
-    MetadataOutcomeUnknown,
+    MetadataError,
     MetadataUnavailable,
+    SessionExpired,
 )
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
-from ledgerlog.meta.store import NodeMissing, VersionConflict
+from ledgerlog.meta.settle import UNSETTLED, settle
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.wire.records import decode_checkpoint, decode_header, decode_numbering
 
 logger = logging.getLogger(__name__)
-
-UNSETTLED = (VersionConflict, NodeMissing, MetadataOutcomeUnknown)
-"""What a write of the list may raise without the chain being in doubt: the core settles it."""
 
 
 async def take_over(
@@ -49,10 +49,11 @@ async def take_over(
 
     Raises LogNotFound, LogSealed; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable) where too
     few bookies answer to end the ledgers of the leader before and to look at their first and last entries;
-    MetadataUnavailable; EntryCorrupt, EntryNotFound. Cancelling leaves at most a ledger behind that nobody
-    lists."""
+    MetadataUnavailable; EntryCorrupt, EntryNotFound: the epoch is what it was, and the ledgers of the leader
+    before may be ended. MetadataOutcomeUnknown: the log may have the new epoch, which nobody writes in.
+    Cancelling leaves at most a ledger behind that nobody lists."""
     core = Takeover(name, new_token=client.environment.new_token, dedupe=dedupe)
-    writer = await _run(client, registry, core, incarnation)
+    writer = await _run(client, registry, core, incarnation, f"the takeover of log {name!r}")
     assert core.record is not None
     assert writer is not None
     return core.record, core.version, writer
@@ -61,16 +62,18 @@ async def take_over(
 async def seal(client: LedgerClient, registry: LogRegistry, name: str, incarnation: int) -> LogMetadata:
     """End the log: fence and close its ledgers, then write that it is sealed. Errors as for ``take_over``."""
     core = Takeover(name, new_token=client.environment.new_token, seal=True)
-    await _run(client, registry, core, incarnation)
+    await _run(client, registry, core, incarnation, f"the end of log {name!r}")
     assert core.record is not None
     return core.record
 
 
 async def _run(
-    client: LedgerClient, registry: LogRegistry, core: Takeover, incarnation: int
+    client: LedgerClient, registry: LogRegistry, core: Takeover, incarnation: int, what: str
 ) -> LedgerWriter | None:
     writer: LedgerWriter | None = None
-    try:
+
+    async def drive(_: bool) -> LedgerWriter | None:
+        nonlocal writer
         while True:
             match core.need:
                 case TakeoverNeed.READ | TakeoverNeed.SETTLE:
@@ -94,6 +97,7 @@ async def _run(
                         core.on_written(await registry.write(core.record, core.version))
                     except UNSETTLED:
                         core.on_unsettled()
+                        raise
                     except (MetadataUnavailable, LogListFull):
                         core.on_not_written()
                         raise
@@ -102,6 +106,9 @@ async def _run(
                 case TakeoverNeed.FAILED:
                     assert core.failure is not None
                     raise core.failure
+
+    try:
+        return await settle(client.store, drive, what=what)
     except BaseException:
         core.abandon()
         with trio.move_on_after(METADATA_TIMEOUT_S, shield=True):
@@ -165,6 +172,15 @@ async def _replay(reader: LedgerReader, last: int, producers: Producers) -> None
             else:
                 producers.replay(numbering.numbered, header.first_offset, header.timestamp_ms)
             at += 1
+
+
+@contextmanager
+def left_to_a_sweep(what: str) -> Iterator[None]:
+    """For tidying up behind an operation that has happened: a store that is away does not make it fail."""
+    try:
+        yield
+    except (MetadataError, SessionExpired) as cause:
+        logger.warning("%s is not deleted now and is left to a sweep: %s", what, cause)
 
 
 async def delete_ledgers(ledgers: Ledgers, ledger_ids: list[int]) -> None:

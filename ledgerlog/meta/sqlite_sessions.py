@@ -46,7 +46,7 @@ from typing import ClassVar
 
 import attrs
 
-from ledgerlog.errors import MetadataUnavailable, SessionExpired, StorageCorrupt
+from ledgerlog.errors import MetadataError, MetadataUnavailable, SessionExpired, StorageCorrupt
 from ledgerlog.meta.sqlite_file import Busy, MetadataFile
 
 logger = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class Sessions:
                     if session_id in locks or not self._is_alive(session_id):
                         gone += self._remove(session_id)
                         over.append(session_id)
-        except MetadataUnavailable as failure:
+        except MetadataError as failure:
             logger.warning("metadata sessions that are over stay for now: %s", failure)
             self._reaped_at_ns = boot_clock_ns() + REAP_PAUSE_NS
             return gone

@@ -14,8 +14,8 @@ unchanged. A node that was deleted and created again may show a version it had b
 that matters is ever created twice at one path (ledger ids and log incarnations are never reused).
 
 **Lost answers.** A write whose answer was lost raises ``MetadataOutcomeUnknown``: it may have been
-applied. Writers put a token into their values and settle it by reading again. Every other exception
-means that nothing was changed.
+applied. Writers put a token into their values and settle it by reading again (``meta.settle``). Every
+other exception means that nothing was changed.
 
 **Ephemeral nodes** belong to the store's session and vanish with it. They have no children: a
 create() that would give one a child, or make a node with children ephemeral, is an

@@ -11,7 +11,7 @@ import trio
 
 from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import MetadataOutcomeUnknown
-from ledgerlog.meta import patience
+from ledgerlog.meta import settle
 from tests.archive.archived_logs import DAY_S, archive, archived, files, fill, new_log, path_of, records_of
 from tests.clusters import Client, open_cluster
 from tests.waiting import PATIENCE_S
@@ -41,7 +41,7 @@ def markers(where: Path) -> int:
 async def test_a_store_that_answers_no_write_does_not_hold_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[Client, Path], Awaitable[object]]
 ) -> None:
-    monkeypatch.setattr(patience, "METADATA_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(settle, "METADATA_TIMEOUT_S", 0.3)
     async with open_cluster() as cluster, cluster.client() as client:
         log = await new_log(client)
         await fill(log, 4, 3)

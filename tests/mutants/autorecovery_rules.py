@@ -34,9 +34,8 @@ MUTANTS = (
         "a_lock_of_ones_own_is_somebody_elses",
         "rule 22",
         f"{_ROOM}/board.py",
-        "        except (NodeExists, MetadataOutcomeUnknown):\n            await self._store.sync()\n",
-        "        except NodeExists:\n            return False\n        except MetadataOutcomeUnknown:\n"
-        "            await self._store.sync()\n",
+        "            except NodeExists:\n                await self._store.sync()\n",
+        "            except NodeExists:\n                return False\n",
         f"{_BOARD}::test_a_lock_that_could_not_be_let_go_of_is_taken_up_again_by_its_worker",
     ),
     mutant(
@@ -310,8 +309,8 @@ MUTANTS = (
         "new_bookie_is_named_though_it_left_since_the_last_look",
         "rule 22",
         f"{_ROOM}/copying.py",
-        "store.transaction((write, *self._registrations.values()))",
-        "store.transaction((write,))",
+        "registry.attempt(intent, tuple(self._registrations.values()))",
+        "registry.attempt(intent)",
         "tests/scenarios/test_repair_beside_others.py::"
         "test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied",
     ),

@@ -161,12 +161,8 @@ MUTANTS = (
         "a_lost_answer_is_taken_for_yes",
         "rule 14",
         _METADATA,
-        "        except (VersionConflict, NodeMissing, MetadataOutcomeUnknown):\n"
-        "            stored = await self._read_fresh(wanted.ledger_id)\n",
-        "        except MetadataOutcomeUnknown:\n"
-        "            return wanted, intent.version + 1\n"
-        "        except (VersionConflict, NodeMissing):\n"
-        "            stored = await self._read_fresh(wanted.ledger_id)\n",
+        "                stored = await self.find(wanted.ledger_id)\n",
+        "                return wanted, intent.version + 1\n",
         f"{_TEST_CLOSING}::test_a_lost_answer_to_the_closing_write_is_found_out",
         f"{_TEST_CLOSING}::test_a_lost_answer_to_an_ensemble_change_is_found_out",
     ),

@@ -18,7 +18,53 @@ _TEST_CONTRACT = "tests/contract/test_metadata_contract.py"
 _TEST_STORE = "tests/integration/test_zookeeper_store.py"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
+_SETTLE = "ledgerlog/meta/settle.py"
+_TEST_LOST = "tests/shells/test_lost_answers.py"
+_TEST_PATIENCE = "tests/shells/test_log_patience.py"
+
 MUTANTS = (
+    mutant(
+        "a_change_that_may_have_happened_did_not",
+        "rule 14",
+        _SETTLE,
+        "            if doubt is None:\n                raise\n            raise Meta",
+        "            raise\n            raise Meta",
+        f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[Truncate-applied_away]",
+        f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLedger-applied_away]",
+    ),
+    mutant(
+        "a_store_that_answers_no_write_is_asked_for_ever",
+        "rule 14",
+        _SETTLE,
+        "            elif now - unanswered_since < METADATA_TIMEOUT_S:\n",
+        "            elif now - unanswered_since < 1e9:\n",
+        f"{_TEST_PATIENCE}::test_a_store_that_answers_no_write_is_not_asked_for_ever[truncate]",
+        "tests/archive/test_archive_patience.py::test_a_store_that_answers_no_write_does_not_hold_a_job[merge]",
+    ),
+    mutant(
+        "a_refusal_is_no_answer",
+        "rule 14",
+        _SETTLE,
+        "            unanswered_since = None\n            refusals += 1\n",
+        "            refusals += 1\n",
+        f"{_TEST_PATIENCE}::test_a_lost_answer_is_settled_at_once_and_a_refusal_is_an_answer",
+    ),
+    mutant(
+        "what_a_lost_delete_deleted_is_not_found",
+        "rule 14",
+        "ledgerlog/client/metadata.py",
+        "                if not is_unsure:  # Else",
+        "                if True:  # Else",
+        f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLedger-applied]",
+    ),
+    mutant(
+        "a_log_that_is_deleted_is_not_where_its_cursors_stay",
+        "rule 14",
+        "ledgerlog/log/log.py",
+        '    with left_to_a_sweep(f"what log {name!r} left"):\n',
+        "    if True:\n",
+        f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLog-away]",
+    ),
     mutant(
         "compare_and_set_at_a_negative_version_is_a_plain_write",
         "rule 13",

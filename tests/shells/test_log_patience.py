@@ -9,11 +9,13 @@ import trio
 from clusters import Client, open_cluster
 from trio.testing import MockClock
 
-from ledgerlog.errors import MetadataOutcomeUnknown
+from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.log.snapshot_list import SnapshotList
-from ledgerlog.meta.patience import Patience
+from ledgerlog.meta.memory import MemoryStore, MemoryTree
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.snapshots import ListedSnapshot
 
 
@@ -81,11 +83,33 @@ async def test_a_store_that_answers_no_write_is_not_asked_for_ever(
         assert 10 < client.store.writes - asked < 100, "it pauses, and does not give up at once"
 
 
-async def test_a_lost_answer_is_settled_at_once(autojump_clock: MockClock) -> None:
-    patience, begun = Patience(), trio.current_time()
-    await patience.pause(MetadataOutcomeUnknown(""))
-    patience.renew()
-    await patience.pause(MetadataOutcomeUnknown(""))
-    assert trio.current_time() == begun
-    await patience.pause(MetadataOutcomeUnknown(""))
-    assert trio.current_time() > begun
+async def test_a_lost_answer_is_settled_at_once_and_a_refusal_is_an_answer(autojump_clock: MockClock) -> None:
+    answers = [MetadataOutcomeUnknown(""), VersionConflict(), MetadataOutcomeUnknown("")]
+    told = []
+
+    async def attempt(is_unsure: bool) -> float:
+        told.append(is_unsure)
+        if answers:
+            raise answers.pop(0)
+        return trio.current_time()
+
+    store, begun = MemoryStore(MemoryTree()), trio.current_time()
+    assert await settle(store, attempt, what="it") == begun
+    assert told == [False, True, True, True]
+    answers[:] = [MetadataOutcomeUnknown(""), MetadataOutcomeUnknown("")]
+    assert await settle(store, attempt, what="it") > begun
+
+
+async def test_a_node_that_always_changes_is_an_error_and_not_a_loop(autojump_clock: MockClock) -> None:
+    async def refuse(is_unsure: bool) -> None:
+        raise VersionConflict
+
+    with pytest.raises(MetadataUnavailable, match="nothing was written"):
+        await settle(MemoryStore(MemoryTree()), refuse, what="it")
+    losses = [MetadataOutcomeUnknown("")]
+
+    async def lose_once(is_unsure: bool) -> None:
+        raise losses.pop() if losses else VersionConflict
+
+    with pytest.raises(MetadataOutcomeUnknown, match="it may have happened"):
+        await settle(MemoryStore(MemoryTree()), lose_once, what="it")
