@@ -41,6 +41,7 @@ from ledgerlog.errors import (
     LogListFull,
     LogNotFound,
     LogSealed,
+    LossUndecided,
     LostLeadership,
     MetadataCorrupt,
     MetadataError,
@@ -51,6 +52,7 @@ from ledgerlog.errors import (
     OffsetMismatch,
     OutOfSequence,
     PropertiesConflict,
+    RecordsLost,
     RecordTooLarge,
     RecoveryFailed,
     ReplicaStopped,
@@ -84,6 +86,7 @@ from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Ack, Record, RecordBatch
+from ledgerlog.model.segments import Gap
 
 __version__ = "0.1.0"
 
@@ -100,6 +103,7 @@ __all__ = [
     "Cursor",
     "CursorState",
     "Dedupe",
+    "Gap",
     "Log",
     "LogReader",
     "LogWriter",
@@ -148,6 +152,7 @@ __all__ = [
     "LogListFull",
     "LogNotFound",
     "LogSealed",
+    "LossUndecided",
     "LostLeadership",
     "MetadataCorrupt",
     "MetadataError",
@@ -159,6 +164,7 @@ __all__ = [
     "OutOfSequence",
     "PropertiesConflict",
     "RecordTooLarge",
+    "RecordsLost",
     "RecoveryFailed",
     "ReplicaStopped",
     "RequestExpired",

@@ -59,6 +59,8 @@ __all__ = [
     "LostLeadership",
     "AppendUnknown",
     "Truncated",
+    "RecordsLost",
+    "LossUndecided",
     "OffsetMismatch",
     "OutOfSequence",
     "TooManyProducers",
@@ -290,6 +292,60 @@ class Truncated(LedgerLogError):
         super().__init__(f"log {name!r} is truncated: its first offset is {first_offset}")
         self.name = name
         self.first_offset = first_offset
+
+
+class RecordsLost(Truncated):
+    """Reading came to a gap: the records from ``lost_from`` to below ``first_offset`` were lost with bookies,
+    and an operator accepted that (``Log.recover``). Raised once for each gap; the same reader goes on behind
+    it, at ``first_offset``."""
+
+    def __init__(self, name: str, lost_from: int, first_offset: int) -> None:
+        LedgerLogError.__init__(
+            self,
+            f"log {name!r}: the records from offset {lost_from} to {first_offset - 1} were lost with "
+            f"bookies; the log goes on at offset {first_offset}",
+        )
+        self.name = name
+        self.lost_from = lost_from
+        self.first_offset = first_offset
+
+
+class LossUndecided(LedgerLogError):
+    """Records of the log would be dropped because of a loss that was accepted for one ledger; nothing was
+    changed.
+
+    Ledger ``short_ledger`` was ended at offset ``lost_from`` by an accepted loss while ``kept_ledger`` was
+    open behind it, which holds the records from ``first_offset`` to below ``end_offset``; they may have been
+    acknowledged. ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``, keeps
+    them where they are, behind a gap."""
+
+    def __init__(
+        self,
+        name: str,
+        short_ledger: int,
+        kept_ledger: int,
+        lost_from: int,
+        first_offset: int,
+        end_offset: int,
+    ) -> None:
+        kept = (
+            f"the {end_offset - first_offset} records from {first_offset} to {end_offset - 1} would be "
+            "dropped with them. To keep these behind a gap"
+            if end_offset > first_offset
+            else "their offsets would be given out again. To keep them as a gap"
+        )
+        super().__init__(
+            f"log {name!r}: ledger {short_ledger} was ended at offset {lost_from} by an accepted loss, and "
+            f"ledger {kept_ledger} behind it goes on at offset {first_offset}: the records {lost_from} to "
+            f"{first_offset - 1} are lost, and {kept} that readers are told of, run "
+            f"'ledgerlog log recover {name} --accept-loss'"
+        )
+        self.name = name
+        self.short_ledger = short_ledger
+        self.kept_ledger = kept_ledger
+        self.lost_from = lost_from
+        self.first_offset = first_offset
+        self.end_offset = end_offset
 
 
 class OffsetMismatch(LedgerLogError):

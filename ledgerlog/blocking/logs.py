@@ -19,7 +19,7 @@ import trio
 
 from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.client.watermark import fresh
-from ledgerlog.errors import ConnectionClosed, LedgerLogError
+from ledgerlog.errors import ConnectionClosed, LedgerLogError, RecordsLost
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES
 from ledgerlog.log import cursors
 from ledgerlog.log import log as logs
@@ -30,7 +30,7 @@ from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe
 from ledgerlog.model.record import Ack, Record, RecordBatch
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import Gap, Segment
 
 __all__ = ["Cursor", "Entered", "Log", "LogReader", "LogWriter", "Submission"]
 
@@ -163,6 +163,11 @@ class Log:
     def seal(self) -> None:
         self._portal.run(self._log.seal)
 
+    def recover(self, *, accept_loss: bool = False, accept_unreachable: bool = False) -> tuple[Gap, ...]:
+        return self._portal.run(
+            lambda: self._log.recover(accept_loss=accept_loss, accept_unreachable=accept_unreachable)
+        )
+
 
 class Cursor:
     """One cursor of a log; see ``ledgerlog.Cursor``."""
@@ -289,12 +294,12 @@ class _Fetched:
     """Batches that have come and were not handed over."""
 
     def __init__(self) -> None:
-        self.batches: deque[RecordBatch] = deque()
+        self.batches: deque[RecordBatch | RecordsLost] = deque()
         self.bytes = 0
         self.is_complete = False
         self.failure: LedgerLogError | None = None
         self.next_offset = 0
-        self.given: list[RecordBatch] = []
+        self.given: list[RecordBatch | RecordsLost] = []
         """What was handed over last, until it is known to have arrived."""
         self.given_count = 0
         self.changed = trio.Event()
@@ -302,13 +307,14 @@ class _Fetched:
 
     async def run(self, reader: readers.LogReader) -> None:
         try:
-            async for batch in reader.batches():
-                self.batches.append(batch)
-                self.bytes += batch.byte_length + _RECORD_COST_BYTES * len(batch)
-                self.changed.set()
-                while self.bytes > LOG_READ_AHEAD_BYTES:
-                    self.taken = trio.Event()
-                    await self.taken.wait()
+            while True:
+                try:
+                    await self._copy(reader)
+                except RecordsLost as gap:
+                    self.batches.append(gap)
+                    self.changed.set()
+                else:
+                    break
         except LedgerLogError as failure:
             self.failure = failure
         except trio.Cancelled:
@@ -318,7 +324,18 @@ class _Fetched:
             self.is_complete = True
             self.changed.set()
 
-    async def take(self, received: int, timeout_s: float | None = None) -> list[RecordBatch] | None:
+    async def _copy(self, reader: readers.LogReader) -> None:
+        async for batch in reader.batches():
+            self.batches.append(batch)
+            self.bytes += batch.byte_length + _RECORD_COST_BYTES * len(batch)
+            self.changed.set()
+            while self.bytes > LOG_READ_AHEAD_BYTES:
+                self.taken = trio.Event()
+                await self.taken.wait()
+
+    async def take(
+        self, received: int, timeout_s: float | None = None
+    ) -> list[RecordBatch | RecordsLost] | None:
         """All that has come, at least one batch; none at the end, None once the time is up. ``received`` is
         how many such answers have arrived: one that was lost to an interruption is given again."""
         if received < self.given_count:
@@ -360,7 +377,7 @@ class LogReader:
         self._portal = portal
         self._fetched = fetched
         self._held = held
-        self._waiting: deque[RecordBatch] = deque()
+        self._waiting: deque[RecordBatch | RecordsLost] = deque()
         self._received = 0
         self._records: Iterator[Record] = iter(())
         self._batch: RecordBatch | None = None
@@ -410,4 +427,10 @@ class LogReader:
             if taken is not None:
                 self._waiting.extend(taken)
                 self._received += 1
-        return self._waiting.popleft() if self._waiting else None
+        if not self._waiting:
+            return None
+        first = self._waiting.popleft()
+        if isinstance(first, RecordsLost):
+            self._next_offset = max(self._next_offset, first.first_offset)
+            raise first
+        return first

@@ -49,6 +49,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
         "another writer took over; run it again only if this one is to take over from it",
     ),
     (errors.AppendUnknown, "read the end of the log to see whether the record is there"),
+    (errors.RecordsLost, "start reading behind what is lost"),
     (errors.Truncated, "start reading at the first offset that is left, or at 'earliest'"),
     (errors.ArchiveCorrupt, "restore the file from a copy; 'ledgerlog ledger verify ID' reads it again"),
     (errors.ArchiveUnavailable, "bring the file back to where it was, or make its file system reachable"),

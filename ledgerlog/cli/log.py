@@ -38,7 +38,7 @@ from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import Gap, Segment
 
 _READS_AT_ONCE = 32
 """Metadata reads of ``show`` under way at once."""
@@ -140,6 +140,8 @@ def log_show(name: str, uri: str, as_json: bool) -> None:
     quorums = f"{chosen['ensemble_size']}/{chosen['write_quorum']}/{chosen['ack_quorum']}"
     print_line(f"new ledgers: {quorums}{' guaranteed' if chosen['guaranteed'] else ''}")
     print_line(policies_text(shown["roll"], shown["retention"]))
+    for first, end in shown["gaps"]:
+        print_line(f"lost: offsets {first} to {end - 1}")
     for place in shown["cursors"]:
         print_line(f"cursor {place['name']}: offset {place['offset']}{', pins' if place['pins'] else ''}")
     for key, value in shown["properties"].items():
@@ -210,6 +212,7 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
         "first_offset": info.first_offset,
         "next_offset": info.next_offset,
         "sealed": info.sealed,
+        "gaps": [[gap.first_offset, gap.end_offset] for gap in info.gaps],
         "deduplicates": info.deduplicates,
         "replication": _replication_fields(info.replication),
         "roll": attrs.asdict(info.roll),
@@ -293,6 +296,47 @@ def log_seal(name: str, uri: str, as_json: bool) -> None:
         print_json(shown)
     else:
         print_line(f"{name}: sealed at offset {shown['next_offset']}")
+
+
+@log.command("recover")
+@log_name_argument
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Where bookies have lost so much that nobody can say where a ledger ends, end it there, and keep "
+    "the records behind it at their offsets, behind a gap that readers are told of. Not to be undone.",
+)
+@click.option(
+    "--accept-unreachable",
+    is_flag=True,
+    help="With --accept-loss: also where bookies that may hold records do not answer. Only for bookies that "
+    "are gone for good.",
+)
+@uri_option
+@json_option
+def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str, as_json: bool) -> None:
+    """End what the last writer of the log NAME left open, so that the next one need not. Whoever writes it
+    now is
+    stopped.
+
+    Fails, and says what would be dropped, where a loss that was accepted for a ledger ('ledger recover
+    --accept-loss') stands before records that may have been acknowledged."""
+    if accept_unreachable and not accept_loss:
+        raise click.UsageError("--accept-unreachable says which loss is accepted: it goes with --accept-loss")
+
+    async def body() -> tuple[tuple[Gap, ...], dict[str, Any]]:
+        async with connect(uri) as cluster:
+            log = await cluster.open_log(name)
+            made = await log.recover(accept_loss=accept_loss, accept_unreachable=accept_unreachable)
+            return made, await _show(cluster, name)
+
+    made, shown = run(body)
+    if as_json:
+        print_json({**shown, "gaps_made": [[gap.first_offset, gap.end_offset] for gap in made]})
+        return
+    print_line(f"{name}: complete up to offset {shown['next_offset']}, epoch {shown['epoch']}")
+    for gap in made:
+        print_line(f"lost: offsets {gap.first_offset} to {gap.end_offset - 1}; what is behind them is kept")
 
 
 @log.command("delete")

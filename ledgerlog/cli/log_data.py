@@ -7,6 +7,7 @@ program writes is appended when it is there, and a file goes in pieces of a mega
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from typing import Any, BinaryIO
 
 import attrs
@@ -35,7 +36,7 @@ from ledgerlog.cli.output import (
     to_json,
 )
 from ledgerlog.cli.running import Interrupted, run, run_until_interrupted
-from ledgerlog.errors import LedgerLogError
+from ledgerlog.errors import LedgerLogError, RecordsLost
 from ledgerlog.log.log import Log
 from ledgerlog.log.reader import Start
 from ledgerlog.log.writer import LogWriter
@@ -184,26 +185,45 @@ def log_read(
 ) -> None:
     """Print the records of the log NAME.
 
-    What 'log append --input FILE' wrote to an empty log, --raw prints as the same bytes."""
+    What 'log append --input FILE' wrote to an empty log, --raw prints as the same bytes.
+
+    Where records were lost and an operator accepted that ('log recover'), it says so on standard error, goes
+    on behind them, and exits 1 in the end."""
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
 
+    has_gaps = False
+
     async def body() -> None:
+        nonlocal has_gaps
         async with connect(uri) as cluster, open_sink(raw_output()) as sink:
             log = await cluster.open_log(name)
             mark = (await log.properties()).get(UNTERMINATED) if raw else None
             joiner = LineJoiner(None if mark is None else int(mark))
-            async with log.read(start, until=until, follow=follow) as records:
-                async for batch in records.batches():
+
+            async def copy(batches: AsyncIterable[RecordBatch]) -> None:
+                async for batch in batches:
                     if raw:
                         await sink.put(joiner.join(batch.first_offset, batch.payloads))
                     else:
                         await sink.put(_text_of(batch, as_json).encode("utf-8", "surrogateescape"))
 
+            async with log.read(start, until=until, follow=follow) as records:
+                while True:
+                    try:
+                        await copy(records.batches())
+                    except RecordsLost as gap:
+                        has_gaps = True
+                        click.echo(f"ledgerlog: {gap}", err=True)
+                    else:
+                        break
+
     if follow:
         run_until_interrupted(body)
     else:
         run(body)
+    if has_gaps:
+        click.get_current_context().exit(1)
 
 
 def _text_of(batch: RecordBatch, as_json: bool) -> str:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, repeat
 
 from ledgerlog.errors import InvalidArgument, OffsetMismatch, RecordTooLarge
@@ -472,23 +472,28 @@ class AppendQueue:
         else:
             self.unknown_count += count
 
-    def resolve(self, ends: Mapping[int, int]) -> int:
-        """The leadership is over. ``ends`` has the last entry of each ledger that is known to be CLOSED.
-        Every batch gets its verdict; ``answered`` after the last one that is durable.
+    def resolve(self, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
+        """The leadership is over. ``ends`` has the last entry of each ledger that is known to be CLOSED,
+        ``short`` those of them that an accepted loss ended. Every batch gets its verdict; ``answered`` after
+        the last one that is durable.
 
         What was sent to a ledger is in it up to its last entry and no further. What was sent to a newer
         one is in the log only if all that was sent to the older one is (the newer is counted as empty
         otherwise). So the first batch that is lost loses all that follow it, and behind one that is not
-        known nothing can be known to be there."""
+        known nothing can be known to be there. Behind a short ledger an operator decides, so nothing is known
+        there either."""
         verdict = BatchState.DURABLE
+        lost_in: int | None = None
         while self._sent:
             batch = self._sent.popleft()
             end = ends.get(batch.ledger_id)
+            if lost_in in short and batch.ledger_id != lost_in:
+                verdict, lost_in = BatchState.UNKNOWN, None
             if verdict is not BatchState.LOST:
                 if end is None:
                     verdict = BatchState.UNKNOWN
                 elif batch.entry_id > end:
-                    verdict = BatchState.LOST
+                    verdict, lost_in = BatchState.LOST, batch.ledger_id
             self._retire(batch, verdict)
         while self._queued:
             batch = self._queued[0]

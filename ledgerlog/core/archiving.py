@@ -120,6 +120,8 @@ def merge_groups(
         if record is None or 2 * record.file_bytes > bytes_max:
             end()
             continue
+        if group and not _adjoin(group[-1], record):
+            end()
         size = sum(each.file_bytes for each in group) + record.file_bytes
         count = sum(len(each.ledgers) for each in group) + len(record.ledgers)
         if group and (size > bytes_max or count > ledgers_max):
@@ -146,13 +148,18 @@ def compactable(
             break
         size = sum(each.file_bytes for each in group) + record.file_bytes
         count = sum(len(each.ledgers) for each in group) + len(record.ledgers)
-        if group and (size > bytes_max or count > ledgers_max):
+        if group and (size > bytes_max or count > ledgers_max or not _adjoin(group[-1], record)):
             groups.append(tuple(group))
             group = []
         group.append(record)
     if group:
         groups.append(tuple(group))
     return groups
+
+
+def _adjoin(one: ArchiveRecord, other: ArchiveRecord) -> bool:
+    """Whether nothing was lost between two neighbours (``model.log``): no file reaches over a gap."""
+    return one.end_offset == other.first_offset
 
 
 def _given_up(

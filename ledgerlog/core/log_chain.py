@@ -44,27 +44,40 @@ leader that dies then may leave the older one without some of its last entries a
 what followed them. Nothing of the newer one was acknowledged, as the older was not; counting it as
 empty keeps the log what its writer submitted, in order, up to some point. Every entry carries its
 offset, so the gap is seen (``count_segment``).
+
+**Unless a loss was accepted.** ``ledger recover --accept-loss`` may end the older ledger before entries that
+were acknowledged, and then those of the newer one were too, perhaps. So where the older one was ended in that
+way nothing is counted as empty: the takeover stops (``LossUndecided``), and with ``accept_loss``, which is
+the operator's word for this log, the newer one counts where its entries say that it begins, behind a gap.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import attrs
 
-from ledgerlog.errors import EntryCorrupt, LedgerLogError, LogNotFound, LogSealed, LostLeadership
+from ledgerlog.errors import (
+    EntryCorrupt,
+    LedgerLogError,
+    LogNotFound,
+    LogSealed,
+    LossUndecided,
+    LostLeadership,
+)
 from ledgerlog.limits import LOG_SEGMENTS_ROLL_MAX
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, SegmentCounts
 
 __all__ = [
     "Contents",
+    "Counting",
     "Leadership",
     "LeadershipNeed",
     "Takeover",
+    "TakeoverAim",
     "TakeoverNeed",
-    "count_next",
     "count_segment",
 ]
 
@@ -82,18 +95,28 @@ class Contents:
 
 
 def count_segment(
-    ledger_id: int, start_offset: int, contents: Contents | None, *, follows_open: bool
+    ledger_id: int,
+    start_offset: int,
+    contents: Contents | None,
+    *,
+    follows_open: bool,
+    keep_behind_gap: bool = False,
 ) -> SegmentCounts:
     """What a closed ledger contributes to its log from ``start_offset`` on; ``contents`` is None where the
-    ledger is empty. ``follows_open``: the ledger before it was open together with it.
+    ledger is empty. ``follows_open``: the ledger before it was open together with it. ``keep_behind_gap``: it
+    counts also where it begins later than that one ended.
 
     EntryCorrupt where its entries can belong to no such log."""
     if contents is None:
         return NOTHING
+    lost = 0
     if contents.first_offset > start_offset and follows_open:
-        return NOTHING
+        if not keep_behind_gap:
+            return NOTHING
+        lost = contents.first_offset - start_offset
+        start_offset = contents.first_offset
     if contents.first_offset == contents.end_offset == start_offset:
-        return NOTHING  # A checkpoint of the producers, and no record.
+        return SegmentCounts(0, 0, lost_before=lost)  # A checkpoint of the producers, and no record.
     if contents.first_offset != start_offset or contents.end_offset <= start_offset:
         raise EntryCorrupt(
             ledger_id,
@@ -106,18 +129,60 @@ def count_segment(
         contents.bytes_after - contents.bytes_before,
         contents.first_ms,
         contents.last_ms,
+        lost,
     )
 
 
-def count_next(
-    base: LogMetadata, counts: Sequence[SegmentCounts], contents: Contents | None
-) -> SegmentCounts:
-    """What the next open segment of ``base`` contributes, where ``counts`` is what those before it do. Its
-    ledger is CLOSED. EntryCorrupt as for ``count_segment``."""
-    index = len(counts)
-    start = base.counted_end + sum(each.record_count for each in counts)
-    ledger_id = base.open_segments[index].ledger_id
-    return count_segment(ledger_id, start, contents, follows_open=index > 0)
+class Counting:
+    """The segments of ``base`` that are not counted, one after the other as their ledgers are recovered."""
+
+    def __init__(self, base: LogMetadata, *, accept_loss: bool = False) -> None:
+        self._base = base
+        self._accept_loss = accept_loss
+        self._short: int | None = None
+        self._end = base.counted_end
+        self.counts: list[SegmentCounts] = []
+        """Those of the first open segments, in order."""
+
+    @property
+    def recovering(self) -> int | None:
+        """The ledger to recover now; None once all are counted."""
+        left = self._base.open_segments[len(self.counts) :]
+        return left[0].ledger_id if left else None
+
+    def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
+        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty). ``is_short``:
+        it was ended by an accepted loss.
+
+        EntryCorrupt as for ``count_segment``; LossUndecided where its entries would be dropped because the
+        ledger before it is short."""
+        ledger_id = self.recovering
+        assert ledger_id is not None
+        is_behind_loss = (
+            self._short is not None and contents is not None and contents.first_offset > self._end
+        )
+        if is_behind_loss and not self._accept_loss:
+            assert self._short is not None
+            assert contents is not None
+            raise LossUndecided(
+                self._base.name,
+                self._short,
+                ledger_id,
+                self._end,
+                contents.first_offset,
+                contents.end_offset,
+            )
+        counts = count_segment(
+            ledger_id,
+            self._end,
+            contents,
+            follows_open=bool(self.counts),
+            keep_behind_gap=is_behind_loss,
+        )
+        self.counts.append(counts)
+        self._end += counts.lost_before + counts.record_count
+        if is_short:
+            self._short = ledger_id
 
 
 class TakeoverNeed(enum.Enum):
@@ -130,23 +195,32 @@ class TakeoverNeed(enum.Enum):
     FAILED = "failed"
 
 
+class TakeoverAim(enum.Enum):
+    LEAD = "lead"
+    SEAL = "end the log"
+    RECOVER = "count what is open, for the next leader"
+
+
 class Takeover:
-    """Becoming the leader of a log, or with ``seal=True`` ending it: the same without a new ledger.
-    ``dedupe`` switches deduplication on or off; None leaves it as it is."""
+    """Becoming the leader of a log, or ending it, or its leadership: the same without a new ledger.
+    ``dedupe`` switches deduplication on or off; None leaves it as it is. ``accept_loss`` keeps what follows a
+    loss behind a gap."""
 
     def __init__(
         self,
         name: str,
         *,
         new_token: Callable[[], bytes],
-        seal: bool = False,
+        aim: TakeoverAim = TakeoverAim.LEAD,
         dedupe: bool | None = None,
+        accept_loss: bool = False,
     ) -> None:
         self._name = name
         self._new_token = new_token
-        self._seal = seal
+        self._aim = aim
         self._dedupe = dedupe
-        self._counts: list[SegmentCounts] = []
+        self._accept_loss = accept_loss
+        self._counting: Counting | None = None
         self._garbage: list[int] = []
         self._was_unsettled = False  # A write that names a ledger of ours may still be on its way.
         self._is_surely_unwritten = False
@@ -165,8 +239,10 @@ class Takeover:
     def recovering(self) -> int:
         """The ledger to recover now."""
         assert self.need is TakeoverNeed.RECOVER
-        assert self.base is not None
-        return self.base.open_segments[len(self._counts)].ledger_id
+        assert self._counting is not None
+        ledger_id = self._counting.recovering
+        assert ledger_id is not None
+        return ledger_id
 
     def take_garbage(self) -> list[int]:
         """Ledgers that were made here and surely are in no list: delete them."""
@@ -191,16 +267,17 @@ class Takeover:
             self._fail(LogSealed(self._name))
         else:
             self.base, self.version = metadata, version
-            self._counts = []
+            self._counting = Counting(metadata, accept_loss=self._accept_loss)
             self._go_on()
 
-    def on_recovered(self, contents: Contents | None) -> None:
-        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty)."""
+    def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
+        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty). ``is_short``:
+        it was ended by an accepted loss."""
         assert self.need is TakeoverNeed.RECOVER
-        assert self.base is not None
+        assert self._counting is not None
         try:
-            self._counts.append(count_next(self.base, self._counts, contents))
-        except EntryCorrupt as failure:
+            self._counting.on_recovered(contents, is_short=is_short)
+        except (EntryCorrupt, LossUndecided) as failure:
             self._fail(failure)
         else:
             self._go_on()
@@ -230,17 +307,23 @@ class Takeover:
 
     def _go_on(self) -> None:
         assert self.base is not None
-        if len(self._counts) < len(self.base.open_segments):
+        assert self._counting is not None
+        counts = self._counting.counts
+        if self._counting.recovering is not None:
             self.need = TakeoverNeed.RECOVER
-        elif self._seal:
-            self.record = self.base.sealed_now(self._counts, self._new_token())
+        elif self._aim is TakeoverAim.SEAL:
+            self.record = self.base.sealed_now(counts, self._new_token())
+            self.need = TakeoverNeed.WRITE
+        elif self._aim is TakeoverAim.RECOVER and not counts:
+            self.record = self.base
+            self.need = TakeoverNeed.DONE
+        elif self._aim is TakeoverAim.RECOVER:
+            self.record = self.base.recovered(counts, self._new_token())
             self.need = TakeoverNeed.WRITE
         elif self.ledger_id is None:
             self.need = TakeoverNeed.CREATE
         else:
-            self.record = self.base.taken_over(
-                self._counts, self.ledger_id, self._new_token(), dedupe=self._dedupe
-            )
+            self.record = self.base.taken_over(counts, self.ledger_id, self._new_token(), dedupe=self._dedupe)
             self.need = TakeoverNeed.WRITE
 
     def _is_settled_by(self, metadata: LogMetadata | None, version: int) -> bool:

@@ -4,7 +4,8 @@ A scan is planned in one place and carried out in many. This module is the plan,
 it knows offsets, entries and bytes, and neither bookies nor engines.
 
 **Ranges** are half-open and of dense offsets, everywhere. A ``Stretch`` is what one ledger of a log holds;
-the stretches of a log adjoin each other. ``cut`` takes a range out of them, as one ``Piece`` a ledger.
+the stretches of a log adjoin each other, but for what was lost between two (``Stretch.lost_before``).
+``cut`` takes a range out of them, as one ``Piece`` a ledger.
 ``share`` makes parts of the pieces: it splits what is too heavy for one part and packs neighbours that are
 light, so that a log of ten thousand small ledgers is not ten thousand tasks. Pieces stay in order, so what is
 read part after part is the log.
@@ -53,6 +54,8 @@ class Stretch:
     """The last entry that may be read; None for a closed ledger, whose metadata say it."""
     spliced: Spliced | None = None
     """What the log says of the records, for a ledger that was written apart."""
+    lost_before: int = 0
+    """How many offsets between the stretch before it and this one were lost; no piece is made of them."""
 
     def __attrs_post_init__(self) -> None:
         assert 0 <= self.start < self.end, "a stretch holds records"
@@ -94,14 +97,17 @@ class Piece:
 
 
 def cut(log: str, incarnation: int, stretches: Sequence[Stretch], start: int, end: int) -> list[Piece]:
-    """The range as pieces. The stretches must hold all of it."""
+    """The range as pieces. The stretches must hold all of it, but for what was lost."""
     pieces = []
     at = start
     for stretch in stretches:
         if stretch.end <= at or at >= end:
             continue
-        assert stretch.start <= at, "stretches adjoin each other"
+        assert stretch.start - stretch.lost_before <= at, "stretches adjoin each other"
+        at = max(at, stretch.start)
         stop = min(end, stretch.end)
+        if at >= stop:
+            break  # It ends in a gap.
         pieces.append(Piece(log=log, incarnation=incarnation, stretch=stretch, start=at, end=stop))
         at = stop
     assert at >= end, f"log {log!r}: offsets {at} to {end - 1} lie in no ledger"
@@ -195,7 +201,7 @@ class Backlog:
         for piece in self.pieces():
             size = piece.byte_length
             if size > left:
-                return at + piece.records * left // size
+                return piece.start + piece.records * left // size
             at, left = piece.end, left - size
         return at
 

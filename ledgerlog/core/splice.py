@@ -44,13 +44,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from ledgerlog.core.log_chain import Contents, count_next
-from ledgerlog.errors import EntryCorrupt, LedgerLogError, LogNotFound, LogSealed, LostLeadership
+from ledgerlog.core.log_chain import Contents, Counting
+from ledgerlog.errors import (
+    EntryCorrupt,
+    LedgerLogError,
+    LogNotFound,
+    LogSealed,
+    LossUndecided,
+    LostLeadership,
+)
 from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogListFull, LogMetadata
-from ledgerlog.model.segments import SegmentCounts
 from ledgerlog.model.splice import SpliceMark
 
 __all__ = ["Commit", "Splice", "SpliceNeed", "SpliceRefused", "Staged", "StagedLedger"]
@@ -115,7 +121,7 @@ class Splice:
         self._name = name
         self._commit = commit
         self._new_token = new_token
-        self._counts: list[SegmentCounts] = []
+        self._counting: Counting | None = None
         self._takes_over = False
         self._now_ms = 0
         self._was_found = False
@@ -140,8 +146,10 @@ class Splice:
     def recovering(self) -> int:
         """The ledger to recover now."""
         assert self.need is SpliceNeed.RECOVER
-        assert self.base is not None
-        return self.base.open_segments[len(self._counts)].ledger_id
+        assert self._counting is not None
+        ledger_id = self._counting.recovering
+        assert ledger_id is not None
+        return ledger_id
 
     def garbage(self) -> list[StagedLedger]:
         """Once it has ended: the staged ledgers that are surely no part of the log and never will be. Those
@@ -164,7 +172,7 @@ class Splice:
         """Everything, read in this order after a sync of the store: the producer's mark, the log's record,
         which is therefore at least as new, the staged ledgers in theirs (None: it is gone)."""
         assert self.need is SpliceNeed.READ
-        self._counts, self.record, self.mark = [], None, None
+        self._counting, self.record, self.mark = None, None, None
         self.base, self.version = metadata, version
         self.base_mark, self.mark_version = mark, mark_version
         self.ledgers = {ledger.metadata.ledger_id: ledger for ledger in ledgers if ledger is not None}
@@ -187,16 +195,18 @@ class Splice:
         if refusal is not None:
             self._fail(refusal)
             return
+        self._counting = Counting(metadata)
         self._takes_over = bool(metadata.open_segments) or mark is None or mark.run != self._commit.run
         self._go_on()
 
-    def on_recovered(self, contents: Contents | None) -> None:
-        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty)."""
+    def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
+        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty). ``is_short``:
+        it was ended by an accepted loss."""
         assert self.need is SpliceNeed.RECOVER
-        assert self.base is not None
+        assert self._counting is not None
         try:
-            self._counts.append(count_next(self.base, self._counts, contents))
-        except EntryCorrupt as failure:
+            self._counting.on_recovered(contents, is_short=is_short)
+        except (EntryCorrupt, LossUndecided) as failure:
             self._fail(failure)
         else:
             self._go_on()
@@ -333,8 +343,9 @@ class Splice:
 
     def _go_on(self) -> None:
         assert self.base is not None
+        assert self._counting is not None
         commit = self._commit
-        if self._takes_over and len(self._counts) < len(self.base.open_segments):
+        if self._takes_over and self._counting.recovering is not None:
             self.need = SpliceNeed.RECOVER
             return
         token = self._new_token()
@@ -342,7 +353,7 @@ class Splice:
             [(each.ledger_id, each.record_count, each.byte_length) for each in commit.staged],
             self._now_ms,
             token,
-            counts=self._counts if self._takes_over else None,
+            counts=self._counting.counts if self._takes_over else None,
         )
         if commit.producer is not None:
             if self.base_mark is None:

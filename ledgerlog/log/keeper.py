@@ -22,6 +22,7 @@ from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.log_chain import Leadership, LeadershipNeed
 from ledgerlog.errors import (
     AppendUnknown,
+    LedgerClosed,
     LedgerLogError,
     LogListFull,
     LostLeadership,
@@ -222,7 +223,13 @@ class Keeper:
             # The store did not say whether it took the end. Everything in the ledger is acknowledged, so
             # there is but one place where it can end, and whoever recovers it finds that.
             last = (await self._client.ledgers.recover(ledger_id)).last_entry
-        assert last == writer.last_add_pushed, "a drained ledger ends with what was sent to it"
+        if last != writer.last_add_pushed:
+            # All of it was acknowledged, so this is no recovery's doing but an operator's.
+            raise LedgerClosed(
+                ledger_id,
+                last,
+                f"an accepted loss ended it, and it had entries up to {writer.last_add_pushed}",
+            )
         core.on_closed(self._appends.counts_of(ledger_id))
 
     def _follow(self) -> None:

@@ -32,7 +32,7 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.sender import SendOptions
 from ledgerlog.log.snapshot_list import delete_snapshots
 from ledgerlog.log.splice import delete_marks
-from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep, seal
+from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep, recover, seal
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -41,7 +41,7 @@ from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe, check_producer_id
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import moment
-from ledgerlog.model.segments import Segment
+from ledgerlog.model.segments import Gap, Segment
 
 __all__ = ["Log", "LogInfo", "create_log", "delete_log", "list_logs", "open_log"]
 
@@ -58,6 +58,8 @@ class LogInfo:
     next_offset: int
     """One more than the last record that is confirmed."""
     sealed: bool
+    gaps: tuple[Gap, ...]
+    """The offsets from ``first_offset`` on whose records were lost; nearly always none."""
     segments: tuple[Segment, ...]
     replication: Replication
     roll: RollPolicy
@@ -121,10 +123,11 @@ class Log:
 
         InvalidArgument at once. Entering raises LogNotFound; LogSealed; RecoveryFailed, NotEnoughBookies and
         EntryUnavailable (retryable: too few bookies answer); EntryCorrupt; EntryNotFound where bookies have
-        lost what tells how far the log came. Leaving sends what was taken, waits until it is durable and
-        closes the ledger, for at most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that
-        nobody waited for could not be brought to an end. Leaving by a cancellation leaves the ledger open for
-        the next leader to recover."""
+        lost what tells how far the log came; LossUndecided where a loss that was accepted for a ledger would
+        drop records behind it, until ``recover`` says what becomes of them. Leaving sends what was taken,
+        waits until it is durable and closes the ledger, for at most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises
+        AppendUnknown if records that nobody waited for could not be brought to an end. Leaving by a
+        cancellation leaves the ledger open for the next leader to recover."""
         for bound, what in ((window, "window"), (window_bytes, "window_bytes"), (entry_bytes, "entry_bytes")):
             if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
                 raise InvalidArgument(f"{what} must be at least one, not {bound!r}")
@@ -168,7 +171,8 @@ class Log:
 
         Offsets grow by one from record to record, but where the archive of the log was compacted: there only
         the latest record of each key is left. With ``dense`` such a gap is Truncated, as if all up to the end
-        of the compacted file had been truncated away.
+        of the compacted file had been truncated away. Where records were lost with bookies and an operator
+        accepted that, everybody is told of the gap, by RecordsLost (see ``LogReader``).
 
         InvalidArgument at once. Entering raises Truncated(first_offset) where ``start`` is no longer there,
         LogNotFound, and what iterating raises; see ``LogReader``."""
@@ -194,6 +198,7 @@ class Log:
             first_offset=metadata.first_offset,
             next_offset=tail.offset,
             sealed=metadata.sealed,
+            gaps=metadata.gaps,
             segments=metadata.segments,
             replication=metadata.replication,
             roll=metadata.roll,
@@ -307,11 +312,37 @@ class Log:
         an end, and nothing is appended any more. Sealing a sealed log does nothing.
 
         LogNotFound; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable); EntryCorrupt,
-        EntryNotFound: it is not sealed."""
+        EntryNotFound; LossUndecided, see ``recover``: it is not sealed."""
         try:
             await seal(self._client, self._registry, self._name, self._incarnation)
         except LogSealed:
             return
+
+    async def recover(
+        self, *, accept_loss: bool = False, accept_unreachable: bool = False
+    ) -> tuple[Gap, ...]:
+        """End the leadership that there is, without another: its ledgers are fenced, closed and counted, and
+        the next writer goes on behind them. A leader that lives is deposed. Returns the gaps that this made,
+        nearly always none; a log whose ledgers are all counted is not changed.
+
+        ``accept_loss`` is for an operator who knows that bookies lost what they had. A ledger whose end
+        nobody can know is ended before the first entry that nobody has (``Ledgers.recover_accepting_loss``,
+        also for ``accept_unreachable``), and records behind such an end stay where they are, behind a gap:
+        the offsets of the records that were lost are given to no others, and readers are told by RecordsLost.
+
+        LogNotFound; LogSealed; LossUndecided without ``accept_loss``; RecoveryFailed, NotEnoughBookies and
+        EntryUnavailable (retryable); EntryCorrupt, EntryNotFound. If cancelled it may have happened."""
+        if accept_unreachable and not accept_loss:
+            raise InvalidArgument("accept_unreachable says which loss is accepted: it goes with accept_loss")
+        _, gaps = await recover(
+            self._client,
+            self._registry,
+            self._name,
+            self._incarnation,
+            accept_loss=accept_loss,
+            accept_unreachable=accept_unreachable,
+        )
+        return gaps
 
     async def _read(self) -> tuple[LogMetadata, int]:
         metadata, version = await self._registry.read(self._incarnation)

@@ -18,6 +18,7 @@ from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.client.reader import LedgerReader
 from ledgerlog.core.log_search import EntrySearch
+from ledgerlog.core.recovery import LOST_FROM
 from ledgerlog.errors import (
     EntryCorrupt,
     EntryNotFound,
@@ -25,6 +26,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
     LedgerNotFound,
+    LossUndecided,
     Truncated,
 )
 from ledgerlog.model.archive import ArchiveRecord
@@ -82,6 +84,38 @@ async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
     return (await read_header(reader, 0, segment)).first_offset == offset
 
 
+async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUndecided | None:
+    """The loss that stands between the two open ledgers of a log and that no operator has decided on for the
+    log;
+    None where there is none. Errors as for reading."""
+    if len(metadata.open_segments) < 2:
+        return None
+    older, newer = metadata.open_segments
+    ended = await ledgers.metadata(older.ledger_id)
+    if ended.last_entry is None or LOST_FROM not in ended.custom:
+        return None
+    assert older.first_offset is not None
+    lost_from = older.first_offset
+    if ended.last_entry != NO_ENTRY:
+        reader = await ledgers.open(older.ledger_id)
+        lost_from = (await read_header(reader, ended.last_entry, older)).end_offset
+    reader = await ledgers.open(newer.ledger_id)
+    last = await reader.last_add_confirmed()
+    if last == NO_ENTRY:
+        return None
+    first_offset = (await read_header(reader, 0, newer)).first_offset
+    if first_offset <= lost_from:
+        return None
+    return LossUndecided(
+        metadata.name,
+        older.ledger_id,
+        newer.ledger_id,
+        lost_from,
+        first_offset,
+        (await read_header(reader, last, newer)).end_offset,
+    )
+
+
 NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)
 """What reading a ledger raises where it may be in an archive instead. It is damaged on every bookie, perhaps,
 and whole in its file, which has digests of its own."""
@@ -110,6 +144,8 @@ async def find_offset(
         return Place(None, None, metadata.counted_end)
     segment = metadata.segments[metadata.index_at(offset)]
     assert segment.first_offset is not None
+    if offset < segment.first_offset:
+        return Place(None, None, offset)  # In a gap, and the segments before it are truncated away.
     if segment.end_offset is not None and offset >= segment.end_offset:
         return Place(segment, None, segment.end_offset)
     try:
@@ -224,7 +260,7 @@ async def find_moment(
 ) -> Place:
     """The first entry whose timestamp is not before ``when_ms``, or a place where all that will be read is
     newer or is yet to come. Errors as for reading."""
-    place = Place(None, None, metadata.counted_end)
+    place = Place(None, None, metadata.first_offset if metadata.segments else metadata.counted_end)
     for segment in metadata.segments:
         if segment.first_offset is None:
             break
@@ -232,6 +268,8 @@ async def find_moment(
             place = Place(segment, None, segment.end_offset or segment.first_offset)
             if segment.is_counted:
                 continue
+        if segment.lost_before and segment.first_ms is not None and segment.first_ms >= when_ms:
+            return place  # What was lost may be of that time too, so its reader is told.
         try:
             return await _find_moment_in_ledger(ledgers, segment, when_ms)
         except NOT_ON_BOOKIES as failure:

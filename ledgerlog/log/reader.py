@@ -21,6 +21,11 @@ in between, and the reader goes on there.
 none of them answers, its file is read instead (``archive.reader``), from the offset that was reached. The
 records are the same, bytes, positions, timestamps and all. Only a compacted file lacks records: offsets grow
 there with gaps, and ``dense`` readers are told of the gap as of a truncation.
+
+**Lost records.** Where an operator accepted a loss in the middle of a log, the segment behind it says how
+many offsets were lost (``model.log``). Everybody is told of such a gap, once, by ``RecordsLost`` in its place
+among the records; the reader goes on behind it if it is asked again. Before the operator has decided, what is
+behind the loss is not shown, and a reader that would end there says so instead (``LossUndecided``).
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
     LogNotFound,
+    RecordsLost,
     Truncated,
 )
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
@@ -57,6 +63,7 @@ from ledgerlog.log.places import (
     find_offset_in_ledger,
     find_position,
     find_tail,
+    find_undecided_loss,
 )
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.archive import ArchiveRecord
@@ -91,14 +98,16 @@ def check_start(start: Start, until: int | None) -> None:
 class LogReader:
     """The records of a log: an async iterator, from ``async with log.read()``. For one task at a time.
 
-    Iterating raises Truncated where records that were still to come have been truncated away;
-    EntryUnavailable (retryable), EntryCorrupt, MetadataUnavailable (retryable); LogNotFound once the log
-    was deleted; where records lie in an archive, ArchiveUnavailable (retryable), ArchiveCorrupt,
-    ArchiveSupportMissing; ConnectionClosed once the ``async with`` was left. What was fetched before an error
-    is given out first. It is a checkpoint whenever nothing is fetched ahead. Cancelling is harmless: no
-    record is lost by it.
+    Iterating raises Truncated where records that were still to come have been truncated away; RecordsLost,
+    which is one, where they were lost with bookies: once for each gap, and iterating again goes on behind it;
+    LossUndecided where that is not decided yet and reading would end there; EntryUnavailable (retryable),
+    EntryCorrupt, MetadataUnavailable (retryable); LogNotFound once the log was deleted; where records lie in
+    an archive, ArchiveUnavailable (retryable), ArchiveCorrupt, ArchiveSupportMissing; ConnectionClosed once
+    the ``async with`` was left. What was fetched before an error is given out first. It is a checkpoint
+    whenever nothing is fetched ahead. Cancelling is harmless: no record is lost by it.
 
-    Offsets grow by one from record to record, but for those that compaction of the archive has removed."""
+    Offsets grow by one from record to record, but for those that compaction of the archive has removed and
+    those of a gap."""
 
     def __init__(
         self,
@@ -125,7 +134,7 @@ class LogReader:
         self._not_before_ms = not_before_ms
         self._until = until
         self._follow = follow
-        self._buffer: deque[tuple[RecordBatch, int]] = deque()
+        self._buffer: deque[tuple[RecordBatch | RecordsLost, int]] = deque()
         self._buffered_bytes = 0
         self._filled = trio.Event()
         self._taken = trio.Event()
@@ -185,10 +194,13 @@ class LogReader:
                 return None
             self._filled = trio.Event()
             await self._filled.wait()
-        batch, cost = self._buffer.popleft()
+        taken, cost = self._buffer.popleft()
         self._buffered_bytes -= cost
         self._taken.set()
-        return batch
+        if isinstance(taken, RecordsLost):
+            self._next_offset = max(self._next_offset, taken.first_offset)
+            raise taken
+        return taken
 
     # --- the task that fetches ----------------------------------------------------------------
 
@@ -217,6 +229,16 @@ class LogReader:
             segment, entry_id = await self._next_segment(segment), 0
             if segment is None:
                 return
+            self._pass_gap(segment)
+
+    def _pass_gap(self, segment: Segment) -> None:
+        """Tell of what was lost before a segment that is read from its begin on."""
+        first = segment.first_offset
+        if segment.lost_before and first is not None and self._offset < first:
+            lost_from = first - segment.lost_before
+            self._buffer.append((RecordsLost(self._metadata.name, lost_from, first), 0))
+            self._filled.set()
+            self._offset = first
 
     def _is_past_until(self) -> bool:
         return self._until is not None and self._offset >= self._until
@@ -360,8 +382,13 @@ class LogReader:
             while True:
                 await self._refresh()
                 found = self._after(segment)
-                if found is not None or self._metadata.sealed or not self._follow:
+                if found is not None or self._metadata.sealed:
                     return found
+                if not self._follow:
+                    undecided = await find_undecided_loss(self._client.ledgers, self._metadata)
+                    if undecided is not None:
+                        raise undecided
+                    return None
                 await watch.wait()
 
     def _after(self, segment: Segment | None) -> Segment | None:

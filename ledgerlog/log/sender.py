@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 
 import attrs
 import trio
@@ -56,7 +57,7 @@ from ledgerlog.limits import (
 from ledgerlog.log.keeper import Keeper
 from ledgerlog.log.keeping import apply_retention, truncate
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.takeover import delete_ledgers
+from ledgerlog.log.takeover import delete_ledgers, is_short
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.segments import NOTHING, SegmentCounts
@@ -498,6 +499,7 @@ class Sender:
     async def _resolve(self) -> None:
         """Find out what became of what was sent, and who leads now."""
         ends: dict[int, int] = {}
+        short: set[int] = set()
         with trio.move_on_after(LOG_RESOLVE_TIMEOUT_S):
             for writer in (self.keeper.draining, self.keeper.current):
                 if writer is None:
@@ -511,8 +513,10 @@ class Sender:
                     else:
                         assert metadata.last_entry is not None
                         ends[writer.ledger_id] = metadata.last_entry
+                        if is_short(metadata):
+                            short.add(writer.ledger_id)
             await self._learn_successor()
-        self.answer_all(ends)
+        self.answer_all(ends, short)
 
     async def _learn_successor(self) -> None:
         if not isinstance(self.failure, LostLeadership) or self.failure.epoch is not None:
@@ -529,11 +533,11 @@ class Sender:
         elif record.epoch > self.epoch:
             self.failure = self.refusal = LostLeadership(self._name, record.epoch)
 
-    def answer_all(self, ends: dict[int, int]) -> None:
+    def answer_all(self, ends: dict[int, int], short: Collection[int] = ()) -> None:
         """Answer every append that still waits; afterwards none can wait."""
         if self.failure is None:
             self.failure = self.refusal = LostLeadership(self._name, None, "its writer was left")
-        answered = self.queue.resolve(ends)
+        answered = self.queue.resolve(ends, short)
         if self.answered.failure is None:
             self.answered.advance(max(answered, self.answered.value))
             self.answered.fail(self.failure)

@@ -45,7 +45,7 @@ from ledgerlog.log.registry import (
     LogRegistry,
     ledger_labels,
 )
-from ledgerlog.log.takeover import recover_contents
+from ledgerlog.log.takeover import is_short, read_contents
 from ledgerlog.meta.settle import UNSETTLED, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
@@ -168,8 +168,8 @@ async def splice(
     SpliceRefused, LostLeadership (another run or another writer leads), LogSealed, LogNotFound, LogListFull,
     InvalidArgument (too many ledgers for one transaction): nothing was spliced. RecoveryFailed,
     EntryUnavailable (retryable), EntryCorrupt: the ledger of the leader before could not be ended.
-    MetadataUnavailable: it was not spliced. MetadataOutcomeUnknown, and cancelling: it may be spliced or not;
-    the same commit again finds out."""
+    LossUndecided: an operator has to decide first. MetadataUnavailable: it was not spliced.
+    MetadataOutcomeUnknown, and cancelling: it may be spliced or not; the same commit again finds out."""
     if commit.producer is not None:
         check_splicer(commit.producer)
     if len(commit.staged) > LOG_SPLICE_LEDGERS_MAX:
@@ -185,7 +185,9 @@ async def splice(
                 case SpliceNeed.READ:
                     await _read(client, registry, incarnation, core, commit)
                 case SpliceNeed.RECOVER:
-                    core.on_recovered(await recover_contents(client.ledgers, core.recovering))
+                    metadata = await client.ledgers.recover(core.recovering)
+                    contents = await read_contents(client.ledgers, metadata)
+                    core.on_recovered(contents, is_short=is_short(metadata))
                 case SpliceNeed.WRITE:
                     operations = _operations(core, commit)
                     try:

@@ -16,21 +16,25 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.client.reader import LedgerReader
 from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.core.log_chain import Contents, Takeover, TakeoverNeed
+from ledgerlog.core.log_chain import Contents, Takeover, TakeoverAim, TakeoverNeed
 from ledgerlog.core.producers import Producers
+from ledgerlog.core.recovery import LOST_FROM
 from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
     LogListFull,
     MetadataError,
     MetadataUnavailable,
+    RecoveryFailed,
     SessionExpired,
 )
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.settle import UNSETTLED, settle
 from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import Gap
 from ledgerlog.wire.records import decode_checkpoint, decode_header, decode_numbering
 
 logger = logging.getLogger(__name__)
@@ -49,9 +53,10 @@ async def take_over(
 
     Raises LogNotFound, LogSealed; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable) where too
     few bookies answer to end the ledgers of the leader before and to look at their first and last entries;
-    MetadataUnavailable; EntryCorrupt, EntryNotFound: the epoch is what it was, and the ledgers of the leader
-    before may be ended. MetadataOutcomeUnknown: the log may have the new epoch, which nobody writes in.
-    Cancelling leaves at most a ledger behind that nobody lists."""
+    MetadataUnavailable; EntryCorrupt, EntryNotFound; LossUndecided (an operator has to decide first): the
+    epoch is what it was, and the ledgers of the leader before may be ended. MetadataOutcomeUnknown: the log
+    may have the new epoch, which nobody writes in. Cancelling leaves at most a ledger behind that nobody
+    lists."""
     core = Takeover(name, new_token=client.environment.new_token, dedupe=dedupe)
     writer = await _run(client, registry, core, incarnation, f"the takeover of log {name!r}")
     assert core.record is not None
@@ -61,14 +66,50 @@ async def take_over(
 
 async def seal(client: LedgerClient, registry: LogRegistry, name: str, incarnation: int) -> LogMetadata:
     """End the log: fence and close its ledgers, then write that it is sealed. Errors as for ``take_over``."""
-    core = Takeover(name, new_token=client.environment.new_token, seal=True)
+    core = Takeover(name, new_token=client.environment.new_token, aim=TakeoverAim.SEAL)
     await _run(client, registry, core, incarnation, f"the end of log {name!r}")
     assert core.record is not None
     return core.record
 
 
+async def recover(
+    client: LedgerClient,
+    registry: LogRegistry,
+    name: str,
+    incarnation: int,
+    *,
+    accept_loss: bool,
+    accept_unreachable: bool,
+) -> tuple[LogMetadata, tuple[Gap, ...]]:
+    """End the leadership that there is: fence, close and count its ledgers. With ``accept_loss`` also those
+    whose end nobody can know any more, and what follows such an end stays behind a gap. The record after
+    that, and the gaps that are new in it. Errors as for ``take_over``."""
+    core = Takeover(
+        name, new_token=client.environment.new_token, aim=TakeoverAim.RECOVER, accept_loss=accept_loss
+    )
+    await _run(
+        client,
+        registry,
+        core,
+        incarnation,
+        f"the recovery of log {name!r}",
+        accept_loss=accept_loss,
+        accept_unreachable=accept_unreachable,
+    )
+    assert core.base is not None
+    assert core.record is not None
+    return core.record, tuple(gap for gap in core.record.gaps if gap not in core.base.gaps)
+
+
 async def _run(
-    client: LedgerClient, registry: LogRegistry, core: Takeover, incarnation: int, what: str
+    client: LedgerClient,
+    registry: LogRegistry,
+    core: Takeover,
+    incarnation: int,
+    what: str,
+    *,
+    accept_loss: bool = False,
+    accept_unreachable: bool = False,
 ) -> LedgerWriter | None:
     writer: LedgerWriter | None = None
 
@@ -83,7 +124,18 @@ async def _run(
                         writer = None
                         await delete_ledgers(client.ledgers, core.take_garbage())
                 case TakeoverNeed.RECOVER:
-                    core.on_recovered(await recover_contents(client.ledgers, core.recovering))
+                    try:
+                        metadata = await client.ledgers.recover(core.recovering)
+                    except RecoveryFailed:
+                        if not accept_loss:
+                            raise
+                        accepted = await client.ledgers.recover_accepting_loss(
+                            core.recovering, accept_unreachable=accept_unreachable
+                        )
+                        metadata = accepted.metadata
+                    core.on_recovered(
+                        await read_contents(client.ledgers, metadata), is_short=is_short(metadata)
+                    )
                 case TakeoverNeed.CREATE:
                     assert core.base is not None
                     writer = await client.ledgers.create(
@@ -118,10 +170,15 @@ async def _run(
         raise
 
 
-async def recover_contents(ledgers: Ledgers, ledger_id: int) -> Contents | None:
-    """Bring a ledger to its end and look at its first and last entry; None where it is empty."""
-    metadata = await ledgers.recover(ledger_id)
-    last = metadata.last_entry
+def is_short(metadata: LedgerMetadata) -> bool:
+    """Whether a closed ledger was ended by an accepted loss, perhaps before entries that were
+    acknowledged."""
+    return LOST_FROM in metadata.custom
+
+
+async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> Contents | None:
+    """What the first and last entry of a closed ledger say; None where it is empty."""
+    ledger_id, last = metadata.ledger_id, metadata.last_entry
     assert last is not None, "a recovered ledger is closed"
     if last == NO_ENTRY:
         return None

@@ -31,6 +31,7 @@ from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
     LedgerNotFound,
+    RecordsLost,
     ReplicaStopped,
     StorageCorrupt,
     Truncated,
@@ -210,9 +211,10 @@ class SnapshotKeeper:
                 raise self._unreachable
             # The leader may have taken others meanwhile and dropped these: look again.
         if gap is not None:
+            what = "lost" if isinstance(gap, RecordsLost) else "truncated"
             raise ReplicaStopped(
                 self.log.name,
-                f"records {core.next_offset} to {gap.first_offset - 1} are truncated, "
+                f"records {core.next_offset} to {gap.first_offset - 1} are {what}, "
                 "and no snapshot that can be read covers them",
             )
         return None

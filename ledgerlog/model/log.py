@@ -11,6 +11,7 @@ asserts the rules that must hold before the record is written:
     touched      nothing but the version: whoever read it before must read it again
     spliced      ledgers that were written apart and are CLOSED become part of the log, counted at once
     merged       neighbours whose records lie in one archived file become one segment, named by the first
+    recovered    nobody leads any more: epoch + 1, everything is counted, the next leader adds a ledger
     sealed       the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
 **Rules.** Ledger ids are listed once, and a change appends at most one (ListCas); a splice appends any number
@@ -27,6 +28,11 @@ entry of the newer segment belongs to the log only if it continues the older one
 while it drains the older ledger can leave entries behind in the newer one that followed others which
 nobody kept. None of them was acknowledged (C05), and the next leader counts that segment as empty.
 
+**Gaps.** One thing breaks that: an older ledger that was ended short by an accepted loss. What it lost may
+have been acknowledged, and so may what the newer one holds. The newer one is then kept if an operator says so
+(``core.log_chain``), and the offsets between are a gap, ``Segment.lost_before``: they belong to the records
+that were lost, for ever.
+
 **Deduplication.** ``dedupe_epoch`` says since which epoch every leader has written down, in the entries of
 its ledgers, who appended what (``core.producers``); None where it is off. The newest segment with records
 then tells the whole of it, so truncation leaves that one in the list, whatever is given up.
@@ -41,6 +47,7 @@ then tells the whole of it, so truncation leaves that one in the list, whatever 
     properties   text -> text                    dedupe_epoch    null: off
     before       [offset, bytes, ms]             what lay before the first segment of the list
     segments     [n, m, t, packed, bytes]        n segments, m of them counted, t of those with records
+    gaps         [ledger, lost, ...]             offsets lost before these segments; absent: none
 
 ``model.segments`` tells the columns in those bytes, ``model.policies`` the two maps.
 
@@ -83,7 +90,14 @@ from ledgerlog.model.policies import (
     roll_fields,
 )
 from ledgerlog.model.quorum import Replication
-from ledgerlog.model.segments import Segment, SegmentCounts, read_segments, segment_columns
+from ledgerlog.model.segments import (
+    Gap,
+    Segment,
+    SegmentCounts,
+    gap_column,
+    read_segments,
+    segment_columns,
+)
 
 _FORMAT = 2
 _FORMAT_OF_LISTS = 1
@@ -172,6 +186,16 @@ class LogMetadata:
             if end is not None:
                 return end
         return self.before[0]
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The offsets that were lost, of those that are not truncated, in order."""
+        return tuple(
+            Gap(max(segment.first_offset - segment.lost_before, self.first_offset), segment.first_offset)
+            for segment in self.segments
+            if segment.lost_before and segment.first_offset is not None
+            if segment.first_offset > self.first_offset
+        )
 
     @property
     def counted_bytes(self) -> int:
@@ -343,6 +367,7 @@ class LogMetadata:
         parts = self.segments[start:stop]
         assert parts[-1].end_offset == end_offset, "whole ledgers are merged"
         assert all(part.is_counted for part in parts), "what is merged is closed"
+        assert not any(part.lost_before for part in parts[1:]), "nothing is merged across a gap"
         with_records = [part for part in parts if part.record_count]
         one = Segment(
             first_ledger,
@@ -352,6 +377,7 @@ class LogMetadata:
             sum(part.byte_length or 0 for part in parts),
             with_records[0].first_ms,
             with_records[-1].last_ms,
+            parts[0].lost_before,
         )
         changed = attrs.evolve(
             self, segments=(*self.segments[:start], one, *self.segments[stop:]), token=token
@@ -362,6 +388,13 @@ class LogMetadata:
         """The log's last record but for truncations. All its ledgers must be CLOSED."""
         assert not self.sealed
         return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, sealed=True, token=token)
+
+    def recovered(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
+        """The record with nobody leading: ``counts`` for the segments that were not counted, in order. All
+        its
+        ledgers must be CLOSED."""
+        assert not self.sealed, "a sealed log has nothing to recover"
+        return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, token=token)
 
     def with_properties(self, properties: dict[str, str], token: bytes) -> LogMetadata:
         """Other properties in place of the old. InvalidArgument as in ``create``."""
@@ -391,7 +424,9 @@ class LogMetadata:
         for index, segment in enumerate(self.segments[at:]):
             segment = segment._replace(first_offset=start)
             if index < len(counts):
-                segment = segment.with_counts(counts[index])
+                assert start is not None, "segments are counted in order"
+                lost = counts[index].lost_before
+                segment = segment._replace(first_offset=start + lost).with_counts(counts[index])
             changed.append(segment)
             start = segment.end_offset
         return (*self.segments[:at], *changed)
@@ -434,6 +469,8 @@ class LogMetadata:
                 last_ms=self.before[2],
             ),
         }
+        if gaps := gap_column(self.segments):
+            fields["gaps"] = gaps
         try:
             data = encode_record(fields)
         except RecordTooLong:

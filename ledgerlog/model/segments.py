@@ -12,6 +12,10 @@ the counted segments that are not empty: first timestamp minus the last before i
 its first. ``packed`` says how they are kept: 0, as they are; 1, each column by planes (the lowest bytes of
 all its numbers, then the next, ...) and the whole as one zstd frame.
 
+Format 2 may carry a seventh column beside these, the field ``gaps`` of the record: ``[ledger id, lost,
+...]``, a pair for each segment before which offsets were lost (``Segment.lost_before``). It is left out where
+there are none, which is nearly always.
+
 A segment takes about 10 bytes packed and 48 at the very worst. Format 1, which had the columns as CBOR lists
 (22 bytes a segment, and 40 ms to read 10,000), is read and never written. Both directions go by the column
 and never by the segment: a list of ten thousand is written with each roll, beside appends, and read by each
@@ -52,9 +56,12 @@ class SegmentCounts:
     first_ms: int | None = None
     """Timestamp of the first record; None where there is none."""
     last_ms: int | None = None
+    lost_before: int = 0
+    """How many offsets before the first record were lost; see ``Segment``."""
 
     def __attrs_post_init__(self) -> None:
         require(self.record_count >= 0 and self.byte_length >= 0, "counts are not negative")
+        require(self.lost_before >= 0, "a gap is not negative")
         empty = self.record_count == 0
         require((self.first_ms is None) == empty, "exactly a segment with records has timestamps")
         require((self.last_ms is None) == empty, "exactly a segment with records has timestamps")
@@ -71,12 +78,16 @@ class Segment(NamedTuple):
     epoch: int
     """The epoch of the leader that made it."""
     first_offset: int | None
-    """The offset of its first record; None while the ledger before it is not counted."""
+    """The offset of its first record, behind the gap if there is one; None while the ledger before it is not
+    counted."""
     record_count: int | None = None
     """How many records it holds, which is known once its ledger is closed; None before."""
     byte_length: int | None = None
     first_ms: int | None = None
     last_ms: int | None = None
+    lost_before: int = 0
+    """How many offsets between the segment before it and ``first_offset`` are a gap: their records were lost
+    with bookies, by an accepted loss, and the offsets are given to nobody else."""
 
     @property
     def is_counted(self) -> bool:
@@ -106,7 +117,17 @@ class Segment(NamedTuple):
             counts.byte_length,
             counts.first_ms,
             counts.last_ms,
+            counts.lost_before,
         )
+
+
+@attrs.frozen
+class Gap:
+    """Offsets of a log whose records were lost, ``first_offset`` to below ``end_offset``; see
+    ``Log.recover``."""
+
+    first_offset: int
+    end_offset: int
 
 
 class _Columns(NamedTuple):
@@ -135,10 +156,12 @@ def _check(
     *,
     epoch: int,
     offset: int,
+    lost: int,
     last_ms: int,
     fail: Callable[[str], NoReturn],
 ) -> None:
-    """What a list keeps to, written or read. ``ledgers`` and ``epochs`` are the columns as they are."""
+    """What a list keeps to, written or read. ``ledgers`` and ``epochs`` are the columns as they are,
+    ``lost`` counts the offsets in all gaps."""
     counts, sizes, times = columns.counts, columns.sizes, columns.times
     if len(ledgers) > LOG_SEGMENTS_MAX:
         fail(f"a list of {len(ledgers)} ledgers, over the limit of {LOG_SEGMENTS_MAX}")
@@ -156,7 +179,7 @@ def _check(
         fail("a count, a length or a stretch of time is negative")
     if 2 * sum(map(bool, counts)) != len(times):
         fail("as many pairs of times are needed as counted ledgers hold records")
-    if max(offset + sum(counts), last_ms + sum(times), max(sizes, default=0)) > _NUMBER_MAX:
+    if max(offset + lost + sum(counts), last_ms + sum(times), max(sizes, default=0)) > _NUMBER_MAX:
         fail("offsets, lengths or times are out of range")
 
 
@@ -167,7 +190,9 @@ def segment_columns(
     ``offset`` and ``last_ms`` are those before the list. InvalidArgument for what could not be read again."""
     # By the column, as decoding does: a list of ten thousand is written with each roll, beside appends.
     counted = len(segments) - uncounted
-    ledgers, epochs, _, counts, sizes, firsts, lasts = zip(*segments, strict=True) if segments else [()] * 7
+    ledgers, epochs, _, counts, sizes, firsts, lasts, gaps = (
+        zip(*segments, strict=True) if segments else [()] * 8
+    )
     first = [begun for begun in firsts if begun is not None]
     last = [ended for ended in lasts if ended is not None]
     times = [0] * (2 * len(first))
@@ -180,11 +205,36 @@ def segment_columns(
         sizes=sizes[:counted],
         times=times,
     )
-    _check(ledgers, epochs, columns, epoch=epoch, offset=offset, last_ms=last_ms, fail=_refuse_to_write)
+    _check(
+        ledgers,
+        epochs,
+        columns,
+        epoch=epoch,
+        offset=offset,
+        lost=sum(gaps),
+        last_ms=last_ms,
+        fail=_refuse_to_write,
+    )
     raw = [number_bytes(column) for column in columns]
     is_packed = sum(map(len, raw)) >= _PACK_MIN_BYTES
     body = pack(b"".join(map(planes, raw))) if is_packed else b"".join(raw)
     return [len(segments), counted, len(times) // 2, int(is_packed), body]
+
+
+def gap_column(segments: Sequence[Segment]) -> list[int]:
+    """The field ``gaps`` of a record; empty where there are none."""
+    return [number for s in segments if s.lost_before for number in (s.ledger_id, s.lost_before)]
+
+
+def _read_gaps(fields: Fields, ledgers: Sequence[int], counted: int) -> list[int]:
+    """For each counted segment how many offsets before it were lost."""
+    column = [] if fields.optional("gaps", list) is None else fields.sequence("gaps", int)
+    lost = dict(zip(column[::2], column[1::2], strict=False))
+    if 2 * len(lost) != len(column) or min(lost.values(), default=1) < 1:
+        fields.fail("the field 'gaps' is not pairs of a ledger and a number of offsets")
+    if not lost.keys() <= set(ledgers[:counted]):
+        fields.fail("the field 'gaps' names a ledger that is not listed and counted")
+    return [lost.get(ledger_id, 0) for ledger_id in ledgers[:counted]]
 
 
 def _packed_columns(fields: Fields) -> _Columns:
@@ -226,16 +276,22 @@ def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) ->
     ledgers = list(itertools.accumulate(columns.ledgers))
     epochs = list(itertools.accumulate(columns.epochs))
     counts, sizes, times = columns.counts, columns.sizes, columns.times
+    gaps = _read_gaps(fields, ledgers, len(counts))
     _check(
         ledgers,
         epochs,
         columns,
         epoch=fields.integer("epoch"),
         offset=offset,
+        lost=sum(gaps),
         last_ms=last_ms,
         fail=fields.fail,
     )
-    starts = list(itertools.accumulate(counts, initial=offset))
+    if any(gaps):
+        ends = itertools.accumulate(map(operator.add, counts, gaps), initial=offset)
+        starts = list(map(operator.add, ends, [*gaps, 0]))
+    else:
+        starts = list(itertools.accumulate(counts, initial=offset))
     moments = list(itertools.accumulate(times, initial=last_ms))
     # Where a segment is empty it has no times; there are few of these, if any.
     firsts: list[int | None] = list(moments[1::2])
@@ -246,7 +302,7 @@ def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) ->
                 fields.fail("a ledger without records has bytes")
             firsts.insert(index, None)
             lasts.insert(index, None)
-    rows = zip(ledgers, epochs, starts, counts, sizes, firsts, lasts, strict=False)
+    rows = zip(ledgers, epochs, starts, counts, sizes, firsts, lasts, gaps, strict=False)
     segments: list[Segment] = list(map(tuple_new, itertools.repeat(Segment), rows))
     start: int | None = starts[-1]
     for ledger_id, epoch in zip(ledgers[len(counts) :], epochs[len(counts) :], strict=True):

@@ -8,9 +8,10 @@ the metadata store and not a thousand.
 which neither fences it nor disturbs its writer. A ledger that is open beside the one before it counts only
 where it continues that one (``log.places``).
 
-**Data loss** is whatever a reader asked for and can never get: records that were truncated away, a log that
-was deleted, or deleted and made again. It is an error, unless ``failOnDataLoss`` is false; then what is left
-is read and the rest is said in the log of the process."""
+**Data loss** is whatever a reader asked for and can never get: records that were truncated away, or lost with
+bookies in the middle of a log (``Log.recover``), a log that was deleted, or deleted and made again. It is an
+error, unless ``failOnDataLoss`` is false; then what is left is read and the rest is said in the log of the
+process."""
 
 from __future__ import annotations
 
@@ -25,7 +26,14 @@ from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.core.log_search import EntrySearch
 from ledgerlog.core.scan import Piece, Stretch, cut, share
-from ledgerlog.errors import EntryUnavailable, InvalidArgument, LedgerLogError, LedgerNotFound, LogNotFound
+from ledgerlog.errors import (
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerLogError,
+    LedgerNotFound,
+    LogNotFound,
+    RecordsLost,
+)
 from ledgerlog.log.places import continues, find_moment, read_header
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ids import NO_ENTRY
@@ -70,7 +78,7 @@ class LogView:
 
     metadata: LogMetadata
     stretches: tuple[Stretch, ...]
-    """Its ledgers with records, growing and without gaps, up to ``end``."""
+    """Its ledgers with records, growing and up to ``end``."""
     end: int
     """The offset after the last record that was confirmed."""
 
@@ -135,18 +143,23 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
 
 
 async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
-    stretches = [
-        Stretch(
-            ledger_id=segment.ledger_id,
-            start=segment.first_offset,
-            end=segment.first_offset + segment.record_count,
-            byte_length=segment.byte_length or 0,
-            last_entry=None,
-            spliced=segment.spliced,
-        )
-        for segment in metadata.segments
-        if segment.first_offset is not None and segment.record_count
-    ]
+    stretches = []
+    lost = 0  # Before the next stretch; what holds no records is none.
+    for segment in metadata.segments:
+        lost += segment.lost_before
+        if segment.first_offset is not None and segment.record_count:
+            stretches.append(
+                Stretch(
+                    ledger_id=segment.ledger_id,
+                    start=segment.first_offset,
+                    end=segment.first_offset + segment.record_count,
+                    byte_length=segment.byte_length or 0,
+                    last_entry=None,
+                    spliced=segment.spliced,
+                    lost_before=lost,
+                )
+            )
+            lost = 0
     end, byte_end = metadata.counted_end, metadata.counted_bytes
     for index, segment in enumerate(metadata.open_segments):
         if index and not await continues(client.ledgers, segment, end):
@@ -164,8 +177,10 @@ async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
                     end=header.end_offset,
                     byte_length=max(0, header.bytes_after - byte_end),
                     last_entry=last,
+                    lost_before=lost,
                 )
             )
+            lost = 0
         end, byte_end = header.end_offset, header.bytes_after
     return LogView(metadata=metadata, stretches=tuple(stretches), end=end)
 
@@ -265,9 +280,17 @@ async def plan_table(client: LedgerClient, options: ReadOptions) -> list[ScanPar
 async def plan(
     client: LedgerClient, ranges: Iterable[tuple[LogView, int, int]], options: ReadOptions
 ) -> list[ScanPart]:
-    """The parts that read the ranges. DataLoss where a ledger was deleted meanwhile."""
+    """The parts that read the ranges. DataLoss where a ledger was deleted meanwhile, and where a range
+    reaches
+    into a gap."""
     pieces: list[Piece] = []
     for view, start, end in ranges:
+        for gap in view.metadata.gaps:
+            if max(start, gap.first_offset) < min(end, gap.end_offset):
+                lost = RecordsLost(view.name, gap.first_offset, gap.end_offset)
+                if options.fail_on_data_loss:
+                    raise DataLoss(f"{lost}. failOnDataLoss=false goes on with what is left") from lost
+                logger.warning("%s", lost)
         if start < end:
             pieces += cut(view.name, view.incarnation, view.stretches, start, end)
     ledgers = await _ledgers(client, pieces)

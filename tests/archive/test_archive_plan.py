@@ -99,7 +99,8 @@ class Model:
 
     def _counts(self) -> SegmentCounts:
         count = self.rng.choice((0, 1, 5))
-        return SegmentCounts(count, count, 1 if count else None, 1 if count else None)
+        lost = self.rng.choice((0, 0, 0, 3))
+        return SegmentCounts(count, count, 1 if count else None, 1 if count else None, lost)
 
     def truncate(self) -> None:
         if self.log is None or self.log.counted_end == self.log.first_offset:

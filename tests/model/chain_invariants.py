@@ -8,6 +8,10 @@ Two are stated more exactly than in part C. *LogOrder*: an acknowledgement may r
 after a successor has acknowledged others, if it is for a record that lies before all that the successor has
 (the caller did not know meanwhile, so no order is broken). *DeletedIsUnlisted* is added: what its maker took
 for garbage is in no list, then or ever.
+
+Where an operator accepted the loss of a ledger's end, *ReplayComplete* is about what can still be read: an
+acknowledged record of which there is a copy stays in the log. *GapsAreLosses*: offsets are passed over only
+behind such a ledger.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ def check_ack(
     ledger = ledgers[ledger_id]
     if ledger.first is None or ledger.first + entry_id != offset:
         yield Violation("LogOrder", f"{told} is acked; the ledger starts at {ledger.first}")
+    if ledger.is_short and ledger.end is not None and entry_id > ledger.end:
+        return  # Bookies confirmed it before they lost it, and that answer was late.
     index = record.index_of(ledger_id)
     if index is None:
         if offset >= record.before[0]:
@@ -70,11 +76,15 @@ def check_log(record: LogMetadata, ledgers: Ledgers) -> Iterator[Violation]:
         if not ledgers[segment.ledger_id].is_closed:
             yield Violation("OnlyLastTwoOpen", f"ledger {segment.ledger_id} of {_list(record)} is open")
     start: int | None = record.before[0]
+    is_behind_loss = True  # Of what is truncated nobody asks any more.
     for segment in record.segments:
         ledger = ledgers[segment.ledger_id]
+        if segment.lost_before and not is_behind_loss:
+            yield Violation("GapsAreLosses", f"{segment} follows a ledger that lost nothing")
+        is_behind_loss = ledger.is_short
         if ledger.is_deleted:
             yield Violation("DeletedIsUnlisted", f"ledger {segment.ledger_id} of {_list(record)} is deleted")
-        if segment.first_offset != start:
+        if segment.first_offset != (None if start is None else start + segment.lost_before):
             yield Violation("OffsetsDense", f"{segment} begins elsewhere than at {start}")
         start = segment.end_offset
         if segment.record_count is None:
@@ -87,14 +97,14 @@ def check_log(record: LogMetadata, ledgers: Ledgers) -> Iterator[Violation]:
             yield Violation("OffsetsDense", f"{segment} is counted, the ledger is {ledger}")
         elif not segment.record_count and ledger.end >= 0 and ledger.first == segment.first_offset:
             yield Violation("ReplayComplete", f"{segment} counts as empty, the ledger is {ledger}")
-        if ledger.acked > segment.record_count:
-            yield Violation("ReplayComplete", f"{ledger.acked} records of {segment} were acked")
+        if ledger.acked_and_kept > segment.record_count:
+            yield Violation("ReplayComplete", f"{ledger.acked_and_kept} records of {segment} were acked")
         if ledger.denied is not None and ledger.denied < segment.record_count:
             yield Violation("FailedMeansAbsent", f"e{ledger.denied} of {segment} was said to be lost")
     for ledger_id, ledger in ledgers.items():
-        if ledger.acked and ledger_id not in listed:
+        if ledger.acked_and_kept and ledger_id not in listed:
             assert ledger.first is not None
-            if ledger.first + ledger.acked > record.before[0]:
+            if ledger.first + ledger.acked_and_kept > record.before[0]:
                 yield Violation("LogAckedInList", f"ledger {ledger_id} is not in {_list(record)}")
 
 

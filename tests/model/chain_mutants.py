@@ -5,7 +5,7 @@ see what comes of the bug, and not a guard that stands beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +14,7 @@ import attrs
 
 from ledgerlog.core import log_chain
 from ledgerlog.core.append_queue import AppendQueue, BatchState
-from ledgerlog.core.log_chain import Contents, Leadership, LeadershipNeed, Takeover, TakeoverNeed
+from ledgerlog.core.log_chain import Contents, Counting, Leadership, LeadershipNeed, Takeover, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, Segment, SegmentCounts
 
@@ -27,8 +27,9 @@ def a_takeover_recovers_the_last_ledger_only() -> AbstractContextManager[Any]:
 
     def go_on(self: Takeover) -> None:
         assert self.base is not None
-        if not self._counts:
-            self._counts = [NOTHING] * (len(self.base.open_segments) - 1)
+        assert self._counting is not None
+        if not self._counting.counts:
+            self._counting.counts = [NOTHING] * (len(self.base.open_segments) - 1)
         original(self)
 
     return patch.object(Takeover, "_go_on", go_on)
@@ -52,7 +53,8 @@ def a_conflict_on_the_list_is_answered_by_its_version_alone() -> AbstractContext
             return
         assert metadata is not None
         self.base, self.version = metadata, version
-        self._counts = [NOTHING] * len(metadata.open_segments)
+        self._counting = Counting(metadata)
+        self._counting.counts = [NOTHING] * len(metadata.open_segments)
         self._go_on()
 
     return patch.object(Takeover, "on_record", on_record)
@@ -122,16 +124,16 @@ def a_newer_ledger_acknowledges_before_the_older() -> AbstractContextManager[Any
 def a_newer_ledger_counts_though_the_older_lost_some() -> AbstractContextManager[Any]:
     original = log_chain.count_segment
 
-    def count(ledger_id: int, start: int, contents: Contents | None, *, follows_open: bool) -> SegmentCounts:
-        if contents is not None and follows_open and contents.first_offset > start:
+    def count(ledger_id: int, start: int, contents: Contents | None, **options: bool) -> SegmentCounts:
+        if contents is not None and options["follows_open"] and contents.first_offset > start:
             start = contents.first_offset
-        return original(ledger_id, start, contents, follows_open=follows_open)
+        return original(ledger_id, start, contents, **options)
 
     return patch.object(log_chain, "count_segment", count)
 
 
 def a_newer_ledger_is_durable_though_the_older_lost_some() -> AbstractContextManager[Any]:
-    def resolve(self: AppendQueue, ends: Mapping[int, int]) -> int:
+    def resolve(self: AppendQueue, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
         while self._sent:
             batch = self._sent.popleft()
             end = ends.get(batch.ledger_id)
@@ -148,8 +150,8 @@ def a_newer_ledger_is_durable_though_the_older_lost_some() -> AbstractContextMan
 def what_nobody_knows_is_told_as_lost() -> AbstractContextManager[Any]:
     original = AppendQueue.resolve
 
-    def resolve(self: AppendQueue, ends: Mapping[int, int]) -> int:
-        return original(self, {batch.ledger_id: -1 for batch in self._sent} | dict(ends))
+    def resolve(self: AppendQueue, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
+        return original(self, {batch.ledger_id: -1 for batch in self._sent} | dict(ends), short)
 
     return patch.object(AppendQueue, "resolve", resolve)
 
@@ -184,3 +186,41 @@ def a_deposed_leader_deletes_his_spare_whatever_is_listed() -> AbstractContextMa
             self.spare = spare
 
     return patch.object(Leadership, "on_record", on_record)
+
+
+def a_ledger_that_was_ended_short_counts_as_any_other() -> AbstractContextManager[Any]:
+    original = Counting.on_recovered
+
+    def on_recovered(self: Counting, contents: Contents | None, *, is_short: bool = False) -> None:
+        original(self, contents)
+
+    return patch.object(Counting, "on_recovered", on_recovered)
+
+
+def an_accepted_loss_joins_what_is_behind_it() -> AbstractContextManager[Any]:
+    original = log_chain.count_segment
+
+    def count(ledger_id: int, start: int, contents: Contents | None, **options: bool) -> SegmentCounts:
+        counts = original(ledger_id, start, contents, **options)
+        return attrs.evolve(counts, lost_before=0)
+
+    return patch.object(log_chain, "count_segment", count)
+
+
+def what_is_behind_an_accepted_loss_is_told_as_lost() -> AbstractContextManager[Any]:
+    original = AppendQueue.resolve
+
+    def resolve(self: AppendQueue, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
+        return original(self, ends)
+
+    return patch.object(AppendQueue, "resolve", resolve)
+
+
+def what_no_operator_accepted_is_kept_behind_a_gap() -> AbstractContextManager[Any]:
+    """Any newer ledger that does not continue the older one is kept, its older one short or not."""
+    original = log_chain.count_segment
+
+    def count(ledger_id: int, start: int, contents: Contents | None, **options: bool) -> SegmentCounts:
+        return original(ledger_id, start, contents, **{**options, "keep_behind_gap": True})
+
+    return patch.object(log_chain, "count_segment", count)

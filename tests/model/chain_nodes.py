@@ -9,15 +9,25 @@ A ledger is what the ledger protocol promises of it (part A.1, searched by its o
 entries; they are confirmed in order; whoever recovers it ends it somewhere between the last one that was
 confirmed and the last one that was pushed; after that its end never changes, and what lies up to the end may
 still be confirmed to its owner, by answers that were late.
-"""
+
+Bookies may lose what they confirmed. Then an operator accepts the loss for a ledger, which ends it before
+entries that were confirmed, and later for the log, which keeps what is behind."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ledgerlog.core.append_queue import AppendQueue, Batch, BatchState
-from ledgerlog.core.log_chain import Contents, Leadership, LeadershipNeed, Takeover, TakeoverNeed
-from ledgerlog.errors import EntryCorrupt, LostLeadership
+from ledgerlog.core.log_chain import (
+    Contents,
+    Leadership,
+    LeadershipNeed,
+    Takeover,
+    TakeoverAim,
+    TakeoverNeed,
+)
+from ledgerlog.errors import EntryCorrupt, LossUndecided, LostLeadership
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, SegmentCounts
 from tests.model.structure import Tokens, clone, picture
@@ -41,10 +51,18 @@ class Ledger(NamedTuple):
     """A ghost of the checks: how many entries were acknowledged to whoever appended them."""
     denied: int | None = None
     """A ghost: from this entry on they were said to be lost."""
+    is_short: bool = False
+    """Whether an accepted loss ended it."""
 
     @property
     def is_closed(self) -> bool:
         return self.end is not None
+
+    @property
+    def acked_and_kept(self) -> int:
+        """How many of the entries that were acknowledged can still be read."""
+        assert self.end is not None or not self.is_short
+        return min(self.acked, self.end + 1) if self.is_short and self.end is not None else self.acked
 
     @property
     def ends(self) -> range:
@@ -94,7 +112,7 @@ class RecordWrite(NamedTuple):
 
 Event = tuple[Any, ...]
 """("acked" | "lost", ledger, entry, offset, epoch), ("delete", ledger), ("pushed", ledger, offset),
-("corrupt", why)."""
+("corrupt", why), ("named", ledger, end offset)."""
 
 
 class ProcessNode:
@@ -116,6 +134,8 @@ class ProcessNode:
         self.to_end: list[int] = []
         """Ledgers of ours whose ends are still to be found out, when the leadership is over."""
         self.ends: dict[int, int] = {}
+        self.short: set[int] = set()
+        """Those that were ended by an accepted loss."""
         self.events: list[Event] = []
 
     def copy(self) -> ProcessNode:
@@ -127,7 +147,7 @@ class ProcessNode:
         )
         made.attempt, made.is_waiting = self.attempt, self.is_waiting
         made.firsts, made.sent = dict(self.firsts), dict(self.sent)
-        made.to_end, made.ends = list(self.to_end), dict(self.ends)
+        made.to_end, made.ends, made.short = list(self.to_end), dict(self.ends), set(self.short)
         return made
 
     def key(self) -> object:
@@ -139,7 +159,7 @@ class ProcessNode:
             picture([self.tokens, self.takeover, self.chain, self.queue]),
             self.attempt,
             self.is_waiting,
-            picture([self.firsts, self.sent, self.to_end, self.ends]),
+            picture([self.firsts, self.sent, self.to_end, self.ends, sorted(self.short)]),
         )
 
     # --- what is due --------------------------------------------------------------------------
@@ -151,7 +171,7 @@ class ProcessNode:
         if self.phase == LEADING:
             return self._pump_leadership()
         if self.phase == RESOLVING and not self.to_end:
-            self._answer_all(self.ends)
+            self._answer_all(self.ends, self.short)
         return []
 
     def _pump_takeover(self) -> list[RecordWrite]:
@@ -163,6 +183,8 @@ class ProcessNode:
         if core.need is TakeoverNeed.FAILED:
             if isinstance(core.failure, EntryCorrupt):
                 self.events.append(("corrupt", str(core.failure)))
+            elif isinstance(core.failure, LossUndecided):
+                self.events.append(("named", core.failure.kept_ledger, core.failure.end_offset))
             self.give_up()
         elif core.need is TakeoverNeed.DONE:
             assert core.record is not None
@@ -215,13 +237,14 @@ class ProcessNode:
         self.phase = IDLE
         self.takeover = self.chain = self.queue = None
         self.is_waiting = False
-        self.firsts, self.sent, self.to_end, self.ends = {}, {}, [], {}
+        self.firsts, self.sent, self.to_end, self.ends, self.short = {}, {}, [], {}, set()
 
     # --- taking over --------------------------------------------------------------------------
 
-    def take(self, seal: bool) -> None:
+    def take(self, aim: TakeoverAim) -> None:
+        """Begin a takeover. An operator's accepts whatever loss there is."""
         self.phase = TAKING
-        self.takeover = Takeover(LOG, new_token=self.tokens, seal=seal)
+        self.takeover = Takeover(LOG, new_token=self.tokens, aim=aim, accept_loss=aim is TakeoverAim.RECOVER)
 
     def read(self, record: LogMetadata, version: int) -> None:
         """The stored record, read behind a sync."""
@@ -286,18 +309,20 @@ class ProcessNode:
         """The process gives its leadership up in the middle of anything."""
         self._answer_all({})
 
-    def end(self, ledger_id: int, end: int | None) -> None:
+    def end(self, ledger_id: int, end: int | None, is_short: bool) -> None:
         """The leadership is over, and this is where one of its ledgers ended; None where nobody knows."""
         self.to_end.remove(ledger_id)
         if end is not None:
             self.ends[ledger_id] = end
+            if is_short:
+                self.short.add(ledger_id)
 
-    def _answer_all(self, ends: dict[int, int]) -> None:
+    def _answer_all(self, ends: dict[int, int], short: Collection[int] = ()) -> None:
         chain, queue = self.chain, self.queue
         assert chain is not None
         assert queue is not None
         before = list(queue._sent)
-        queue.resolve(ends)
+        queue.resolve(ends, short)
         self._tell(before)
         spare = chain.take_spare()
         self._delete([] if spare is None else [spare])

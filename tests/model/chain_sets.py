@@ -16,6 +16,8 @@ SMALL = [
     C(takeovers=1, seals=1, records=1, rolls=1, truncate=1),
     C(records=1, rolls=1, leaves=1),
     C(takeovers=1, seals=1, records=2, rolls=1),
+    # A loss that is accepted for a ledger, and then for the log, or never.
+    C(takeovers=1, records=2, rolls=1, losses=1, accepts=1),
 ]
 
 WIDE = [
@@ -35,12 +37,24 @@ WIDE = [
     C(records=2, rolls=1, leaves=1, fail=1),
     C(records=1, rolls=1, lost=1, truncate=1),
     C(takeovers=1, seals=1, records=2, rolls=1, lost=1),
+    C(records=2, rolls=1, losses=1, accepts=1),
+    C(records=2, rolls=2, losses=2, accepts=1),
+    C(records=2, rolls=1, losses=1, accepts=1, truncate=1),
     # A third takeover, by whoever lost or by a third process.
     C(takeovers=3, records=1, rolls=1),
     C(processes=3, takeovers=3, records=1, rolls=1),
 ]
 
-_STORMY = {"rolls": 3, "leaves": 1, "lost": 3, "crash": 3, "fail": 1, "truncate": 2}
+_STORMY = {
+    "losses": 2,
+    "accepts": 2,
+    "rolls": 3,
+    "leaves": 1,
+    "lost": 3,
+    "crash": 3,
+    "fail": 1,
+    "truncate": 2,
+}
 
 WALKED = [
     C(processes=2, takeovers=6, records=8, **_STORMY),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from ledgerlog.core.log_chain import LeadershipNeed, TakeoverNeed
+from ledgerlog.core.log_chain import LeadershipNeed, TakeoverAim, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
 from tests.model.chain_invariants import check_ack, check_edge, check_log
@@ -36,7 +36,10 @@ from tests.model.invariants import Violation
 from tests.model.numbering import Action, State
 from tests.model.structure import picture
 
-BUDGETS = ("takeovers", "seals", "records", "rolls", "leaves", "lost", "crash", "fail", "truncate")
+BUDGETS = (
+    *("takeovers", "seals", "records", "rolls", "leaves", "lost", "crash", "fail", "truncate"),
+    *("losses", "accepts"),
+)
 
 RECORD, BUDGET, LEDGERS, FIRST_PROCESS = 0, 1, 2, 3
 """Places in a state."""
@@ -63,6 +66,10 @@ class ChainConfiguration:
     fail: int = 0
     """How often a ledger fails under its writer, which ends it, or its end cannot be found out."""
     truncate: int = 0
+    losses: int = 0
+    """How often an operator accepts the loss of the end of a ledger."""
+    accepts: int = 0
+    """How often one accepts for the log what that means."""
 
     def __str__(self) -> str:
         told = [f", {name} {getattr(self, name)}" for name in BUDGETS if getattr(self, name)]
@@ -164,6 +171,11 @@ class ChainWorld:
             yield ("message", number)
         if budget["truncate"] and (stored.record.segments or stored.record.epoch):
             yield ("do", RECORD, "truncate", None, BUDGETS.index("truncate"))
+        if budget["losses"]:
+            for segment in stored.record.open_segments:
+                ledger = ledgers.all[segment.ledger_id]
+                for end in range(-1, ledger.pushed if ledger.end is None else -1):
+                    yield ("do", RECORD, "lose", (segment.ledger_id, end), BUDGETS.index("losses"))
         for place in range(FIRST_PROCESS, len(places)):
             node: ProcessNode = self.nodes[places[place]]
             for what, argument, name in self._wanted(node, stored, ledgers.all):
@@ -177,8 +189,9 @@ class ChainWorld:
     ) -> Iterator[tuple[str, Any, str | None]]:
         """What a process may do, each with the budget that it takes from."""
         if node.phase == IDLE:
-            yield "take", False, "takeovers"
-            yield "take", True, "seals"
+            yield "take", TakeoverAim.LEAD, "takeovers"
+            yield "take", TakeoverAim.SEAL, "seals"
+            yield "take", TakeoverAim.RECOVER, "accepts"
             return
         yield "crash", None, "crash"
         if node.is_waiting:
@@ -263,8 +276,10 @@ class ChainWorld:
                 budget = list(self.nodes[places[BUDGET]])
                 budget[needs] -= 1
                 places[BUDGET] = self._number(("budget", tuple(budget)), tuple(budget))
-            if place == RECORD:
+            if place == RECORD and what == "truncate":
                 self._truncate(places)
+            elif place == RECORD:
+                self._change_ledger(places, argument[0], end=argument[1], is_short=True)
             else:
                 self._do(places, pool, place, what, argument)
         pool = {number for number in pool if not self._is_inert(places, number)}
@@ -322,12 +337,14 @@ class ChainWorld:
                     what, argument = "cancel", None  # There is no such ledger: the takeover fails.
                 else:
                     self._change_ledger(places, ledger_id, end=argument)
-                    argument = contents_of(ledger, argument)
-            case "end" if argument[1] is not None:
-                if ledgers[argument[0]].is_deleted:
-                    argument = (argument[0], None)
-                else:
-                    self._change_ledger(places, argument[0], end=argument[1])
+                    argument = (contents_of(ledger, argument), ledger.is_short)
+            case "end":
+                ledger_id, end = argument
+                argument = (ledger_id, end, ledgers[ledger_id].is_short)
+                if end is not None and ledgers[ledger_id].is_deleted:
+                    argument = (ledger_id, None, False)
+                elif end is not None:
+                    self._change_ledger(places, ledger_id, end=end)
             case "create":
                 argument = len(ledgers)
                 places[LEDGERS] = self._number_ledgers((*ledgers, Ledger()))
@@ -343,7 +360,9 @@ class ChainWorld:
                 if not ledger.is_closed:
                     ledger = ledger._replace(end=ledger.confirmed - 1)
                     self._change_ledger(places, argument, end=ledger.end)
-                if ledger.end != ledger.pushed - 1:
+                if ledger.is_short and ledger.end != ledger.pushed - 1:
+                    what = "lose"  # Its writer finds it closed elsewhere.
+                elif ledger.end != ledger.pushed - 1:
                     self._report([Violation("NoTruncation", f"ledger {argument} was not drained: {ledger}")])
             case "fail":
                 # Too few bookies: its writer closes it at the last entry that is confirmed.
@@ -378,7 +397,8 @@ class ChainWorld:
                 node.hear(None)
             case "recover":
                 assert node.takeover is not None
-                node.takeover.on_recovered(argument)
+                contents, is_short = argument
+                node.takeover.on_recovered(contents, is_short=is_short)
             case "create":
                 if node.takeover is not None:
                     node.takeover.on_created(argument)
@@ -412,6 +432,10 @@ class ChainWorld:
         ledgers: tuple[Ledger, ...] = self.nodes[places[LEDGERS]].all
         if event[0] == "corrupt":
             self._report([Violation("OffsetsDense", event[1])])
+        elif event[0] == "named":
+            kept = ledgers[event[1]]
+            if kept.first is None or kept.end is None or kept.first + kept.end + 1 != event[2]:
+                self._report([Violation("LossNamed", f"{event} is said of {kept}")])
         elif event[0] == "delete":
             self._change_ledger(places, event[1], is_deleted=True)
         elif event[0] == "pushed":
@@ -452,14 +476,21 @@ class ChainWorld:
             return f"the store sees {write.process}'s write of {told} at version {write.version}"
         _, place, what, argument, _ = action
         name = self.names[place]
-        if place == RECORD:
+        if place == RECORD and what == "truncate":
             return "somebody truncates the log"
+        if place == RECORD:
+            return f"an operator accepts that L{argument[0]} lost what was behind {argument[1]}"
         node: ProcessNode = self.nodes[state.places[place]]
         stored: Stored = self.nodes[state.places[RECORD]]
         made = len(self.nodes[state.places[LEDGERS]].all)
         match what:
             case "take":
-                return f"{name} begins to {'end the log' if argument else 'take the log over'}"
+                aims = {
+                    TakeoverAim.LEAD: "take the log over",
+                    TakeoverAim.SEAL: "end the log",
+                    TakeoverAim.RECOVER: "recover the log, whatever is lost",
+                }
+                return f"{name} begins to {aims[argument]}"
             case "read":
                 listed = [segment.ledger_id for segment in stored.record.segments]
                 return f"{name} reads {listed} in epoch {stored.record.epoch} at version {stored.version}"

@@ -15,6 +15,7 @@ WALKS = 100
 
 PLAIN = ChainConfiguration(records=2, rolls=1)
 LOSSY = ChainConfiguration(records=1, rolls=1, lost=1)
+SHORT = ChainConfiguration(takeovers=1, records=2, rolls=1, losses=1, accepts=1)
 
 MUTANTS: list[tuple[mutants.Mutant, ChainConfiguration, set[str]]] = [
     (mutants.a_takeover_recovers_the_last_ledger_only, PLAIN, {"TakeoverPrefixStable"}),
@@ -41,6 +42,10 @@ MUTANTS: list[tuple[mutants.Mutant, ChainConfiguration, set[str]]] = [
     (mutants.a_deposed_leader_goes_on, LOSSY, {"LogAckedInList"}),
     (mutants.a_takeover_given_up_deletes_what_it_made, ChainConfiguration(crash=1), {"DeletedIsUnlisted"}),
     (mutants.a_deposed_leader_deletes_his_spare_whatever_is_listed, LOSSY, {"DeletedIsUnlisted"}),
+    (mutants.a_ledger_that_was_ended_short_counts_as_any_other, SHORT, {"ReplayComplete"}),
+    (mutants.an_accepted_loss_joins_what_is_behind_it, SHORT, {"OffsetsDense"}),
+    (mutants.what_is_behind_an_accepted_loss_is_told_as_lost, SHORT, {"FailedMeansAbsent"}),
+    (mutants.what_no_operator_accepted_is_kept_behind_a_gap, PLAIN, {"GapsAreLosses"}),
 ]
 
 

@@ -18,6 +18,7 @@ _TEST_QUEUE = "tests/unit/test_append_queue.py"
 _TEST_WRITER = "tests/shells/test_log_writer.py"
 _TEST_READER = "tests/shells/test_log_reader.py"
 _TEST_PACKING = "tests/unit/test_packing.py"
+_TEST_LOSS = "tests/scenarios/test_log_after_loss.py"
 _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
 CHAIN = (
@@ -25,8 +26,10 @@ CHAIN = (
         "takeover_recovers_the_last_ledger_only",
         "A.6, D23, C01",
         _CHAIN,
-        "            self._counts = []\n            self._go_on()\n",
-        "            self._counts = [NOTHING] * (len(metadata.open_segments) - 1)\n"
+        "            self._counting = Counting(metadata, accept_loss=self._accept_loss)\n"
+        "            self._go_on()\n",
+        "            self._counting = Counting(metadata, accept_loss=self._accept_loss)\n"
+        "            self._counting.counts = [NOTHING] * (len(metadata.open_segments) - 1)\n"
         "            self._go_on()\n",
         f"{_TEST_CHAIN}::test_c01_a_takeover_during_a_roll_recovers_both_ledgers",
     ),
@@ -34,18 +37,79 @@ CHAIN = (
         "takeover_fences_without_recovering",
         "A.6, D23",
         _CHAIN,
-        "        if len(self._counts) < len(self.base.open_segments):\n"
-        "            self.need = TakeoverNeed.RECOVER\n",
-        "        self._counts += [NOTHING] * (len(self.base.open_segments) - len(self._counts))\n"
-        "        if len(self._counts) < len(self.base.open_segments):\n"
-        "            self.need = TakeoverNeed.RECOVER\n",
+        "        if self._counting.recovering is not None:\n            self.need = TakeoverNeed.RECOVER\n",
+        "        counts += [NOTHING] * (len(self.base.open_segments) - len(counts))\n"
+        "        if self._counting.recovering is not None:\n            self.need = TakeoverNeed.RECOVER\n",
         f"{_TEST_CHAIN}::test_a_takeover_recovers_what_is_open_before_it_makes_a_ledger",
+    ),
+    mutant(
+        "a_ledger_ended_short_counts_as_any_other",
+        "A.6, D27.9: what can be read stays, or is named",
+        _CHAIN,
+        "        if is_short:\n            self._short = ledger_id\n",
+        "",
+        f"{_TEST_LOSS}::test_a_takeover_stops_and_names_what_it_would_drop",
+        f"{_TEST_LOSS}::test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so",
+    ),
+    mutant(
+        "nobody_has_to_accept_a_loss_for_the_log",
+        "A.6, D27.9",
+        _CHAIN,
+        "        if is_behind_loss and not self._accept_loss:\n",
+        "        if False:\n",
+        f"{_TEST_LOSS}::test_a_takeover_stops_and_names_what_it_would_drop",
+    ),
+    mutant(
+        "offsets_that_were_lost_are_given_out_again",
+        "A.6: record n has offset n for ever",
+        _CHAIN,
+        "        lost = contents.first_offset - start_offset\n",
+        "        lost = 0\n",
+        f"{_TEST_LOSS}::test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so",
+    ),
+    mutant(
+        "readers_are_not_told_of_a_gap",
+        "A.6",
+        _LOG_READER,
+        "            self._buffer.append((RecordsLost(self._metadata.name, lost_from, first), 0))\n",
+        "",
+        f"{_TEST_LOSS}::test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so",
+        f"{_TEST_LOSS}::test_a_follower_waits_for_the_decision_and_is_told_of_the_gap",
+    ),
+    mutant(
+        "a_reader_ends_silently_at_a_loss_that_is_undecided",
+        "A.6",
+        _LOG_READER,
+        "                    if undecided is not None:\n                        raise undecided\n",
+        "",
+        f"{_TEST_LOSS}::test_a_takeover_stops_and_names_what_it_would_drop",
+    ),
+    mutant(
+        "gaps_are_not_written_down",
+        "A.6",
+        _LOG,
+        '                **({"gaps": gaps} if gaps else {}),\n',
+        "",
+        f"{_TEST_LOSS}::test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so",
+        f"{_TEST_LOG}::test_a_gap_is_kept_in_the_record_and_by_every_change",
+    ),
+    mutant(
+        "what_is_behind_an_accepted_loss_is_told_as_lost",
+        "A.6, A.7",
+        _QUEUE,
+        "            if lost_in in short and batch.ledger_id != lost_in:\n"
+        "                verdict, lost_in = BatchState.UNKNOWN, None\n",
+        "",
+        f"{_TEST_QUEUE}::test_behind_an_accepted_loss_nothing_is_known",
+        "tests/model/test_chain.py::test_no_order_of_events_breaks_an_invariant_of_the_chain",
     ),
     mutant(
         "list_conflict_reads_only_the_version_anew",
         "A.6, D24, C02",
         _CHAIN,
-        "            self._counts = []\n            self._go_on()\n",
+        "            self._counting = Counting(metadata, accept_loss=self._accept_loss)\n"
+        "            self._go_on()\n",
+        "            self._counting = self._counting or Counting(metadata, accept_loss=self._accept_loss)\n"
         "            self._go_on()\n",
         f"{_TEST_CHAIN}::test_c02_a_lost_compare_and_set_starts_over_with_recovery",
         f"{_TEST_CHAIN}::test_every_interleaving_of_two_takeovers_and_a_roll_keeps_the_rules",
@@ -83,8 +147,8 @@ CHAIN = (
         "serving_before_the_list_is_written",
         "A.6, C04",
         _CHAIN,
-        "dedupe=self._dedupe\n            )\n            self.need = TakeoverNeed.WRITE\n",
-        "dedupe=self._dedupe\n            )\n            self.need = TakeoverNeed.DONE\n",
+        "dedupe=self._dedupe)\n            self.need = TakeoverNeed.WRITE\n",
+        "dedupe=self._dedupe)\n            self.need = TakeoverNeed.DONE\n",
         f"{_TEST_CHAIN}::test_nothing_is_served_before_the_list_is_written",
     ),
     mutant(
@@ -140,9 +204,9 @@ CHAIN = (
         "newer_ledger_counts_though_the_older_lost_some",
         "A.6, C05",
         _CHAIN,
-        "    if contents.first_offset > start_offset and follows_open:\n        return NOTHING\n",
-        "    if contents.first_offset > start_offset and follows_open:\n"
-        "        start_offset = contents.first_offset\n",
+        "        if not keep_behind_gap:\n            return NOTHING\n"
+        "        lost = contents.first_offset - start_offset\n",
+        "",
         f"{_TEST_CHAIN}::test_records_of_a_newer_ledger_whose_older_one_lost_some_are_not_in_the_log",
         f"{_TEST_CHAIN}::test_a_ledger_that_does_not_continue_an_open_one_before_it_counts_as_empty",
     ),
@@ -178,7 +242,8 @@ APPENDS = (
         also=(
             Edit(
                 _QUEUE,
-                "                elif batch.entry_id > end:\n                    verdict = BatchState.LOST\n",
+                "                elif batch.entry_id > end:\n"
+                "                    verdict, lost_in = BatchState.LOST, batch.ledger_id\n",
                 "                else:\n"
                 "                    lost = batch.entry_id > end\n"
                 "                    verdict = BatchState.LOST if lost else BatchState.DURABLE\n",

@@ -156,6 +156,18 @@ def test_c05_when_the_older_ledger_loses_an_entry_the_newer_one_loses_all() -> N
     assert (queue.lost_count, queue.unknown_count) == (2, 0)
 
 
+def test_behind_an_accepted_loss_nothing_is_known() -> None:
+    """What a short ledger lost is surely not in the log; what is in the newer one waits for an operator."""
+    queue = new_queue()
+    batches = []
+    for ledger_id, entry_id in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        add(queue)
+        batches.append(send(queue, ledger_id, entry_id))
+    queue.resolve({1: 0, 2: 0}, {1})
+    states = [BatchState.DURABLE, BatchState.LOST, BatchState.UNKNOWN, BatchState.LOST]
+    assert [batch.state for batch in batches] == states
+
+
 @pytest.mark.parametrize(
     ("ends", "states"),
     [

@@ -18,6 +18,7 @@ from ledgerlog.core.log_chain import (
     Leadership,
     LeadershipNeed,
     Takeover,
+    TakeoverAim,
     TakeoverNeed,
     count_segment,
 )
@@ -339,7 +340,7 @@ def test_a_takeover_whose_write_surely_did_nothing_leaves_no_ledger() -> None:
 
 def test_a_log_that_is_gone_or_sealed_is_not_led() -> None:
     world = World()
-    sealer = run_until(world, Takeover("log", new_token=new_token, seal=True), TakeoverNeed.DONE)
+    sealer = run_until(world, Takeover("log", new_token=new_token, aim=TakeoverAim.SEAL), TakeoverNeed.DONE)
     assert sealer.ledger_id is None
     assert world.record is not None
     assert world.record.sealed
@@ -355,7 +356,7 @@ def test_sealing_brings_the_open_ledgers_to_an_end_first() -> None:
     world = World()
     leader = lead(world)
     world.append(0, 0, 3)
-    run_until(world, Takeover("log", new_token=new_token, seal=True), TakeoverNeed.DONE)
+    run_until(world, Takeover("log", new_token=new_token, aim=TakeoverAim.SEAL), TakeoverNeed.DONE)
     assert world.ledgers[0].closed
     assert world.record is not None
     assert world.record.counted_end == 3

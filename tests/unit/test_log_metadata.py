@@ -526,3 +526,37 @@ def test_moments_and_milliseconds_are_inverse_and_round_towards_the_later() -> N
     assert milliseconds(moment(NOW + 7)) == NOW + 7
     assert milliseconds(datetime(1970, 1, 1, microsecond=1)) == 1
     assert moment(2**62) == datetime.max.replace(tzinfo=UTC)
+
+
+def test_a_gap_is_kept_in_the_record_and_by_every_change() -> None:
+    log = new_log().taken_over([], 7, b"a").rolled(8, b"b")
+    assert "gaps" not in decode_record_untrusted(log.encode(), "it", MetadataCorrupt)._value
+    behind = attrs.evolve(counts(20, at=NOW + 9), lost_before=49)
+    found = log.taken_over([counts(51), behind], 9, b"c")
+    assert [(s.first_offset, s.end_offset) for s in found.segments] == [(0, 51), (100, 120), (120, None)]
+    assert found.counted_end == 120
+    assert log.recovered([counts(51), behind], b"c").segments == found.segments[:-1]
+    assert log.sealed_now([counts(51), behind], b"c").segments == found.segments[:-1]
+    for offset, gaps in ((0, [(51, 100)]), (51, [(51, 100)]), (60, [(60, 100)]), (100, []), (101, [])):
+        cut, _ = found.truncated(offset, 120, b"d")
+        assert [(gap.first_offset, gap.end_offset) for gap in cut.gaps] == gaps
+        assert LogMetadata.decode_untrusted(cut.encode(), 5) == cut
+        assert cut.index_at(100) == cut.index_of(8)
+    with pytest.raises(AssertionError, match="across a gap"):
+        found.merged(7, 120, b"e")
+
+
+def test_a_gap_may_lie_before_and_between_ledgers_without_records() -> None:
+    nothing_behind = SegmentCounts(0, 0, lost_before=5)
+    log = new_log().taken_over([], 7, b"a").rolled(8, b"b").taken_over([NOTHING, nothing_behind], 9, b"c")
+    assert [segment.first_offset for segment in log.segments] == [0, 5, 5]
+    assert LogMetadata.decode_untrusted(log.encode(), 5) == log
+
+
+@pytest.mark.parametrize("gaps", [[8], [8, 0], [8, -1], [9, 3], [77, 3], [7, 1, 7, 1], ["8", 3]])
+def test_gaps_that_cannot_be_are_damage(gaps: list[Any]) -> None:
+    log = new_log().taken_over([], 7, b"a").rolled(8, b"b")
+    log = log.taken_over([counts(51), attrs.evolve(counts(20, at=NOW + 9), lost_before=49)], 9, b"c")
+    value = dict(decode_record_untrusted(log.encode(), "it", MetadataCorrupt)._value)
+    with pytest.raises(MetadataCorrupt, match="gaps"):
+        LogMetadata.decode_untrusted(encode_record({**value, "gaps": gaps}), 5)

@@ -1,0 +1,280 @@
+"""What an accepted loss does to a log whose two ledgers were open: nothing that can be read leaves it unsaid.
+
+The leader has rolled and dies before the older ledger is closed. Both ledgers hold acknowledged records.
+Bookies of the older one lose their disks, its end can be found no more, and an operator accepts the loss."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from clusters import Client, Cluster, eventually, open_cluster
+from trio.testing import MockClock
+
+from ledgerlog.errors import (
+    AppendUnknown,
+    InvalidArgument,
+    LogSealed,
+    LossUndecided,
+    LostLeadership,
+    RecordsLost,
+    RecoveryFailed,
+)
+from ledgerlog.log.log import Log, create_log, open_log
+from ledgerlog.log.reader import LogReader
+from ledgerlog.log.writer import LogWriter
+from ledgerlog.model.layout import log_record_path
+from ledgerlog.model.quorum import Replication
+from ledgerlog.model.segments import Gap
+
+KEPT, LOST, BEHIND = 51, 49, 100
+RESUMED = KEPT + LOST
+END = RESUMED + BEHIND
+
+Found = list[bytes | RecordsLost]
+
+
+def record(offset: int) -> bytes:
+    return b"record %d" % offset
+
+
+def records(first: int, end: int) -> list[bytes]:
+    return [record(offset) for offset in range(first, end)]
+
+
+@attrs.frozen
+class After:
+    """The older ledger has lost its last 49 records."""
+
+    cluster: Cluster
+    owner: Client
+    client: Client
+    log: Log
+    writer: LogWriter
+    """Of the leader: without the metadata store."""
+    leading: trio.CancelScope
+    older: int
+    newer: int
+
+    async def die(self) -> None:
+        self.leading.cancel()
+        await eventually(lambda: self.leading.cancelled_caught)
+
+    async def accept(self) -> None:
+        """An operator accepts the loss, for the one ledger that he is told of."""
+        with pytest.raises(RecoveryFailed):
+            await self.client.ledgers.recover(self.older)
+        accepted = await self.client.ledgers.recover_accepting_loss(self.older)
+        assert (accepted.metadata.last_entry, accepted.lost_from) == (0, 1)
+
+
+@asynccontextmanager
+async def after_a_loss(*, behind: int = BEHIND) -> AsyncIterator[After]:
+    async with open_cluster(6) as cluster, cluster.client() as owner, cluster.client() as client:
+        for spare in ("b4", "b5", "b6"):
+            cluster.bookies[spare].set_read_only(True)
+        await eventually(lambda: len(owner.opened.bookies.writable()) == 3)
+        await create_log(owner.opened, "log", replication=Replication(3, 3, 2))
+        log = await open_log(client.opened, "log")
+
+        async def lead(*, task_status: trio.TaskStatus[After]) -> None:
+            with trio.CancelScope() as leading:
+                async with (await open_log(owner.opened, "log")).writer() as writer:
+                    older, newer = await roll_without_end(cluster, owner, writer, behind)
+                    task_status.started(After(cluster, owner, client, log, writer, leading, older, newer))
+                    await writer.wait_over()
+
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(lead)
+            nursery.cancel_scope.cancel()
+
+
+async def roll_without_end(
+    cluster: Cluster, owner: Client, writer: LogWriter, behind: int
+) -> tuple[int, int]:
+    """Append 51 records on all bookies of a ledger, 49 on two of them, and ``behind`` in the next ledger.
+    Then the two lose them. The ledgers' ids."""
+    sender = writer._sender
+    older = sender.segment.writer
+    ensemble = older.metadata.last_fragment.ensemble
+    await writer.append_many(records(0, KEPT))
+    for bookie_id, bookie in cluster.bookies.items():
+        bookie.set_read_only(False)
+        if bookie_id in ensemble:
+            owner.opened.bookies.quarantine(bookie_id)  # So the newer ledger goes to the others.
+    await eventually(lambda: len(owner.opened.bookies.writable()) == 6)
+    cluster.network.stall(owner.host, ensemble[2])
+    await writer.append_many(records(KEPT, RESUMED - 1))
+    cluster.network.stall(owner.host, ensemble[1])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.append, record(RESUMED - 1))
+        nursery.start_soon(writer.roll)
+        await eventually(lambda: writer.statistics().rolls == 1)
+        # The older ledger cannot be closed any more, and everything in it gets acknowledged.
+        owner.store.disconnect()
+        cluster.network.heal(owner.host, ensemble[1])
+        await eventually(lambda: sender.queue.durable_offset == RESUMED)
+        nursery.cancel_scope.cancel()
+    if behind:
+        await writer.append_many(records(RESUMED, RESUMED + behind))
+    for lost in ensemble[:2]:
+        await cluster.bookies[lost].lose_disk()
+        await cluster.bookies[lost].start()
+    return older.ledger_id, sender.segment.writer.ledger_id
+
+
+async def read(reader: LogReader) -> Found:
+    """Everything that a reader is given."""
+    found: Found = []
+    while True:
+        try:
+            async for each in reader:
+                found.append(each.data)
+        except RecordsLost as gap:
+            found.append(gap)
+        else:
+            return found
+
+
+def shown(found: Found) -> list[bytes | tuple[int, int]]:
+    return [(each.lost_from, each.first_offset) if isinstance(each, RecordsLost) else each for each in found]
+
+
+async def test_a_takeover_stops_and_names_what_it_would_drop(clock: MockClock) -> None:
+    async with after_a_loss() as after:
+        await after.die()
+        await after.accept()
+        before = await after.client.store.get(log_record_path(after.log.incarnation))
+        for attempt in (after.log.writer().__aenter__, after.log.seal, after.log.recover):
+            with pytest.raises(LossUndecided) as caught:
+                await attempt()
+            found = caught.value
+            assert (found.short_ledger, found.kept_ledger) == (after.older, after.newer)
+            assert (found.lost_from, found.first_offset, found.end_offset) == (KEPT, RESUMED, END)
+            assert "the 100 records from 100 to 199 would be dropped" in str(found)
+            assert "'ledgerlog log recover log --accept-loss'" in str(found)
+        assert await after.client.store.get(log_record_path(after.log.incarnation)) == before
+        assert len(await after.client.ledgers.list()) == 2, "no ledger is left behind"
+        async with after.log.read() as reader:
+            with pytest.raises(LossUndecided):
+                await read(reader)
+            assert reader.next_offset == KEPT
+
+
+async def test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so(clock: MockClock) -> None:
+    async with after_a_loss() as after:
+        await after.die()
+        await after.accept()
+        assert await after.log.recover(accept_loss=True) == (Gap(KEPT, RESUMED),)
+        async with after.log.writer() as writer:
+            assert (await writer.append(record(END))).offset == END
+        info = await after.log.info()
+        assert (info.next_offset, info.gaps) == (END + 1, (Gap(KEPT, RESUMED),))
+        gap = (KEPT, RESUMED)
+        below, above = records(0, KEPT), records(RESUMED, END + 1)
+        for start, until, expected in (
+            ("earliest", None, [*below, gap, *above]),
+            (KEPT, None, [gap, *above]),
+            (60, None, [gap, *above]),
+            (60, 70, [gap]),
+            (RESUMED, None, above),
+            (RESUMED + 1, None, above[1:]),
+            (0, KEPT, below),
+            (KEPT - 1, KEPT + 1, [record(KEPT - 1), gap]),
+            ("latest", None, []),
+        ):
+            async with after.log.read(start, until=until) as reader:
+                assert shown(await read(reader)) == expected, (start, until)
+        # Asked for once more, there is nothing to decide and nothing to do.
+        assert await after.log.recover(accept_loss=True) == ()
+        await after.log.truncate(60)
+        assert (await after.log.info()).gaps == (Gap(60, RESUMED),)
+        for where in ("earliest", 60):
+            async with after.log.read(where) as reader:
+                assert shown(await read(reader)) == [gap, *above]
+        await after.log.truncate(RESUMED)
+        assert (await after.log.info()).gaps == ()
+        async with after.log.read() as reader:
+            assert shown(await read(reader)) == above
+
+
+async def test_a_loss_may_be_accepted_for_the_log_at_once(clock: MockClock) -> None:
+    async with after_a_loss() as after:
+        await after.die()
+        with pytest.raises(RecoveryFailed):
+            await after.log.recover()
+        with pytest.raises(InvalidArgument):
+            await after.log.recover(accept_unreachable=True)
+        assert await after.log.recover(accept_loss=True) == (Gap(KEPT, RESUMED),)
+        async with after.log.read(RESUMED) as reader:
+            assert await read(reader) == records(RESUMED, END)
+        await after.log.seal()
+        with pytest.raises(LogSealed):
+            await after.log.recover(accept_loss=True)
+
+
+async def test_nothing_is_to_be_decided_where_nothing_is_behind_a_loss(clock: MockClock) -> None:
+    async with after_a_loss(behind=0) as after:
+        await after.die()
+        await after.accept()
+        async with after.log.read() as reader:
+            assert await read(reader) == records(0, KEPT)
+        async with after.log.writer() as writer:
+            assert (await writer.append(b"new")).offset == KEPT
+
+
+async def test_a_follower_waits_for_the_decision_and_is_told_of_the_gap(clock: MockClock) -> None:
+    async with after_a_loss() as after:
+        await after.die()
+        await after.accept()
+        found: Found = []
+
+        async def follow() -> None:
+            async with after.log.read(until=END, follow=True, dense=True) as reader:
+                while True:
+                    try:
+                        async for each in reader:
+                            found.append(each.data)
+                    except RecordsLost as gap:
+                        found.append(gap)
+                    else:
+                        return
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            await eventually(lambda: len(found) == KEPT)
+            with pytest.raises(LossUndecided):
+                await after.log.recover()
+            await after.log.recover(accept_loss=True)
+        assert shown(found) == [*records(0, KEPT), (KEPT, RESUMED), *records(RESUMED, END)]
+
+
+@pytest.mark.parametrize("answer", ["comes", "is lost"])
+async def test_a_leader_that_lives_ends_in_order_where_its_older_ledger_is_ended_short(
+    answer: str, clock: MockClock
+) -> None:
+    async with after_a_loss() as after:
+        await after.accept()
+        draining = after.writer._sender.keeper.draining
+        assert draining is not None
+        if answer == "is lost":
+
+            async def close() -> int:
+                raise AppendUnknown("the store did not say whether it took the end")
+
+            draining.close = close
+        after.owner.store.reconnect()
+
+        async def append() -> None:
+            while True:
+                await after.writer.append(b"more")
+                await trio.sleep(1)
+
+        with pytest.raises(LostLeadership):
+            await append()
+        await after.writer.wait_over()
+        with pytest.raises(LossUndecided):
+            await after.log.recover()
