@@ -23,6 +23,7 @@ from ledgerlog.errors import (
     ArchiveUnavailable,
     BookieReadOnly,
     BookieUnavailable,
+    ClusterNotFound,
     CommandFailed,
     ConnectionClosed,
     CookieMismatch,
@@ -67,6 +68,7 @@ from ledgerlog.errors import (
     Unauthorized,
     WireError,
     WriteQuorumUnavailable,
+    WrongCluster,
     WrongProcess,
 )
 from ledgerlog.log.cursors import Cursor
@@ -134,6 +136,7 @@ __all__ = [
     "AppendUnknown",
     "BookieReadOnly",
     "BookieUnavailable",
+    "ClusterNotFound",
     "CommandFailed",
     "ConnectionClosed",
     "CookieMismatch",
@@ -181,5 +184,6 @@ __all__ = [
     "Unauthorized",
     "WireError",
     "WriteQuorumUnavailable",
+    "WrongCluster",
     "WrongProcess",
 ]

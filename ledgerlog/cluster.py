@@ -130,15 +130,20 @@ async def connect(
     *,
     default_replication: Replication | None = None,
     append_deadline_s: float = APPEND_DEADLINE_S,
+    create: bool = False,
 ) -> AsyncIterator[Cluster]:
     """A ``Cluster`` for the body of the ``async with``; see docs for the URIs.
 
-    ``memory:`` and ``file:`` clusters run their bookies inside this process, until the body ends.
-    ``append_deadline_s`` is how long an append may lack its ack quorum before it fails.
+    ``memory:`` and ``file:`` clusters run their bookies inside this process, until the body ends, and are
+    made where there is none. With ``create`` the others are made too: their metadata, that is; bookies are
+    started with ``bookie run``. ``append_deadline_s`` is how long an append may lack its ack quorum before it
+    fails.
 
-    Raises InvalidArgument (the URI or an option), StorageLocked (another process owns a ``file:``
-    directory), StorageCorrupt, MetadataUnavailable. Leaving the body ends every writer that is still open;
-    what was not acknowledged then is unknown (AppendUnknown)."""
+    Raises InvalidArgument (the URI or an option), ClusterNotFound (there is none, and ``create`` was not
+    asked for: perhaps the URI is mistyped), StorageLocked (another process owns a ``file:``
+    directory), StorageCorrupt, MetadataUnavailable. From then on the connection is one to that cluster: where
+    its store is exchanged or emptied, calls raise WrongCluster until it is back. Leaving the body ends every
+    writer that is still open; what was not acknowledged then is unknown (AppendUnknown)."""
     if not append_deadline_s > 0:
         raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")
     parsed = parse_uri(uri)
@@ -161,7 +166,7 @@ async def connect(
                 yield Cluster(uri, client)
         return
     async with (
-        open_store(parsed) as store,
+        open_store(parsed, create=create) as store,
         open_client(
             store,
             TcpNetwork(),

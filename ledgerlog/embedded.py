@@ -62,7 +62,7 @@ async def open_embedded(uri: MemoryUri | FileUri) -> AsyncIterator[Embedded]:
             await _own_directory(uri, stack)
         else:
             disk, indexes = MemoryDisk(), MemoryIndexes()
-        store = await stack.enter_async_context(open_store(uri))
+        store = await stack.enter_async_context(open_store(uri, create=True))
         for number in range(1, uri.bookies + 1):
             name = f"bookie-{number}"
             await stack.enter_async_context(

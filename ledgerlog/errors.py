@@ -41,6 +41,8 @@ __all__ = [
     "MetadataUnavailable",
     "MetadataOutcomeUnknown",
     "MetadataCorrupt",
+    "WrongCluster",
+    "ClusterNotFound",
     "SessionExpired",
     "LedgerNotFound",
     "LedgerExists",
@@ -137,6 +139,21 @@ class MetadataOutcomeUnknown(MetadataError):
 
 class MetadataCorrupt(LedgerLogError):
     """A record in the metadata store does not decode; the message names the record and the field."""
+
+
+class WrongCluster(MetadataUnavailable):
+    """What answers as the metadata store is not that of the cluster that this process belongs to: it was
+    emptied or exchanged, or its address leads elsewhere. The operation did not happen.
+
+    Nothing is read, written or deleted until the right store is back; then calls succeed again, without a
+    restart."""
+
+
+class ClusterNotFound(LedgerLogError):
+    """There is no cluster where the URI points to, and nobody asked to make one.
+
+    A mistyped path or chroot looks so. ``connect(uri, create=True)`` and ``ledgerlog metadata init`` make a
+    cluster."""
 
 
 class SessionExpired(LedgerLogError):

@@ -56,6 +56,9 @@ from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream
 SMALL = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * 1024)
 """Segments that cost little to make."""
 
+CLUSTER = "0123456789abcdef0123456789abcdef"
+"""The id of the cluster of every tree that ``new_tree`` makes."""
+
 EVERYBODY = "*"
 
 T = TypeVar("T")
@@ -235,6 +238,11 @@ class _FaultyStream:
 # --- metadata -------------------------------------------------------------------------------------
 
 
+def new_tree(cluster: str = CLUSTER) -> MemoryTree:
+    """A metadata tree in which a cluster was made, and nothing else."""
+    return MemoryTree(cluster)
+
+
 class FaultyStore:
     """One party's metadata store (``store.MetadataStore``), with the faults that a remote one has."""
 
@@ -261,6 +269,13 @@ class FaultyStore:
     @property
     def session(self) -> MemorySession:
         return self.inner.session
+
+    @property
+    def cluster(self) -> str | None:
+        return self.inner.cluster
+
+    def belong_to(self, cluster: str) -> None:
+        self.inner.belong_to(cluster)
 
     async def _hang(self) -> None:
         if self.is_hanging:
@@ -465,7 +480,7 @@ class Cluster:
     def __init__(self, nursery: trio.Nursery, *, config: StorageConfig, seed: int) -> None:
         self.nursery = nursery
         self.config = config
-        self.tree = MemoryTree()
+        self.tree = new_tree()
         self.network = FaultyNetwork()
         self.bookies: dict[BookieId, Bookie] = {}
         self._seed = seed
@@ -507,6 +522,7 @@ class Cluster:
         """A client on a host of its own, named client-1, client-2 and so on."""
         name = f"client-{next(self._clients)}"
         store = store_type(self.tree)
+        store.belong_to(CLUSTER)
         async with open_client(
             store,
             self.network.at(name),

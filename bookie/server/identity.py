@@ -36,8 +36,11 @@ This way it leaves a directory that can say who it is, and that has no journal. 
 cookie looks the same as that only while the directory has no journal either, and then nothing is lost.
 
 **Races.** Two processes with one id and two directories may both find nothing in the store. Both create the
-store's cookie; one gets NodeExists, looks again, and meets the other's. The cluster's id is made the
-same way by whoever comes first.
+store's cookie; one gets NodeExists, looks again, and meets the other's.
+
+**No cluster** is made here: an empty store is one that was mistyped or lost, until an operator says otherwise
+(``ledgerlog metadata init``). From its start on the bookie belongs to the cluster of its cookie, and so does
+its store (``MetadataStore.belong_to``): what becomes of the store later is told there.
 
 **What it cannot tell** is a copy of a directory from the directory: both carry the cookie, each has a lock of
 its own. That two of them do not serve at once is for the registration to see (``registration``), which comes
@@ -61,6 +64,7 @@ from bookie.storage.marks import read_marks, write_marks
 from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import CookieMismatch, InvalidArgument, MetadataOutcomeUnknown, StorageCorrupt
 from ledgerlog.limits import SESSION_TIMEOUT_S
+from ledgerlog.meta.belonging import join_cluster
 from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict, Versioned
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import Cookie
@@ -95,10 +99,10 @@ async def establish_identity(
     service.
 
     ``bookie_id`` is whom the operator expects; None is whoever the directory belongs to, or a new,
-    generated id. Raises CookieMismatch where the two sides disagree, StorageCorrupt where the directory's
-    cookie does not decode, MetadataCorrupt where the store's does not, InvalidArgument for a malformed id,
-    StorageError, and MetadataUnavailable. Cancelled or failed, it may have formatted the directory, and
-    the next call completes that."""
+    generated id. Raises ClusterNotFound where the store has no cluster in it, CookieMismatch where the two
+    sides disagree, StorageCorrupt where the directory's cookie does not decode, MetadataCorrupt where the
+    store's does not, InvalidArgument for a malformed id, StorageError, and MetadataUnavailable. Cancelled or
+    failed, it may have formatted the directory, and the next call completes that."""
     here = await read_cookie(directory)
     if here is not None and bookie_id is not None and here.bookie_id != bookie_id:
         raise CookieMismatch(
@@ -108,7 +112,7 @@ async def establish_identity(
     if bookie_id is None:
         bookie_id = here.bookie_id if here else f"bookie-{random_bytes(_GENERATED_ID_BYTES).hex()}"
     check_bookie_id(bookie_id)
-    cluster = await _establish_cluster(store, random_bytes)
+    cluster = await join_cluster(store)
     node = await store.get(layout.cookie_path(bookie_id))
     there = None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
     has_data = await _has_data(directory, here)
@@ -289,28 +293,3 @@ async def _store_cookie(store: MetadataStore, directory: StorageDirectory, cooki
             f"bookie {cookie.bookie_id} was formatted somewhere else at the same time (instance "
             f"{there.instance}): start the one in {directory.path} under another --id after emptying it"
         )
-
-
-async def _establish_cluster(store: MetadataStore, random_bytes: RandomBytes) -> str:
-    """The cluster's id, made where nobody has made it yet."""
-    for _ in range(2):
-        node = await store.get(layout.CLUSTER)
-        if node is not None:
-            break
-        try:
-            await store.create(layout.CLUSTER, random_bytes(_INSTANCE_BYTES).hex().encode())
-        except NodeExists:
-            pass
-        except MetadataOutcomeUnknown:
-            await store.sync()
-    else:
-        node = await store.get(layout.CLUSTER)
-    if node is None:
-        raise MetadataOutcomeUnknown("the cluster's id may or may not reach the metadata store; start again")
-    try:
-        cluster = node.value.decode("ascii")
-    except UnicodeDecodeError as cause:
-        raise MetadataCorrupt(f"the cluster's id {node.value[:80]!r} is not ASCII text") from cause
-    if not 0 < len(cluster) <= 128 or not cluster.isalnum():
-        raise MetadataCorrupt(f"the cluster's id {cluster[:80]!r} is not 1 to 128 letters and digits")
-    return cluster

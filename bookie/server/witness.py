@@ -5,6 +5,10 @@ after a ``sync``, it answered, and there is no node of the ledger. A listing alo
 only whom to ask about one by one. An id that the store never gave out is none of its ledgers' (it may be
 another store, or an old copy of the right one), and nothing is said of it. Whatever cannot be asked raises
 MetadataUnavailable, and no part of the answer is then of use.
+
+A store that is not the cluster's answers readily that everything is gone. The store itself refuses that
+(``WrongCluster``, see ``MetadataStore.belong_to``). It is asked once more, after a ``sync``, when all answers
+are there: the node that says whose it is may be the last one to go while a store is being emptied.
 """
 
 from __future__ import annotations
@@ -37,4 +41,6 @@ class MetadataWitness:
                 listed = {parent: frozenset(await store.children(parent))}  # Ids grow: one is enough.
             if name not in listed[parent] and await store.get(path) is None:
                 gone.append(ledger_id)
+        if gone:
+            await store.sync()
         return gone

@@ -1,9 +1,14 @@
 """Garbage collection: what the metadata store no longer has is given up here too.
 
 A bookie does not hear of deletions; it looks. A *pass* goes through the ledgers of the index, a page at a
-time, and asks a ``Witness`` which of them are surely gone. Only that word deletes anything (rule 25): a
-store that cannot be asked, a listing that is cut short, a record that does not parse, an id that was never
-given out are no such word, and then nothing happens until the next pass.
+time, and asks a ``Witness`` which of them are surely gone. When it has asked about all, it deletes. Only that
+word deletes anything (rule 25): a store that cannot be asked, a listing that is cut short, a record that does
+not parse, an id that was never given out are no such word, and then nothing happens until the next pass.
+
+**A mass deletion waits.** Where more than ``MASS_LEDGERS`` ledgers are gone all at once, and more than one in
+``MASS_SHARE`` of those that the bookie holds, something may be wrong with the store that its word does not
+show. Such ledgers stay, a line in the log says so, and the next pass deletes those of them that are still
+gone then.
 
 A ledger that is gone is deleted in steps, each of which may be repeated after a crash:
 
@@ -14,13 +19,15 @@ A ledger that is gone is deleted in steps, each of which may be repeated after a
     4  its runs leave the index
     5  the state says that this is all done. A later pass does 3 to 5 for states that do not say so
 
-What stays is the state itself, some sixty bytes in the index. In memory are one page of ledgers and one
-file's list of them, however many there are.
+What stays is the state itself, some sixty bytes in the index. In memory are one page of ledgers, one file's
+list of them, and eight bytes for each ledger that a pass finds gone, however many there are.
 """
 
 from __future__ import annotations
 
 import logging
+from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -37,6 +44,11 @@ from bookie.storage.rewriting import Rewriter
 from ledgerlog.errors import MetadataUnavailable
 
 logger = logging.getLogger(__name__)
+
+MASS_LEDGERS, MASS_SHARE = 100, 10
+"""A pass deletes so many ledgers at once, or one in so many of those that the bookie holds; a second pass
+must
+have found what is more."""
 
 _PAGE_LEDGERS = 1024
 _PIECE_ROWS = 1024
@@ -68,6 +80,8 @@ class Collector:
         self._ledgers = ledgers
         self._rewriter = rewriter
         self.witness = witness
+        self._suspected = array("Q")
+        """What the last pass found gone and left for this one to find again; growing."""
         self._lock = trio.Lock()
         self._passing = trio.CancelScope()
         """Around the pass that is under way, or the last one."""
@@ -101,7 +115,20 @@ class Collector:
             pass  # It has unwound, and appends nothing any more.
 
     async def _collect(self) -> int:
-        deleted = 0
+        held, gone = await self._find_gone()
+        gone = self._without_suspects(held, gone)
+        for start in range(0, len(gone), _PAGE_LEDGERS):
+            page = gone[start : start + _PAGE_LEDGERS]
+            await self._delete(page)
+            self.deleted += len(page)
+            await self._purge(page)
+        self.passes += 1
+        return len(gone)
+
+    async def _find_gone(self) -> tuple[int, array[int]]:
+        """How many ledgers there are, and which of them are gone, growing. What was deleted before and is not
+        purged is purged."""
+        held, gone = 0, array("Q")
         start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
         while True:
             part = await self._catalogue.index.scan(start, stop, floor=start, limit=_PAGE_LEDGERS)
@@ -112,18 +139,35 @@ class Collector:
                 if not stored.is_purged:
                     (unfinished if stored.is_deleted else asked).append(rows.ledger_of_key(key))
             if asked:
-                gone = sorted(set(await self.witness.surely_gone(asked)) & set(asked))
-                if gone:
-                    await self._delete(gone)
-                    deleted += len(gone)
-                    self.deleted += len(gone)
-                    unfinished += gone
+                held += len(asked)
+                gone.extend(sorted(set(await self.witness.surely_gone(asked)) & set(asked)))
             if unfinished:
                 await self._purge(unfinished)
             if len(part) < _PAGE_LEDGERS:
-                self.passes += 1
-                return deleted
+                return held, gone
             start = part[-1][0] + b"\0"
+
+    def _without_suspects(self, held: int, gone: array[int]) -> array[int]:
+        """What may be deleted now. Where that is not all, the rest is suspected until the next pass."""
+        fresh = array("Q", (ledger_id for ledger_id in gone if not self._is_suspected(ledger_id)))
+        if len(fresh) <= MASS_LEDGERS or len(fresh) * MASS_SHARE <= held:
+            self._suspected = array("Q")
+            return gone
+        logger.warning(
+            "collection: %d of %d ledgers are gone from the metadata store, first=%d last=%d; they are "
+            "deleted if the next pass finds the same. If nobody deleted them, look at the metadata store now",
+            len(fresh),
+            held,
+            fresh[0],
+            fresh[-1],
+        )
+        confirmed = array("Q", (ledger_id for ledger_id in gone if self._is_suspected(ledger_id)))
+        self._suspected = fresh
+        return confirmed
+
+    def _is_suspected(self, ledger_id: int) -> bool:
+        at = bisect_left(self._suspected, ledger_id)
+        return at < len(self._suspected) and self._suspected[at] == ledger_id
 
     async def _delete(self, ledger_ids: Sequence[int]) -> None:
         """Steps 1 and 2."""

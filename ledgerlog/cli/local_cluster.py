@@ -260,7 +260,10 @@ async def local_cluster(
             running = {server.name: await _start_server(server_children, server) for server in servers}
             await _wait_ensemble(servers, running)
             uri = f"zk://{hosts_of(servers)}" if servers else _sqlite_uri(path)
-            async with ledgerlog.connect(uri) as cluster, open_children(grace_s=grace_s) as children:
+            async with (
+                ledgerlog.connect(uri, create=True) as cluster,
+                open_children(grace_s=grace_s) as children,
+            ):
                 local = LocalCluster(path, uri, cluster, children, server_children, config, auto_recovery)
                 local.options_of, local.prefix_of = options_of, prefix_of
                 local.zookeepers, local.servers = running, {server.name: server for server in servers}

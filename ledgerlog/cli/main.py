@@ -28,6 +28,7 @@ from ledgerlog.cli.complaints import complaint, os_complaint
 from ledgerlog.cli.demo import demo
 from ledgerlog.cli.ledger import ledger
 from ledgerlog.cli.log import log
+from ledgerlog.cli.metadata import metadata
 from ledgerlog.cli.output import telling_of_output
 from ledgerlog.cli.repair import repair
 from ledgerlog.cli.running import Interrupted
@@ -124,7 +125,7 @@ def cli(verbose: int) -> None:
         root.addHandler(logging.NullHandler())
 
 
-for command in (log, ledger, bookie, repair, spark, cluster, demo, bench, simulate):
+for command in (log, ledger, bookie, repair, metadata, spark, cluster, demo, bench, simulate):
     cli.add_command(command)
 
 

@@ -13,7 +13,7 @@ import click
 
 import ledgerlog
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import InvalidArgument, MetadataUnavailable
+from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataUnavailable
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.reader import Start
 from ledgerlog.meta.uri import FileUri, SqliteUri, parse_uri
@@ -177,32 +177,30 @@ def replication_of(
 async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
     """The cluster that a command was told of.
 
-    Opening a store or a directory that is not there would make it, so a mistyped path would be an empty
-    cluster: unless the command is one that may ``make`` it, that is MetadataUnavailable."""
+    A ``file:`` directory that is not there would be made, so a mistyped path would be an empty cluster:
+    unless the command is one that may ``make`` it, that is ClusterNotFound, as it is for every other URI."""
     check_there(uri, make=make)
     async with ledgerlog.connect(uri) as cluster:
         yield cluster
 
 
 def check_there(uri: str, *, make: bool = False) -> None:
-    """MetadataUnavailable where the cluster would be made by opening it, see ``connect``; and where a path
-    is one that SQLite can only say "unable to open" of."""
+    """ClusterNotFound where the cluster would be made by opening it, see ``connect``; and where a path is one
+    that SQLite can only say "unable to open" of. MetadataUnavailable where the user may not write."""
     match parse_uri(uri):
-        case SqliteUri(path=path) if not Path(path).exists():
-            raise MetadataUnavailable(
-                f"there is no cluster at {uri}: no file {path}; start one with 'ledgerlog cluster run PATH'"
-            )
         case SqliteUri(path=path) if Path(path).is_dir():
             file = Path(FileUri(path).metadata_path)
             made = f"write sqlite:{file}" if file.exists() else f"and it has no {file.name}"
-            raise MetadataUnavailable(f"there is no cluster at {uri}: {path} is a directory, {made}")
-        case SqliteUri(path=path) if not (_may_write(Path(path)) and _may_write(Path(path).parent)):
+            raise ClusterNotFound(f"there is no cluster at {uri}: {path} is a directory, {made}")
+        case SqliteUri(path=path) if Path(path).exists() and not (
+            _may_write(Path(path)) and _may_write(Path(path).parent)
+        ):
             raise MetadataUnavailable(
                 f"the cluster at {uri} cannot be opened: this user has to be able to write to {path} and to "
                 "its directory, to read as well"
             )
         case FileUri(path=path) if not make and not Path(path).is_dir():
-            raise MetadataUnavailable(f"there is no cluster at {uri}: no directory {path}")
+            raise ClusterNotFound(f"there is no cluster at {uri}: no directory {path}")
         case _:
             pass
 

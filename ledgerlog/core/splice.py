@@ -48,6 +48,7 @@ from ledgerlog.core.log_chain import Contents, Counting
 from ledgerlog.errors import (
     EntryCorrupt,
     LedgerLogError,
+    LogListFull,
     LogNotFound,
     LogSealed,
     LossUndecided,
@@ -56,7 +57,7 @@ from ledgerlog.errors import (
 from ledgerlog.limits import LOG_SEGMENTS_SPLICE_MAX
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.splice import SpliceMark
 
 __all__ = ["Commit", "Splice", "SpliceNeed", "SpliceRefused", "Staged", "StagedLedger"]

@@ -29,6 +29,7 @@ from ledgerlog.core.splice import Commit, Splice, SpliceNeed, Staged, StagedLedg
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
+    LogListFull,
     LogNotFound,
     MetadataError,
     RecordTooLarge,
@@ -49,7 +50,7 @@ from ledgerlog.log.takeover import is_short, read_contents
 from ledgerlog.meta.settle import UNSETTLED, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
-from ledgerlog.model.log import LogListFull, LogMetadata
+from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.splice import SpliceMark, check_splicer
 from ledgerlog.wire.records import encode_entry
 

@@ -20,6 +20,9 @@ Faults, for whoever plays the world:
   A connected client learns it at once (LOST, and a new session); a disconnected one only when it is
   back, exactly as with a real ensemble.
 * ``store.reconnect()``: CONNECTED again in the old session, or LOST and a new one.
+* ``tree.exchange(content)``: what all stores lead to becomes something else: empty, another cluster's, or
+  what
+  it was before.
 
 Invariants: ``_paths`` is the sorted list of the keys of ``_nodes``; an ephemeral node has no
 children; every ephemeral node names a session in ``_sessions``.
@@ -37,6 +40,7 @@ import trio
 
 from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired
 from ledgerlog.meta.arguments import AFTER_SLASH, ancestors, check_operations, check_path
+from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import (
     Check,
     Create,
@@ -52,8 +56,9 @@ from ledgerlog.meta.store import (
     Watch,
 )
 from ledgerlog.meta.watches import WatchSet
+from ledgerlog.model.layout import CLUSTER
 
-__all__ = ["MemorySession", "MemoryStore", "MemoryTree"]
+__all__ = ["Content", "MemorySession", "MemoryStore", "MemoryTree"]
 
 
 @attrs.frozen
@@ -61,6 +66,14 @@ class _Node:
     value: bytes
     version: int
     owner: MemorySession | None
+
+
+@attrs.frozen
+class Content:
+    """All that a tree holds besides what is ephemeral; empty by default. See ``MemoryTree.exchange``."""
+
+    nodes: dict[str, _Node] = attrs.field(factory=dict)
+    counters: dict[str, int] = attrs.field(factory=dict)
 
 
 class MemorySession:
@@ -97,19 +110,38 @@ class MemorySession:
 
 
 class MemoryTree:
-    """The shared tree. Lives as long as somebody holds it; has nothing to close."""
+    """The shared tree. Lives as long as somebody holds it; has nothing to close. ``cluster`` is the id of the
+    cluster that was made in it before anybody came; by default it is empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: str | None = None) -> None:
         self._nodes: dict[str, _Node] = {}
         self._paths: list[str] = []
+        if cluster is not None:
+            self._put(CLUSTER, _Node(cluster.encode(), 0, None))
         self._counters: dict[str, int] = {}
         self._sessions: dict[MemorySession, None] = {}
         self._sessions_opened = 0
+        self._stores: dict[MemoryStore, None] = {}
+        """Those that are open."""
         self._watches = WatchSet()
 
     def open_store(self) -> MemoryStore:
         """A new client with a session of its own; close it with ``close()`` or ``async with``."""
         return MemoryStore(self)
+
+    def exchange(self, content: Content) -> Content:
+        """Hold something else from now on; what was held until now, for another exchange. As where an address
+        leads to another server: every session is over, and those that are in contact learn it at once."""
+        nodes = {path: node for path, node in self._nodes.items() if node.owner is None}
+        held = Content(nodes, dict(self._counters))
+        self._nodes, self._paths = dict(content.nodes), sorted(content.nodes)
+        self._counters = dict(content.counters)
+        self._sessions.clear()
+        for store in list(self._stores):
+            if store._reachable:
+                store._look_at_session()
+        self._watches.changed_somewhere()
+        return held
 
     # --- sessions --------------------------------------------------------------------------------
 
@@ -215,8 +247,10 @@ class MemoryStore:
     def __init__(self, tree: MemoryTree) -> None:
         self._tree = tree
         self._session = tree._open_session()
+        self._belonging = Belonging("memory:")
         self._reachable = True
         self._closed = False
+        tree._stores[self] = None
 
     async def __aenter__(self) -> MemoryStore:
         return self
@@ -232,6 +266,7 @@ class MemoryStore:
     def close(self) -> None:
         """End the session: its ephemeral nodes vanish, it is LOST, and no new one is opened."""
         self._closed = True
+        self._tree._stores.pop(self, None)
         self._tree._end_session(self._session)
         self._session._become(SessionState.LOST)
 
@@ -273,6 +308,8 @@ class MemoryStore:
             raise MetadataUnavailable("this metadata store is closed")
         if not self._reachable:
             raise MetadataUnavailable("the metadata tree is not reachable; nothing happened")
+        node = self._tree._nodes.get(CLUSTER)
+        self._belonging.judge(None if node is None else node.value)
         return self._tree
 
     # --- the capability --------------------------------------------------------------------------
@@ -280,6 +317,13 @@ class MemoryStore:
     @property
     def session(self) -> MemorySession:
         return self._session
+
+    @property
+    def cluster(self) -> str | None:
+        return self._belonging.cluster
+
+    def belong_to(self, cluster: str) -> None:
+        self._belonging.belong_to(cluster)
 
     async def get(self, path: str) -> Versioned | None:
         check_path(path)

@@ -26,6 +26,11 @@ last. That revision was read when the store was opened and only moves together w
 so it is never newer than the opening of a watch that has not been told. A follower that cannot read
 marks every watch: whoever waits looks again, and meets the error in a call of its own.
 
+**A file that was replaced** under its name is opened in the place of the old one if it is the same cluster's
+(``_adopt``), and refused otherwise. The old one stays open until then, so the cluster's own file, moved
+back, is simply there again. A write-ahead log that the old file has left beside the new one is never read
+into it.
+
 **The session's state** is computed from the clock when it is read, not only stored: a process that
 wakes from a stop sees SUSPENDED in its first look, before any of its tasks has run.
 """
@@ -39,18 +44,22 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
+import attrs
 import trio
 
 from ledgerlog import limits
 from ledgerlog.errors import (
+    ClusterNotFound,
     InvalidArgument,
     LedgerLogError,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     SessionExpired,
+    WrongCluster,
 )
 from ledgerlog.meta.arguments import check_operations, check_path
-from ledgerlog.meta.sqlite_file import Busy, MetadataFile, open_metadata_file
+from ledgerlog.meta.belonging import Belonging
+from ledgerlog.meta.sqlite_file import Busy, Displaced, MetadataFile, open_metadata_file
 from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
@@ -66,6 +75,9 @@ POLL_INTERVAL_S = 0.02
 RETRY_S = 0.005
 """Between two attempts at a lock that another process holds; each waits inside SQLite as well."""
 
+REFUSED_PAUSE_S = 1.0
+"""After a file in the place of ours was opened and refused, before it is opened again."""
+
 FAULT_PAUSE_S = 0.2
 """After a background task met a fault, before it looks again."""
 
@@ -73,42 +85,33 @@ T = TypeVar("T")
 
 
 def open_sqlite_store(
-    path: str | os.PathLike[str], *, session_timeout_s: float = limits.SESSION_TIMEOUT_S
+    path: str | os.PathLike[str],
+    *,
+    session_timeout_s: float = limits.SESSION_TIMEOUT_S,
+    create: bool = True,
 ) -> AbstractAsyncContextManager[SqliteStore]:
     """A store on the SQLite file at ``path``, open for the body of the ``async with``.
 
-    The file is made (mode 0600) where there is none, and the directory it lies in (mode 0700). All
-    processes that share it must be on one machine, on a local file system. ``session_timeout_s``
-    (above 0) is how long a process may be stopped before the others give its session up; one that
-    dies is noticed at once. Leaving the body ends the session and removes its ephemeral nodes.
+    With ``create`` the file is made (mode 0600) where there is none, and the directory it lies in (mode
+    0700). All processes that share it must be on one machine, on a local file system. ``session_timeout_s``
+    (above 0) is how long a process may be stopped before the others give its session up; one that dies is
+    noticed at once. Leaving the body ends the session and removes its ephemeral nodes.
 
-    ``InvalidArgument``: the timeout. ``StorageCorrupt``: the file is damaged, or is something else.
+    ``InvalidArgument``: the timeout. ``ClusterNotFound``: there is no file, and none is to be made.
+    ``StorageCorrupt``: the file is damaged, or is something else.
     ``StorageError``: a newer version of the program has written it. ``MetadataUnavailable``: the file
     system refuses, or another process holds the file for longer than
     ``limits.METADATA_TIMEOUT_S``."""
     if not session_timeout_s > 0:
         raise InvalidArgument(f"session_timeout_s is to be above 0, not {session_timeout_s}")
-    return _open(os.path.realpath(path), int(session_timeout_s * NS))
+    return _open(os.path.realpath(path), int(session_timeout_s * NS), create)
 
 
 @asynccontextmanager
-async def _open(path: str, timeout_ns: int) -> AsyncIterator[SqliteStore]:
-    worker = _Worker(path)
-
-    def open_all() -> tuple[MetadataFile, Sessions, Lease, int, int]:
-        file = open_metadata_file(path)
-        try:
-            sessions = Sessions(file, timeout_ns=timeout_ns)
-            # In this order: a commit between the two is reported once too often, not missed.
-            data_version = file.data_version()
-            seen = file.newest_revision()
-            sessions.sweep()
-            return file, sessions, sessions.open(), data_version, seen
-        except BaseException:
-            file.close()
-            raise
-
-    store = SqliteStore(worker, *await worker.run(open_all))
+async def _open(path: str, timeout_ns: int, create: bool) -> AsyncIterator[SqliteStore]:
+    worker, belonging = _Worker(path), Belonging(path)
+    opened = await worker.run(partial(_open_file, path, belonging, timeout_ns, create=create))
+    store = SqliteStore(worker, belonging, timeout_ns, opened)
     try:
         async with open_serving_nursery() as nursery:
             nursery.start_soon(store._keep_session, timeout_ns / NS / 3)
@@ -117,6 +120,35 @@ async def _open(path: str, timeout_ns: int) -> AsyncIterator[SqliteStore]:
             yield store
     finally:
         await store._close()
+
+
+@attrs.frozen
+class _Opened:
+    """A file that is open, with a session of ours."""
+
+    file: MetadataFile
+    sessions: Sessions
+    lease: Lease
+    data_version: int
+    seen_revision: int
+
+
+def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool) -> _Opened:
+    """In the thread."""
+    file = open_metadata_file(path, belonging, create=create)
+    try:
+        file.refresh()
+        sessions = Sessions(file, timeout_ns=timeout_ns)
+        # In this order: a commit between the two is reported once too often, not missed.
+        data_version = file.data_version()
+        seen = file.newest_revision()
+        sessions.sweep()
+        lease = sessions.open()
+        file.remember_log()
+        return _Opened(file, sessions, lease, data_version, seen)
+    except BaseException:
+        file.close()
+        raise
 
 
 class _Worker:
@@ -200,21 +232,28 @@ class SqliteStore:
     def __init__(
         self,
         worker: _Worker,
-        file: MetadataFile,
-        sessions: Sessions,
-        lease: Lease,
-        data_version: int,
-        seen_revision: int,
+        belonging: Belonging,
+        timeout_ns: int,
+        opened: _Opened,
     ) -> None:
         self._worker = worker
-        self._file = file
-        self._sessions = sessions
-        self._session = SqliteSession(lease)
+        self._belonging = belonging
+        self._timeout_ns = timeout_ns
         self._replacing = trio.Lock()
+        self._adopting = trio.Lock()
+        self._refused_until = 0.0
+        """A file in the place of ours that is not ours was opened in vain, and is not opened again until
+        then."""
         self._watches = WatchSet()
-        self._data_version = data_version
-        self._seen_revision = seen_revision
+        self._use(opened)
         self._closed = False
+
+    def _use(self, opened: _Opened) -> None:
+        self._file = opened.file
+        self._sessions = opened.sessions
+        self._session = SqliteSession(opened.lease)
+        self._data_version = opened.data_version
+        self._seen_revision = opened.seen_revision
 
     # --- the capability --------------------------------------------------------------------------
 
@@ -222,6 +261,13 @@ class SqliteStore:
     def session(self) -> SqliteSession:
         """The current session; LOST only until a new one could be opened."""
         return self._session
+
+    @property
+    def cluster(self) -> str | None:
+        return self._belonging.cluster
+
+    def belong_to(self, cluster: str) -> None:
+        self._belonging.belong_to(cluster)
 
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
@@ -291,9 +337,9 @@ class SqliteStore:
         return await self._run(lambda changed: self._file.highest_id(counter))
 
     async def sync(self) -> None:
-        # Every read begins a snapshot of its own, and that holds all commits that are finished.
-        await trio.lowlevel.checkpoint()
-        self._check_open()
+        # Every read begins a snapshot of its own, and that holds all commits that are finished. Where the
+        # file itself is no longer the one that was read before, this is the time to see it.
+        await self._run(lambda changed: self._file.refresh())
 
     def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
         return self._watches.open(path)
@@ -305,18 +351,69 @@ class SqliteStore:
             raise MetadataUnavailable(f"the metadata store on {self._worker.path} is closed")
 
     async def _run(self, work: Callable[[list[str]], T], *, timeout_s: float | None = None) -> T:
-        """Run ``work`` in the thread. It appends the paths that it has committed changes of to the list
-        that it is given; they are announced however it ends."""
+        """Run ``work`` in the thread, on the file that the name leads to if that is ours. It appends the
+        paths
+        that it has committed changes of to the list that it is given; they are announced however it ends."""
         self._check_open()
         changed: list[str] = []
+
+        def work_in_place() -> T:
+            self._file.require_in_place()
+            return work(changed)
+
         try:
-            return await self._worker.run(lambda: work(changed), timeout_s=timeout_s)
+            while True:
+                try:
+                    return await self._worker.run(work_in_place, timeout_s=timeout_s)
+                except Displaced as displaced:
+                    await self._adopt(self._file, displaced)
         except MetadataOutcomeUnknown:
             self._watches.changed_somewhere()
             raise
         finally:
             if changed:
                 self._watches.changed(changed)
+
+    async def _adopt(self, displaced: MetadataFile, why: Displaced) -> None:
+        """Go on with what the name of a displaced file leads to, in a new session. WrongCluster, and what
+        opening a file raises, where that cannot be; then nothing was done, and another call tries again."""
+
+        def open_again() -> _Opened:
+            if displaced.owns_log():
+                raise Displaced(f"{why.why}, and the former file's {displaced.path}-wal still lies beside it")
+            return _open_file(displaced.path, self._belonging, self._timeout_ns, create=False)
+
+        async with self._adopting:
+            if self._file is not displaced or self._closed:
+                return
+            if self.cluster is None or trio.current_time() < self._refused_until:
+                raise self._belonging.refuse(why.why)
+            try:
+                opened = await self._worker.run(open_again)
+            except Displaced as mixed:
+                raise self._belonging.refuse(mixed.why) from None
+            except ClusterNotFound:
+                raise self._belonging.refuse(why.why) from None
+            except LedgerLogError:
+                self._refused_until = trio.current_time() + REFUSED_PAUSE_S
+                raise
+            ended = self._session
+            self._use(opened)
+            ended._become(SessionState.LOST)
+            self._watches.changed_somewhere()
+            logger.warning(
+                "metadata session=%s follows session=%s: file=%s was replaced by another of cluster=%s",
+                self._session.session_id,
+                ended.session_id,
+                displaced.path,
+                self.cluster,
+            )
+
+            def close() -> None:
+                ended._lease.lock.release()
+                displaced.close()
+
+            await self._worker.run(close)
 
     async def _close(self) -> None:
         """End the session, if that is possible within the deadline, and close the file. Shielded: what
@@ -349,14 +446,19 @@ class SqliteStore:
             if self._session is not ended:
                 return
 
+            sessions = self._sessions
+
             def work(changed: list[str]) -> Lease:
-                changed += self._sessions.end(ended._lease)
-                return self._sessions.open()
+                if self._sessions is not sessions:
+                    raise MetadataUnavailable("the file was replaced, and with it the session")
+                changed += sessions.end(ended._lease)
+                return sessions.open()
 
             try:
                 lease = await self._run(work)
             except LedgerLogError as error:
-                logger.warning("no new metadata session yet: %s", error)
+                if not isinstance(error, WrongCluster):
+                    logger.warning("no new metadata session yet: %s", error)
                 return
             self._session = SqliteSession(lease)
             logger.info("metadata session=%s follows session=%s", lease.session_id, ended.session_id)
@@ -376,7 +478,8 @@ class SqliteStore:
                     session._renewed(lease)
                 await self._run(self._reap, timeout_s=period_s)
             except LedgerLogError as error:
-                logger.warning("metadata session=%s not kept: %s", session.session_id, error)
+                if not isinstance(error, WrongCluster):  # Which has been told.
+                    logger.warning("metadata session=%s not kept: %s", session.session_id, error)
                 await trio.sleep(min(period_s, FAULT_PAUSE_S))
 
     def _renew(self, session: SqliteSession, changed: list[str]) -> Lease | None:

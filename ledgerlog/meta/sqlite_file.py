@@ -37,6 +37,11 @@ the whole file is checked for structure when it is opened. A file that fails eit
 ``StorageCorrupt`` and never repaired here: a bookie that believed a ledger to be absent because its
 row was lost would collect the ledger's entries.
 
+**Whose it is** (``belonging``) is looked at in each transaction that writes, and after each read. So is,
+before either, whether the name still leads to the file that is open (``Displaced``): SQLite would go on with
+a file that was renamed or deleted. A file that is copied over in place has the old one's pages in our cache,
+so ``refresh`` drops that before it looks.
+
 **Foreign exceptions** end here. ``translated`` turns sqlite3's into ours: damage, no room, "somebody
 else holds the lock" (``Busy``, private to the metadata room, retried until the deadline), and the
 rest. A failure of COMMIT itself is the one case in which nobody can say whether the transaction is
@@ -56,6 +61,7 @@ from pathlib import Path
 import attrs
 
 from ledgerlog.errors import (
+    ClusterNotFound,
     InvalidArgument,
     LedgerLogError,
     MetadataOutcomeUnknown,
@@ -64,6 +70,7 @@ from ledgerlog.errors import (
     StorageError,
 )
 from ledgerlog.meta.arguments import AFTER_SLASH, ancestors
+from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import (
     Check,
     Create,
@@ -76,6 +83,7 @@ from ledgerlog.meta.store import (
     VersionConflict,
     Versioned,
 )
+from ledgerlog.model.layout import CLUSTER
 
 APPLICATION_ID = int.from_bytes(b"LLMD", "big")
 SCHEMA_VERSION = 1
@@ -106,6 +114,16 @@ class Busy(Exception):
     """Another process holds the lock that is needed. Nothing was done; trying again may do."""
 
 
+class Displaced(Exception):
+    """The name leads to another file than the one that is open, or to none. Nothing was done.
+
+    ``why`` goes on after "what answers as the metadata store at PATH ..."."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
 @attrs.frozen
 class Node:
     value: bytes
@@ -133,14 +151,47 @@ class MetadataFile:
 
     Created by ``open_metadata_file``. Not for two threads at once, and not across a fork."""
 
-    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: str, connection: sqlite3.Connection, belonging: Belonging) -> None:
         self.path = path
         self._connection = connection
+        self._belonging = belonging
+        self._place = _place_of(path)
+        self._log_place: tuple[int, int] | None = None
         self.execute = connection.execute
 
     def close(self) -> None:
         with translated(self.path):
             self._connection.close()
+
+    # --- whose it is -----------------------------------------------------------------------------
+
+    def require_in_place(self) -> None:
+        """Displaced unless the name leads to this file. Looks at the name alone: some microseconds."""
+        found = _place_of(self.path)
+        if found is None:
+            raise Displaced("is gone: there is no such file")
+        if found != self._place:
+            raise Displaced("was replaced by another file")
+        if os.path.getsize(self.path) == 0:
+            raise Displaced("was emptied: the file has no bytes")
+
+    def owns_log(self) -> bool:
+        """Whether the write-ahead log that lies beside the name is this file's, wherever the file is now."""
+        return self._log_place is not None and _place_of(self.path + "-wal") == self._log_place
+
+    def remember_log(self) -> None:
+        """Once something was written: which file its write-ahead log is. It stays that while this is open."""
+        self._log_place = _place_of(self.path + "-wal")
+
+    def refresh(self) -> None:
+        """Forget what was read before, and look whose it is. WrongCluster."""
+        with self._asking():
+            self.execute("PRAGMA shrink_memory")
+
+    def _prove(self) -> None:
+        if self._belonging.cluster is not None:
+            node = self.node(CLUSTER)
+            self._belonging.judge(None if node is None else node.value)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -152,12 +203,20 @@ class MetadataFile:
             yield
 
     @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """For reads. What was read is given out only if the file is the right one still afterwards."""
+        with self._looking():
+            yield
+            self._prove()
+
+    @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """One snapshot for all that is read inside."""
         with self._looking():
             self.execute("BEGIN")
             try:
                 yield
+                self._prove()
             finally:
                 self._undo()
 
@@ -165,10 +224,12 @@ class MetadataFile:
     def writing(self) -> Iterator[None]:
         """One transaction: committed and durable when the block ends, undone when it raises.
 
-        ``Busy`` where another process has the lock; ``MetadataOutcomeUnknown`` where COMMIT failed."""
+        ``WrongCluster`` before anything is done in it; ``Busy`` where another process has the lock;
+        ``MetadataOutcomeUnknown`` where COMMIT failed."""
         with self._looking():
             self.execute("BEGIN IMMEDIATE")
             try:
+                self._prove()
                 yield
             except BaseException:
                 self._undo()
@@ -202,7 +263,7 @@ class MetadataFile:
 
     def get(self, path: str) -> tuple[Versioned | None, str | None]:
         """The node's value, and the session that owns it if it is ephemeral."""
-        with self._looking():
+        with self._asking():
             node = self.node(path)
         if node is None:
             return None, None
@@ -233,7 +294,7 @@ class MetadataFile:
         return found.fetchone() is not None
 
     def highest_id(self, counter: str) -> int:
-        with self._looking():
+        with self._asking():
             return self._counter(counter)
 
     def _counter(self, counter: str) -> int:
@@ -352,14 +413,17 @@ class MetadataFile:
 # --- opening ------------------------------------------------------------------------------------
 
 
-def open_metadata_file(path: str) -> MetadataFile:
-    """Open the file, making it (0600, in a directory made 0700) where there is none, and check it.
+def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> MetadataFile:
+    """Open the file and check it; with ``create`` it is made (0600, in a directory made 0700) where there is
+    none.
 
     ``path`` has its symbolic links resolved already, so that all processes agree on the names beside
-    it. ``StorageCorrupt`` for a damaged or foreign file, ``StorageError`` for one that a newer version
-    has written, ``MetadataUnavailable`` where the file system refuses."""
+    it. ``ClusterNotFound`` where there is no file and none is made. ``StorageCorrupt`` for a damaged or
+    foreign file, ``StorageError`` for one that a newer version has written, ``MetadataUnavailable`` where the
+    file system refuses."""
     try:
-        _make_directories(Path(path).parent)
+        if create:
+            _make_directories(Path(path).parent)
         # In this order: the file itself never goes away, so a log without its file is damage (a new
         # file would have the old log played into it) and not two processes racing to create.
         has_log = os.path.exists(path + "-wal")
@@ -368,6 +432,8 @@ def open_metadata_file(path: str) -> MetadataFile:
                 raise StorageCorrupt(
                     path, None, f"the file is gone, but its write-ahead log {path}-wal is there"
                 )
+            if not create:
+                raise ClusterNotFound(f"there is no file {path}")
             _create(path)
         if os.path.getsize(path) == 0:
             raise StorageCorrupt(
@@ -385,7 +451,18 @@ def open_metadata_file(path: str) -> MetadataFile:
         except BaseException:
             connection.close()
             raise
-    return MetadataFile(path, connection)
+    return MetadataFile(path, connection, belonging)
+
+
+def _place_of(path: str) -> tuple[int, int] | None:
+    """Which file a name leads to: its device and inode; None for none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MetadataUnavailable(f"cannot look for the metadata file {path}: {error}") from error
+    return found.st_dev, found.st_ino
 
 
 def _make_directories(directory: Path) -> None:

@@ -21,6 +21,11 @@ other exception means that nothing was changed.
 create() that would give one a child, or make a node with children ephemeral, is an
 ``InvalidArgument``. A create() speaks for the session that the store had when it was called.
 
+**Belonging.** A store that was told whose it is (``belong_to``) answers no call unless what is behind it
+shows that cluster's id: at each new session, after a sync, and in each write. A store that was emptied or
+exchanged, or an address that leads elsewhere now, is ``WrongCluster``: nothing was read, written or deleted.
+When the right store is back calls succeed again, in a new session, and every watch wakes (``belonging``).
+
 **Watches are level-triggered and carry no data**: after ``Watch.wait`` returns, look again. Spurious
 returns are allowed, missed changes are not.
 """
@@ -129,6 +134,17 @@ class MetadataStore(Protocol):
 
     @property
     def session(self) -> Session: ...
+
+    @property
+    def cluster(self) -> str | None:
+        """The id of the cluster that it belongs to, None while nobody has said so."""
+        ...
+
+    def belong_to(self, cluster: str) -> None:
+        """From now on every call is ``WrongCluster``, and does nothing, unless what answers is the store of
+        the
+        cluster with this id. ``InvalidArgument`` where it belongs to another one already."""
+        ...
 
     async def get(self, path: str) -> Versioned | None:
         """The node's value, or None where there is no node."""

@@ -22,22 +22,33 @@ somebody who asked for three.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import PurePosixPath
 from typing import NoReturn
 from urllib.parse import quote, unquote_to_bytes
 
 import attrs
 
-from ledgerlog.errors import InvalidArgument
+from ledgerlog.errors import ClusterNotFound, InvalidArgument
 from ledgerlog.limits import ENSEMBLE_MAX
+from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.store import MetadataStore
 
-__all__ = ["ClusterUri", "FileUri", "MemoryUri", "SqliteUri", "ZooKeeperUri", "open_store", "parse_uri"]
+__all__ = [
+    "ClusterUri",
+    "FileUri",
+    "MemoryUri",
+    "SqliteUri",
+    "ZooKeeperUri",
+    "make_cluster_at",
+    "open_store",
+    "parse_uri",
+]
 
 FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH or zk://HOST:PORT,.../CHROOT"
 
@@ -143,24 +154,61 @@ def parse_uri(text: str) -> ClusterUri:
 
 
 @asynccontextmanager
-async def open_store(uri: ClusterUri) -> AsyncIterator[MetadataStore]:
-    """The metadata store of a cluster, open for the body of the ``async with``.
+async def open_store(uri: ClusterUri, *, create: bool = False) -> AsyncIterator[MetadataStore]:
+    """The metadata store of a cluster, open for the body of the ``async with``. It belongs to that cluster:
+    see
+    ``MetadataStore.belong_to``.
 
-    ``memory:`` makes a new, empty store. Raises what opening the store raises (``open_sqlite_store``,
+    With ``create`` a cluster is made where there is none; ``memory:`` is always a new one. ClusterNotFound
+    where there is none otherwise, MetadataCorrupt, and what opening the store raises (``open_sqlite_store``,
     ``open_zookeeper_store``)."""
+    async with AsyncExitStack() as stack:
+        try:
+            store = await stack.enter_async_context(_open_any(uri, create=create))
+            if create or isinstance(uri, MemoryUri):
+                await make_cluster(store, os.urandom)
+            else:
+                await join_cluster(store)
+        except ClusterNotFound as none:
+            raise ClusterNotFound(_nothing_there(uri)) from none
+        yield store
+
+
+async def make_cluster_at(uri: ClusterUri) -> tuple[str, bool]:
+    """The id of the cluster there, made unless it was there; and whether it was made now. Raises what
+    ``open_store`` raises."""
+    async with _open_any(uri, create=True) as store:
+        is_new = await make_cluster(store, os.urandom)
+        assert store.cluster is not None
+        return store.cluster, is_new
+
+
+def _open_any(uri: ClusterUri, *, create: bool) -> AbstractAsyncContextManager[MetadataStore]:
     match uri:
         case MemoryUri():
-            async with MemoryTree().open_store() as store:
-                yield store
+            return MemoryTree().open_store()
         case FileUri(metadata_path=path) | SqliteUri(path=path):
-            async with open_sqlite_store(path) as store:
-                yield store
+            return open_sqlite_store(path, create=create)
         case ZooKeeperUri(hosts=hosts, chroot=chroot):
             # Imported here: kazoo takes a tenth of a second, and most programs have another store.
             from ledgerlog.meta.zookeeper.store import open_zookeeper_store
 
-            async with open_zookeeper_store(hosts, chroot=chroot) as store:
-                yield store
+            return open_zookeeper_store(hosts, chroot=chroot)
+
+
+def _nothing_there(uri: ClusterUri) -> str:
+    match uri:
+        case SqliteUri(path=path) | FileUri(metadata_path=path):
+            looked = f"file {path}" if os.path.exists(path) else f"file {path}, which is not there"
+            doubt = "the path"
+        case ZooKeeperUri(chroot=chroot):
+            looked, doubt = f"chroot {chroot or '/'}", "the chroot (what follows the hosts)"
+        case _:
+            looked, doubt = "memory", "the URI"
+    return (
+        f"there is no cluster at {uri} (looked in the {looked}). Is {doubt} spelled right? "
+        f"'ledgerlog metadata init --uri {uri}' makes a new cluster there"
+    )
 
 
 # --- parts ----------------------------------------------------------------------------------------

@@ -141,6 +141,7 @@ class Process:
         cluster.network.add_host(self.name)
         cluster.network.on_process_start(self.name)
         self.store = store = SimStore(cluster.tree, cluster.network, incarnation)
+        store.belong_to(cluster.cluster_id)
         store.lost_share = cluster.metadata_lost_share
         ended = self._ended
         cluster.simulation.event("start", self.name, self.lives)
@@ -228,7 +229,8 @@ class SimulatedCluster:
         self.simulation = simulation
         self.network = SimNetwork(simulation, quality=quality, observer=observer)
         self.network.add_host(METADATA)
-        self.tree = SimTree(on_metadata)
+        self.cluster_id = simulation.random("cluster").randbytes(16).hex()
+        self.tree = SimTree(on_metadata, cluster=self.cluster_id)
         self.replication = replication
         self.metadata_lost_share = 0.0
         """So many of the metadata writes of processes that start from now on are lost, or their answers

@@ -47,8 +47,8 @@ OnWrite = Callable[[str, bytes | None, bytes | None], None]
 class SimTree(MemoryTree):
     """A ``MemoryTree`` that tells of its writes."""
 
-    def __init__(self, on_write: OnWrite | None = None) -> None:
-        super().__init__()
+    def __init__(self, on_write: OnWrite | None = None, *, cluster: str | None = None) -> None:
+        super().__init__(cluster)
         self.writer: Incarnation | None = None
         """Who makes the write that is being told of."""
         self._on_write = on_write
@@ -102,6 +102,13 @@ class SimStore:
     @property
     def session(self) -> MemorySession:
         return self.inner.session
+
+    @property
+    def cluster(self) -> str | None:
+        return self.inner.cluster
+
+    def belong_to(self, cluster: str) -> None:
+        self.inner.belong_to(cluster)
 
     # --- sessions -----------------------------------------------------------------------------
 

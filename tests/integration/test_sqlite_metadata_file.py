@@ -23,6 +23,7 @@ from ledgerlog.errors import (
     StorageError,
 )
 from ledgerlog.meta import sqlite_file
+from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
 from ledgerlog.meta.sqlite_file import open_metadata_file
 from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, boot_clock_ns
@@ -342,7 +343,7 @@ async def test_the_file_is_what_the_format_page_says(tmp_path: Path) -> None:
 async def test_a_commit_whose_rollback_fails_as_well_has_an_unknown_outcome_and_the_file_goes_on(
     written: Path,
 ) -> None:
-    file = open_metadata_file(str(written))
+    file = open_metadata_file(str(written), Belonging(str(written)), create=False)
     try:
         execute = file.execute
 

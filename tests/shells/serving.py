@@ -20,6 +20,7 @@ from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
 from ledgerlog.wire.frame import Status
+from tests.clusters import new_tree
 
 _numbers = itertools.count(1)
 
@@ -38,7 +39,7 @@ class Machine:
     disk: Disk | None = attrs.Factory(MemoryDisk)
     indexes: Indexes | None = attrs.Factory(MemoryIndexes)
     path: str = "/data/b1"
-    tree: MemoryTree = attrs.Factory(MemoryTree)
+    tree: MemoryTree = attrs.Factory(new_tree)
     network: Network = attrs.Factory(LocalNetwork)
     listen: str = "bookie"
     config: StorageConfig = SMALL

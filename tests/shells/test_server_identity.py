@@ -17,6 +17,7 @@ from bookie.storage.index import MemoryIndexes
 from bookie.storage.marks import read_marks
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.errors import (
+    ClusterNotFound,
     CookieMismatch,
     InvalidArgument,
     MetadataOutcomeUnknown,
@@ -29,6 +30,7 @@ from ledgerlog.meta.store import NodeExists
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.model.ledger import MetadataCorrupt
+from tests.clusters import new_tree
 
 _numbers = itertools.count(1)
 
@@ -70,7 +72,7 @@ class Machine:
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryTree().open_store()
+    return new_tree().open_store()
 
 
 async def establish(store: MemoryStore, machine: Machine, bookie_id: str | None = "b1") -> Cookie:
@@ -88,7 +90,7 @@ async def formatted(store: MemoryStore) -> Machine:
 
 async def data_alone() -> Machine:
     """A machine on which the cookie's file was lost."""
-    machine = await formatted(MemoryTree().open_store())
+    machine = await formatted(new_tree().open_store())
     del machine.disk.files[COOKIE]
     return machine
 
@@ -196,7 +198,7 @@ async def test_a_directory_of_another_cluster_is_refused_even_while_it_is_empty(
     machine = Machine()
     await establish(store, machine)
     with pytest.raises(CookieMismatch, match="was formatted for cluster"):
-        await establish(MemoryTree().open_store(), machine)
+        await establish(new_tree("another").open_store(), machine)
 
 
 async def test_a_damaged_cookie_names_its_file_and_a_damaged_record_its_node(store: MemoryStore) -> None:
@@ -219,11 +221,11 @@ async def test_a_malformed_id_is_refused_before_anything_is_written(store: Memor
     with pytest.raises(InvalidArgument):
         await establish(store, machine, "no blanks")
     assert await machine.cookie() is None
-    assert await store.get(layout.CLUSTER) is None
+    assert await store.children(layout.COOKIES) == []
 
 
 async def test_of_two_directories_that_are_formatted_for_one_id_at_once_one_is_refused() -> None:
-    tree = MemoryTree()
+    tree = new_tree()
     outcomes: list[str] = []
 
     async def start(path: str) -> None:
@@ -252,16 +254,29 @@ class ForgetfulStore(MemoryStore):
 
 
 async def test_a_lost_answer_is_settled_by_looking() -> None:
-    store = ForgetfulStore(MemoryTree())
+    store = ForgetfulStore(new_tree())
     machine = Machine()
     cookie = await establish(store, machine)
     assert await establish(store, machine) == cookie
 
-    store = ForgetfulStore(MemoryTree())
+    store = ForgetfulStore(new_tree())
     store.applies = False
     with pytest.raises(MetadataOutcomeUnknown):
         await establish(store, machine := Machine())
+    assert await store.get(layout.cookie_path("b1")) is None
+    store.applies = True
+    assert (await establish(store, machine)).encode() == await machine.cookie()
+
+
+async def test_no_bookie_makes_a_cluster(store: MemoryStore) -> None:
+    """An empty store is one that was mistyped or lost, until an operator says otherwise."""
+    machine = Machine()
+    with pytest.raises(ClusterNotFound):
+        await establish(MemoryTree().open_store(), machine)
     assert await machine.cookie() is None
+    await formatted(store)
+    with pytest.raises(ClusterNotFound):
+        await fix(MemoryTree().open_store(), machine)
 
 
 # --- fixing ---------------------------------------------------------------------------------------
@@ -303,7 +318,7 @@ async def five_ledgers(tree: MemoryTree) -> MemoryStore:
 
 
 async def test_an_emptied_directory_is_formatted_anew_with_marks_for_all_that_it_may_have_lost() -> None:
-    tree = MemoryTree()
+    tree = new_tree()
     store = await five_ledgers(tree)
     lost = await establish(store, await formatted(store))
     machine = Machine()
@@ -319,7 +334,7 @@ async def test_an_emptied_directory_is_formatted_anew_with_marks_for_all_that_it
 
 
 async def test_the_marks_come_before_the_directorys_cookie_too() -> None:
-    tree = MemoryTree()
+    tree = new_tree()
     store = await five_ledgers(tree)
     await formatted(store)
     machine = Machine()
@@ -337,7 +352,7 @@ async def test_the_marks_come_before_the_directorys_cookie_too() -> None:
 
 
 async def test_a_swapped_directory_is_marked_and_then_adopted() -> None:
-    tree = MemoryTree()
+    tree = new_tree()
     store = await five_ledgers(tree)
     machine = await formatted(store)
     older = await establish(store, machine)
@@ -350,7 +365,7 @@ async def test_a_swapped_directory_is_marked_and_then_adopted() -> None:
 
 
 async def test_a_bookie_that_the_store_has_forgotten_is_marked_and_then_adopted() -> None:
-    tree = MemoryTree()
+    tree = new_tree()
     store = await five_ledgers(tree)
     machine = await formatted(store)
     cookie = await establish(store, machine)
@@ -387,9 +402,9 @@ async def test_what_a_person_has_to_look_at_is_not_fixed(store: MemoryStore) -> 
     with pytest.raises(CookieMismatch, match="has data and no cookie"):
         await fix(store, await data_alone())
     with pytest.raises(CookieMismatch, match="was formatted for cluster"):
-        await fix(store, await formatted(MemoryTree().open_store()))
+        await fix(store, await formatted(new_tree("another").open_store()))
     with pytest.raises(CookieMismatch, match="belongs to bookie b1, not to b2"):
-        await fix(store, await formatted(MemoryTree().open_store()), "b2")
+        await fix(store, await formatted(new_tree().open_store()), "b2")
 
 
 async def test_a_sound_directory_is_not_changed_by_a_fix(store: MemoryStore) -> None:
@@ -400,7 +415,7 @@ async def test_a_sound_directory_is_not_changed_by_a_fix(store: MemoryStore) -> 
 
 
 async def test_the_directory_of_a_bookie_that_is_registered_is_not_replaced(clock: MockClock) -> None:
-    store = MemoryTree().open_store()
+    store = new_tree().open_store()
     await formatted(store)
     await store.create(layout.writable_path("b1"), b"whoever", ephemeral=True)
     machine = Machine()
@@ -452,7 +467,7 @@ async def test_a_journal_directory_that_is_empty_or_anothers_is_refused(store: M
     machine = await formatted_apart(store)
     with pytest.raises(CookieMismatch, match="/fast/other has no cookie"):
         await establish_apart(store, machine, journal="/fast/other")
-    machine.disk.files[f"{JOURNAL}/cookie"] = (await formatted(MemoryTree().open_store())).disk.files[COOKIE]
+    machine.disk.files[f"{JOURNAL}/cookie"] = (await formatted(new_tree().open_store())).disk.files[COOKIE]
     with pytest.raises(CookieMismatch, match=r"do not belong together: .* instance .*, .* instance "):
         await establish_apart(store, machine)
     empty(machine, JOURNAL)

@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from bookie.server.witness import MetadataWitness
-from ledgerlog.errors import MetadataUnavailable
-from ledgerlog.meta.memory import MemoryStore, MemoryTree
-from ledgerlog.model.layout import LEDGER_COUNTER, ledger_path
+from ledgerlog.errors import MetadataUnavailable, WrongCluster
+from ledgerlog.meta.memory import Content, MemoryStore, MemoryTree
+from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, ledger_path
 from tests.waiting import PATIENCE_S
 
 
@@ -61,12 +61,30 @@ async def test_nothing_is_said_of_ids_that_were_never_given_out(store: Forgetful
     assert await MetadataWitness(store).surely_gone([4, 5, 10**12]) == []
 
 
-@pytest.mark.parametrize("calls", range(5))
+@pytest.mark.parametrize("calls", range(6))
 async def test_a_store_that_stops_answering_says_nothing_at_all(store: ForgetfulStore, calls: int) -> None:
     store.calls_left = calls
     with trio.fail_after(PATIENCE_S):
-        if calls == 4:
+        if calls == 5:
             assert await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4]) == [1, 3]
         else:
             with pytest.raises(MetadataUnavailable):
                 await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])
+
+
+async def test_a_store_that_was_emptied_meanwhile_says_nothing_at_all(store: ForgetfulStore) -> None:
+    """Who empties a store may take the node that says whose it is away last."""
+    await store.create(CLUSTER, b"ours")
+    store.belong_to("ours")
+    tree, get = store._tree, store.get
+
+    async def get_and_empty(path: str):
+        tree.exchange(Content())
+        return
+
+    store.get = get_and_empty  # type: ignore[method-assign]
+    with pytest.raises(WrongCluster):
+        await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])
+    store.get = get  # type: ignore[method-assign]
+    with pytest.raises(WrongCluster):
+        await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])

@@ -414,3 +414,53 @@ async def test_inspection_says_what_is_in_each_file_and_why_it_is_kept(tmp_path:
         damage(Path(logs[0]["file"]), 6000)
         damaged, *_ = [item async for item in show_entries(directory)]
         assert "checksum" in damaged["damage"]
+
+
+# --- mass deletion --------------------------------------------------------------------------------
+
+
+async def hold(engine: Engine, ledgers: int) -> None:
+    for ledger in range(1, ledgers + 1):
+        await engine.wait_durable(add(engine, ledger, range(1)))
+    await engine.flush()
+
+
+async def test_a_mass_deletion_waits_for_a_second_pass_that_finds_the_same(
+    engine: Engine, witness: ToldWitness, caplog: pytest.LogCaptureFixture
+) -> None:
+    await hold(engine, 300)
+    assert engine.collector is not None
+    witness.gone = set(range(1, 201))
+    assert await engine.collector.collect() == 0
+    assert "200 of 300 ledgers are gone" in caplog.text
+    assert await read_all(engine, 1) == payloads(1, range(1))
+    witness.gone = set(range(1, 151)) | set(range(201, 211))  # Fifty are there after all, ten are new.
+    assert await engine.collector.collect() == 160
+    assert await read_all(engine, 151) == payloads(151, range(1))
+    assert await engine.collector.collect() == 0
+
+
+async def test_what_only_the_second_pass_finds_waits_for_a_third(
+    engine: Engine, witness: ToldWitness
+) -> None:
+    await hold(engine, 300)
+    assert engine.collector is not None
+    witness.gone = set(range(1, 121))
+    assert await engine.collector.collect() == 0
+    witness.gone = set()  # The right store is back.
+    assert await engine.collector.collect() == 0
+    witness.gone = set(range(1, 121))
+    assert await engine.collector.collect() == 0, "two passes that are not one after the other prove nothing"
+    witness.gone = set(range(1, 300))
+    assert await engine.collector.collect() == 120
+    assert await engine.collector.collect() == 179
+
+
+@pytest.mark.parametrize(("ledgers", "gone"), [(300, 100), (1100, 110)])
+async def test_a_deletion_that_is_small_in_number_or_in_share_waits_for_nothing(
+    engine: Engine, witness: ToldWitness, ledgers: int, gone: int
+) -> None:
+    await hold(engine, ledgers)
+    assert engine.collector is not None
+    witness.gone = set(range(1, gone + 1))
+    assert await engine.collector.collect() == gone

@@ -21,11 +21,11 @@ import attrs
 import trio
 
 from ledgerlog import limits
-from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable
+from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable, WrongCluster
 from ledgerlog.meta.store import SessionState
 from ledgerlog.meta.zookeeper.calls import AnswerLost, Call, NotSent, Refused, Transaction, WrongSession
 from ledgerlog.meta.zookeeper.link import Link
-from ledgerlog.meta.zookeeper.plan import ZnodeOperation
+from ledgerlog.meta.zookeeper.plan import CheckZnode, ZnodeOperation
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 
 _RETRY_S = 0.02
@@ -50,13 +50,21 @@ class SessionOver(Exception):
 
 
 class Conversation:
-    """Made by the store, which sets ``link`` before anything is asked."""
+    """Made by the store, which sets ``link`` before anything is asked. ``on_doubt`` is called where the
+    server
+    says that the node is gone by which the store was recognized."""
 
-    def __init__(self, hosts: str) -> None:
+    def __init__(self, hosts: str, on_doubt: Callable[[], None]) -> None:
         self.hosts = hosts
         self.link: Link
+        self._on_doubt = on_doubt
         self._process = os.getpid()
-        self._is_connected = False
+        self._session_id: int | None = None
+        """Of the connection that may be used; None while there is none."""
+        self._check: CheckZnode | None = None
+        """The first step of each write in that session."""
+        self._refusal: str | None = None
+        self._doubts = 0
         self._is_closed = False
         self._changed = trio.Event()
 
@@ -64,11 +72,42 @@ class Conversation:
 
     @property
     def is_connected(self) -> bool:
-        return self._is_connected
+        """Whether there is a connection that may be used."""
+        return self._session_id is not None
 
-    def set_connected(self, is_connected: bool) -> None:
-        """Whether there is a connection now; wakes whoever waits for news, of the session too."""
-        self._is_connected = is_connected
+    @property
+    def is_refused(self) -> bool:
+        return self._refusal is not None
+
+    @property
+    def session_id(self) -> int | None:
+        """The session of that connection."""
+        return self._session_id
+
+    def use(self, session_id: int, check: CheckZnode | None) -> None:
+        """There is a connection, for this session, and it may be used. ``check`` is what each write begins
+        with."""
+        self._session_id, self._check, self._refusal = session_id, check, None
+        self._tell()
+
+    def rest(self) -> None:
+        """There is no connection that may be used."""
+        self._session_id = None
+        self._tell()
+
+    def doubt(self) -> None:
+        """The connection must show anew whose store it is, and what was read on it and not given out is read
+        again."""
+        self._doubts += 1
+        self.rest()
+
+    def refuse(self, refusal: str) -> None:
+        """What answers is not what it is to be: every call is WrongCluster until another session is used."""
+        self._refusal = refusal
+        self.rest()
+
+    def _tell(self) -> None:
+        """Wake whoever waits for news, of the session too."""
         self._changed.set()
         self._changed = trio.Event()
 
@@ -79,7 +118,7 @@ class Conversation:
     def close(self) -> None:
         """From now on every call is MetadataUnavailable, those under way included."""
         self._is_closed = True
-        self.set_connected(False)
+        self.rest()
 
     async def wait_news(self) -> None:
         """Return when the connection or the session has changed. MetadataUnavailable once it is closed."""
@@ -112,12 +151,17 @@ class Conversation:
         raise MetadataUnavailable(f"{trouble}; nothing happened")
 
     async def _wait_connected(self) -> None:
-        while not self._is_connected:
+        while self._session_id is None:
+            if self._refusal is not None:
+                raise WrongCluster(self._refusal)
             await self.wait_news()
 
     async def _answers(self, calls: Sequence[Call]) -> None:
         """Send calls once there is a connection; return when all are answered or have failed."""
         await self._wait_connected()
+        for call in calls:
+            if call.session_id is None:
+                call.session_id = self._session_id
         answered = [trio.Event() for _ in calls]
         for call, event in zip(calls, answered, strict=True):
             call.deliver = lambda _, event=event: event.set()
@@ -133,13 +177,18 @@ class Conversation:
         """The answers to requests that change nothing."""
         answers: list[Any] = []
         while len(answers) < len(makes):
+            await self._wait_connected()
+            doubts = self._doubts
             calls = [make() for make in makes[len(answers) : len(answers) + _PIPELINE]]
             await self._answers(calls)
             try:
-                answers += [call.result() for call in calls]
-            except (NotSent, AnswerLost):
+                found = [call.result() for call in calls]
+            except (NotSent, AnswerLost, WrongSession):
                 self.check_open()
                 await trio.sleep(_RETRY_S)
+                continue
+            if doubts == self._doubts:
+                answers += found
         return answers
 
     async def write(
@@ -153,9 +202,11 @@ class Conversation:
         """What the server says to a transaction; sent until it is surely answered or surely may have been
         applied (MetadataOutcomeUnknown, unless it ``is_repeatable``). SessionOver for one of a session."""
         while True:
-            if session is not None and session.state is SessionState.LOST:
+            if self._refusal is None and session is not None and session.state is SessionState.LOST:
                 raise SessionOver
-            call = Transaction(operations, session_id=None if session is None else session.number)
+            await self._wait_connected()
+            first = [] if self._check is None else [self._check]
+            call = Transaction([*first, *operations], session_id=None if session is None else session.number)
             try:
                 await self._answers([call])
             except trio.Cancelled:
@@ -164,9 +215,14 @@ class Conversation:
                 raise
             try:
                 result: list[int] | Refused = call.result()
-                return result
+                if not isinstance(result, Refused):
+                    return result[len(first) :]
+                if result.index >= len(first):
+                    return Refused(result.index - len(first), result.refusal)
+                self._on_doubt()
             except WrongSession:
-                raise SessionOver from None
+                if session is not None:
+                    raise SessionOver from None
             except NotSent:
                 pass
             except AnswerLost as lost:

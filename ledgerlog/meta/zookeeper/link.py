@@ -17,9 +17,9 @@ answers pings for some ticks more: nothing may depend on the lease alone (docs/M
 
 * Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events, which kazoo lacks (its pull
   request 715). They belong to the connection: who owns the link adds them again on each new one.
-* The highest zxid ever seen is shown to each server on connecting, also for a new session, where kazoo
-  begins again at 0: a server that lags behind what was read before refuses the connection, so what a client
-  reads never goes back.
+* No zxid is shown on connecting, so no server refuses the connection for one. A refusal is a closed socket
+  and says nothing: it may be a server that lags behind, or an ensemble that was made anew. What was seen in
+  which session is kept here (``zxid_of``), and the store compares it after a sync.
 * A connection attempt has a bound well below the session's timeout. kazoo waits for one silent host for
   as long as the session lives, so that a live host behind it in the list is reached too late.
 * Pauses between attempts stay below half a second; kazoo's own grow to an hour.
@@ -57,6 +57,8 @@ logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 """kazoo warns of every failed attempt to connect. What an operator needs to know the store says, once."""
 _kazoo_logger.setLevel(logging.ERROR)
+
+_SESSIONS_KEPT = 8
 
 _CONNECT_TIMEOUT_MIN_S, _CONNECT_TIMEOUT_MAX_S = 0.2, 2.0
 
@@ -97,9 +99,7 @@ class Link:
     """One kazoo client. ``start`` and ``stop`` block (``stop`` for a moment only, but in a worker thread);
     ``submit`` does not. ``on_event`` runs in the loop."""
 
-    def __init__(
-        self, hosts: str, timeout_s: float, *, on_event: Callable[[Event], None], zxid_floor: int
-    ) -> None:
+    def __init__(self, hosts: str, timeout_s: float, *, on_event: Callable[[Event], None]) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._on_event = on_event
         self._is_stopping = False
@@ -108,6 +108,8 @@ class Link:
         """A session, and until when on the boot-time clock the server surely keeps it."""
         self.outstanding: set[Call] = set()
         """Submitted, and neither answered nor given up by kazoo."""
+        self._zxids: dict[int, int] = {}
+        """The highest transaction that an answer has shown the effects of, in each of the last sessions."""
         self.timeout_ns = 0
         """The session timeout that was negotiated."""
         host_count = hosts.count(",") + 1
@@ -117,7 +119,6 @@ class Link:
             max_tries=-1, delay=0.05, backoff=2, max_jitter=0.5, max_delay=0.4, sleep_func=handler.sleep_func
         )
         self._client = _Client(
-            zxid_floor,
             hosts=hosts,
             timeout=timeout_s,
             handler=handler,
@@ -127,11 +128,10 @@ class Link:
         self._client._connection = _Connection(self, self._client, retry.copy(), logger=_kazoo_logger)
         self._client.add_listener(self._on_state)
 
-    @property
-    def zxid(self) -> int:
-        """The highest transaction that an answer has shown the effects of."""
-        zxid: int = self._client.last_zxid
-        return zxid
+    def zxid_of(self, session_id: int) -> int:
+        """The highest transaction that an answer in this session has shown the effects of, 0 where none
+        has."""
+        return self._zxids.get(session_id, 0)
 
     @property
     def credentials(self) -> tuple[int, bytes] | None:
@@ -189,6 +189,13 @@ class Link:
         session_id, until_ns = self._lease
         self._lease = session_id, max(until_ns, sent_ns + self.timeout_ns)
 
+    def saw(self, session_id: int, zxid: int) -> None:
+        """An answer in that session shows the effects of that transaction."""
+        before = self._zxids.pop(session_id, 0)
+        self._zxids[session_id] = max(before, zxid)
+        if len(self._zxids) > _SESSIONS_KEPT:
+            del self._zxids[next(iter(self._zxids))]
+
     def changed(self, znode: str) -> None:
         self.post(self._on_event, Changed(znode))
 
@@ -225,18 +232,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    def __init__(self, zxid_floor: int, **options: Any) -> None:
-        self._zxid = zxid_floor
-        super().__init__(**options)
-
     @property
     def last_zxid(self) -> int:
-        return self._zxid
+        """What is shown on connecting."""
+        return 0
 
     @last_zxid.setter
     def last_zxid(self, zxid: int) -> None:
-        # kazoo begins again at 0 with each session; what was read does not become unread by that.
-        self._zxid = max(self._zxid, zxid)
+        pass
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
@@ -264,6 +267,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         header, buffer, offset = super()._read_header(timeout)
         if header.xid == PING_XID and self._pings_sent_ns:
             self._link.heard(self._pings_sent_ns.popleft())
+        if header.zxid > 0 and self.client._session_id is not None:
+            self._link.saw(self.client._session_id, header.zxid)
         return header, buffer, offset
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:

@@ -19,6 +19,14 @@ shows it as a new object. An ephemeral node is created in the session that the s
 asked, or not at all: the link sends such a transaction in no other. While no server answers nobody can say
 that a session is over, so it stays SUSPENDED for as long as that takes.
 
+**Whose store it is** (``belonging``) is looked at on each new connection, before it is used: the node of the
+cluster's id is watched, then comes a sync, then the node is read. All that is asked afterwards is bound to
+that session, and a session is never carried over to another ensemble: there it has expired. The server tells
+of a change of the node before it answers anything that was asked after the change, and each write checks that
+the node is there. So an emptied chroot is seen as well. The sync also tells the newest transaction of the
+ensemble: one that is older than what was seen before has lost what was read from it, and is refused too. A
+refused link is ended and made anew, since the address may lead to the right servers again.
+
 **Watches** are ZooKeeper's persistent recursive ones, two for each path (value and directory), added once for
 all watches of a path. They end with the connection. On each new connection all are added again, and when the
 server has confirmed them the watches wake: what happened meanwhile is seen by looking. To open one waits
@@ -36,16 +44,30 @@ import attrs
 import trio
 
 from ledgerlog import limits
-from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired
+from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired, WrongCluster
 from ledgerlog.meta.arguments import check_operations, check_path
+from ledgerlog.meta.belonging import Belonging
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
-from ledgerlog.meta.zookeeper.calls import AddWatch, AnswerLost, Call, NotSent, RemoveWatches, Unsupported
+from ledgerlog.meta.zookeeper.calls import (
+    AddWatch,
+    AnswerLost,
+    Call,
+    Get,
+    NotSent,
+    Refused,
+    RemoveWatches,
+    Transaction,
+    Unsupported,
+    WrongSession,
+)
 from ledgerlog.meta.zookeeper.conversation import Conversation, SessionOver
 from ledgerlog.meta.zookeeper.link import Changed, Connected, Ended, Event, Expired, Link, Suspended
 from ledgerlog.meta.zookeeper.names import Names
+from ledgerlog.meta.zookeeper.plan import ANY_VERSION, CheckZnode
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 from ledgerlog.meta.zookeeper.tree import Tree
+from ledgerlog.model.layout import CLUSTER
 from ledgerlog.nurseries import open_serving_nursery
 
 __all__ = ["ZooKeeperStore", "open_zookeeper_store"]
@@ -63,6 +85,9 @@ _NEW_SESSION_S = 3.0
 
 _LAPSED_S = 0.05
 """Between two looks at a lease that has run out: an answer may still come to what was sent in time."""
+
+_REFUSED_PAUSE_S = 2.0
+"""Before a link to what is not the right store is replaced: each costs the servers there a session."""
 
 _LINK_PAUSE_S = 0.5
 """Before a link whose thread ended unexpectedly is replaced."""
@@ -90,7 +115,7 @@ def open_zookeeper_store(
 @asynccontextmanager
 async def _open(store: ZooKeeperStore) -> AsyncIterator[ZooKeeperStore]:
     try:
-        store._start_link(0)
+        store._start_link()
         await store._reach()
         async with open_serving_nursery() as nursery:
             nursery.start_soon(store._keep_link)
@@ -123,8 +148,15 @@ class ZooKeeperStore:
     def __init__(self, hosts: str, names: Names, session_timeout_s: float) -> None:
         self._names = names
         self._timeout_s = session_timeout_s
-        self._conversation = Conversation(hosts)
+        self._conversation = Conversation(hosts, self._begin_proof)
         self._tree = Tree(names, self._conversation)
+        self._belonging = Belonging(f"{hosts}{names.root}".rstrip("/"))
+        self._connection: int | None = None
+        """The session of the connection that there is, whether it may be used or not."""
+        self._proof: object | None = None
+        """What finds out whose store the connection leads to, while that goes on."""
+        self._zxid_floor = 0
+        """The newest transaction that was seen in a session that was used."""
         self._link_number = 0
         self._link_ended = trio.Event()
         self._session: ZooKeeperSession | None = None
@@ -138,6 +170,16 @@ class ZooKeeperStore:
         """The current session; LOST only until the ensemble has given a new one."""
         assert self._session is not None, "a store is given out once it has a session"
         return self._session
+
+    @property
+    def cluster(self) -> str | None:
+        return self._belonging.cluster
+
+    def belong_to(self, cluster: str) -> None:
+        is_new = self.cluster is None
+        self._belonging.belong_to(cluster)
+        if is_new:
+            self._begin_proof()
 
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
@@ -264,14 +306,13 @@ class ZooKeeperStore:
 
     # --- the link and the session ----------------------------------------------------------------
 
-    def _start_link(self, zxid_floor: int) -> None:
+    def _start_link(self) -> None:
         self._link_number += 1
         self._link_ended = trio.Event()
         self._conversation.link = Link(
             self._conversation.hosts,
             self._timeout_s,
             on_event=partial(self._on_event, self._link_number),
-            zxid_floor=zxid_floor,
         )
         self._conversation.link.start()
 
@@ -281,13 +322,13 @@ class ZooKeeperStore:
         match event:
             case Changed(znode=znode):
                 path = self._names.logical(znode)
+                if path == CLUSTER and self.cluster is not None:
+                    self._begin_proof()
                 if path is not None:
                     self._watches.changed([path])
             case Connected(session_id=number):
-                self._use_session(number)
-                self._conversation.set_connected(True)
-                for path, attached in self._attached.items():
-                    self._add_watches(path, attached)
+                self._connection = number
+                self._begin_proof()
             case Suspended():
                 self._lose_contact(SessionState.SUSPENDED)
             case Expired():
@@ -297,6 +338,65 @@ class ZooKeeperStore:
                 logger.error("metadata link to %s ended and is made anew: %s", self._conversation.hosts, why)
                 self._lose_contact(SessionState.LOST)
                 self._link_ended.set()
+
+    def _begin_proof(self) -> None:
+        """Find out whose store the connection leads to; it is not used until that is known."""
+        number = self._connection
+        self._conversation.doubt()
+        if number is None:
+            return
+        proof = self._proof = object()
+        sync = Transaction([CheckZnode(self._names.root, ANY_VERSION)])
+        calls: list[Call] = [sync]
+        if self.cluster is not None:
+            # In this order: what changes after the reading is told, and what was read is no older than the
+            # sync.
+            calls = [AddWatch(self._names.value(CLUSTER)), sync, Get(self._names.value(CLUSTER))]
+
+        def answered(_: Call) -> None:
+            if proof is self._proof:
+                self._proof = None
+                self._judge(number, calls)
+
+        calls[-1].deliver = answered
+        for call in calls:
+            call.session_id = number
+            self._conversation.link.submit(call)
+
+    def _judge(self, number: int, calls: Sequence[Call]) -> None:
+        """Use the connection, or refuse it."""
+        link = self._conversation.link
+        try:
+            answers = [call.result() for call in calls]
+        except (NotSent, AnswerLost, WrongSession, MetadataUnavailable, Unsupported):
+            link.cut()  # The next one is asked.
+            return
+        check = None
+        if self.cluster is not None:
+            self._raise_floor(link)
+            found = None if isinstance(answers[-1], Refused) else answers[-1]
+            try:
+                if link.zxid_of(number) < self._zxid_floor:
+                    raise self._belonging.refuse(
+                        "has forgotten what was read from it before: it was made anew, or brought back from "
+                        "an older state. If that is meant to be, restart what uses it"
+                    )
+                self._belonging.judge(None if found is None else found[0])
+            except WrongCluster as wrong:
+                self._lose_contact(SessionState.LOST)
+                self._conversation.refuse(str(wrong))
+                self._link_ended.set()
+                return
+            assert found is not None, "it was judged"
+            check = CheckZnode(self._names.value(CLUSTER), found[1].version)
+        self._use_session(number)
+        self._conversation.use(number, check)
+        for path, attached in self._attached.items():
+            self._add_watches(path, attached)
+
+    def _raise_floor(self, link: Link) -> None:
+        if self._session is not None:
+            self._zxid_floor = max(self._zxid_floor, link.zxid_of(self._session.number))
 
     def _use_session(self, number: int) -> None:
         ended = self._session
@@ -311,7 +411,8 @@ class ZooKeeperStore:
     def _lose_contact(self, state: SessionState) -> None:
         if self._session is not None:
             self._session.become(state)
-        self._conversation.set_connected(False)
+        self._connection = self._proof = None
+        self._conversation.rest()
         for attached in self._attached.values():
             attached.settled.set()
 
@@ -335,9 +436,11 @@ class ZooKeeperStore:
         while True:
             await self._link_ended.wait()
             ended = self._conversation.link
+            self._raise_floor(ended)
+            self._link_number += 1  # What it says from now on is nobody's concern.
             await self._stop_link(ended)
-            await trio.sleep(_LINK_PAUSE_S)
-            self._start_link(ended.zxid)
+            await trio.sleep(_REFUSED_PAUSE_S if self._conversation.is_refused else _LINK_PAUSE_S)
+            self._start_link()
 
     async def _watch_lease(self) -> None:
         while True:

@@ -163,13 +163,14 @@ class Tree:
     def prune_above(self, znode: str) -> None:
         """Remove the directories above a znode that are empty now, behind everybody's back."""
         directory = self._names.parent_directory(znode)
-        if directory is None or not self._conversation.is_connected:
+        session_id = self._conversation.session_id
+        if directory is None or session_id is None:
             return
 
         def looked(call: Call) -> None:
             stat = _quietly(call)
             if isinstance(stat, Stat) and not stat.child_count and not stat.is_ephemeral:
-                removal = Transaction([DeleteZnode(directory)])
+                removal = Transaction([DeleteZnode(directory)], session_id=session_id)
                 removal.deliver = removed
                 self._conversation.link.submit(removal)
 
@@ -178,6 +179,7 @@ class Tree:
                 self.prune_above(directory)
 
         look = Exists(directory)
+        look.session_id = session_id
         look.deliver = looked
         self._conversation.link.submit(look)
 
