@@ -129,11 +129,16 @@ class MemoryTree:
         """A new client with a session of its own; close it with ``close()`` or ``async with``."""
         return MemoryStore(self)
 
+    @property
+    def content(self) -> Content:
+        """What is held now."""
+        nodes = {path: node for path, node in self._nodes.items() if node.owner is None}
+        return Content(nodes, dict(self._counters))
+
     def exchange(self, content: Content) -> Content:
         """Hold something else from now on; what was held until now, for another exchange. As where an address
         leads to another server: every session is over, and those that are in contact learn it at once."""
-        nodes = {path: node for path, node in self._nodes.items() if node.owner is None}
-        held = Content(nodes, dict(self._counters))
+        held = self.content
         self._nodes, self._paths = dict(content.nodes), sorted(content.nodes)
         self._counters = dict(content.counters)
         self._sessions.clear()

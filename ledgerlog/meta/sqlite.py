@@ -507,7 +507,7 @@ class SqliteStore:
             try:
                 paths = await self._run(self._look)
             except LedgerLogError as error:
-                if not failing:
+                if not failing and not isinstance(error, WrongCluster):
                     logger.warning("cannot follow the changes of %s: %s", self._worker.path, error)
                 self._watches.changed_somewhere()
                 failing = True

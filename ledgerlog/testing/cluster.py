@@ -52,6 +52,7 @@ from ledgerlog.limits import (
     LOG_ENTRY_BYTES_TARGET,
     MIB,
 )
+from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
 from ledgerlog.testing.disk import Platter, SimDisk, SimIndexes
@@ -229,6 +230,10 @@ class SimulatedCluster:
         self.simulation = simulation
         self.network = SimNetwork(simulation, quality=quality, observer=observer)
         self.network.add_host(METADATA)
+        self._right_metadata: Content | None = None
+        """What the metadata store held before it was exchanged."""
+        self._other_metadata: Content | None = None
+        """What it was exchanged for."""
         self.cluster_id = simulation.random("cluster").randbytes(16).hex()
         self.tree = SimTree(on_metadata, cluster=self.cluster_id)
         self.replication = replication
@@ -417,10 +422,35 @@ class SimulatedCluster:
         self.simulation.event("partition", a, b, one_way)
         self.network.block(a, b, one_way=one_way)
 
+    def exchange_metadata(self, *, cluster: str | None = None) -> None:
+        """Let something else answer as the metadata store, until ``bring_metadata_back``: a store that was
+        emptied and goes on, or with ``cluster`` the one of another cluster. It has given out as many ids as
+        the right one, so it denies every ledger. Nothing where that is so already."""
+        if self._right_metadata is not None:
+            return
+        self.faults["metadata exchanged"] += 1
+        self.simulation.event("metadata exchanged", cluster)
+        other = MemoryTree(cluster)
+        self._right_metadata = self.tree.content
+        self._other_metadata = attrs.evolve(other.content, counters=self._right_metadata.counters)
+        self.tree.exchange(self._other_metadata)
+
+    def bring_metadata_back(self) -> None:
+        """Let the metadata store answer again that was exchanged. AssertionError: something was written to
+        what
+        answered in its place. Nothing where it was not exchanged."""
+        if self._right_metadata is None:
+            return
+        self.simulation.event("metadata brought back")
+        written = self.tree.exchange(self._right_metadata)
+        assert written == self._other_metadata, "somebody wrote to a store that is not the cluster's"
+        self._right_metadata = None
+
     def heal(self) -> None:
         """Make the network, the disks and the metadata store good again, and resume who is paused. Who is
         down stays down."""
         self.simulation.event("heal")
+        self.bring_metadata_back()
         self.metadata_lost_share = 0.0
         for name, process in self._processes.items():
             self.resume(name)

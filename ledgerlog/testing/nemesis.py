@@ -198,6 +198,13 @@ class Nemesis:
                 cluster.network.block(METADATA, EVERYBODY)
                 await trio.sleep(lasting_s)
                 cluster.network.heal(METADATA, EVERYBODY)
+            case "metadata exchanged":
+                other_cluster = random.choice((None, "anothercluster"))
+                what = "emptied" if other_cluster is None else "of another cluster"
+                self._tell(fault, what, link_s)
+                cluster.exchange_metadata(cluster=other_cluster)
+                await trio.sleep(lasting_s)
+                cluster.bring_metadata_back()
             case "reset" | "half-open":
                 self._tell(fault, client, bookie)
                 cluster.reset(client, bookie, half=kind == "half-open")

@@ -24,7 +24,17 @@ import attrs
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
 
-__all__ = ["DIRECTED", "FAULTS", "LOSING", "SHAPES", "WORKLOAD_MIXES", "Size", "Swarm"]
+__all__ = [
+    "COLLECT_S",
+    "DIRECTED",
+    "EXCHANGE",
+    "FAULTS",
+    "LOSING",
+    "SHAPES",
+    "WORKLOAD_MIXES",
+    "Size",
+    "Swarm",
+]
 
 DIRECTED = ("depose", "late adds", "member lost", "reset at a fence", "power cut after a fence")
 """Kinds of faults that are aimed at what is known to break; drawn more often than the others."""
@@ -76,6 +86,14 @@ LOSING = ("kill", "power cut", "power cut at a door")
 
 LOSS_SHARE = 0.4
 """In so many runs there are such bookies, where the budget allows it."""
+
+EXCHANGE = "metadata exchanged"
+
+EXCHANGE_SHARE = 0.15
+"""In so many runs the metadata store is another one now and then, and bookies collect often."""
+
+COLLECT_S = 0.2
+"""How often, in such runs."""
 
 SHAPES = (
     Replication(1, 1, 1),
@@ -153,37 +171,41 @@ class Swarm:
         clients = random.choice((1, 2) if is_small else (1, 2, 2, 3))
         tasks = random.choice((1, 2, 6) if is_small else (1, 2, 4, 8))
         records_max = 30 if is_small else 600
-        return cls(
-            size=size,
-            bookies=bookies,
-            replication=replication,
-            workloads=random.choice(WORKLOAD_MIXES),
-            clients=clients,
-            tasks=tasks,
-            records_max=records_max,
-            roll=random.choice(
-                (
-                    RollPolicy(),
-                    RollPolicy(max_records=5),
-                    RollPolicy(max_records=20),
-                    RollPolicy(max_bytes=2000),
-                    RollPolicy(max_age_s=0.5 if is_small else 3.0),
-                )
-            ),
-            trouble_s=trouble_s,
-            pace_s=trouble_s / (3 if is_small else 8),
-            think_s=min(0.3, 2 * trouble_s * clients * tasks / records_max),
-            faults=tuple(sorted(faults)),
-            gap_s=trouble_s / random.choice((4, 10) if is_small else (10, 20, 40)),
-            down_max=random.choice((1, 1, 2, bookies)),
-            rotten_max=rotten_max,
-            tail_share=random.choice((0.0, 0.01, 0.2)),
-            payload_max=random.choice((20, 200) if is_small else (20, 200, 20_000)),
-            segment_records=random.choice((10, 30, 100) if is_small else (30, 100, 1000)),
-            truncates=random.random() < 0.3,
-            seals=random.random() < 0.15,
-            deletes=random.random() < 0.3,
-        )._with_losses(random)
+        return (
+            cls(
+                size=size,
+                bookies=bookies,
+                replication=replication,
+                workloads=random.choice(WORKLOAD_MIXES),
+                clients=clients,
+                tasks=tasks,
+                records_max=records_max,
+                roll=random.choice(
+                    (
+                        RollPolicy(),
+                        RollPolicy(max_records=5),
+                        RollPolicy(max_records=20),
+                        RollPolicy(max_bytes=2000),
+                        RollPolicy(max_age_s=0.5 if is_small else 3.0),
+                    )
+                ),
+                trouble_s=trouble_s,
+                pace_s=trouble_s / (3 if is_small else 8),
+                think_s=min(0.3, 2 * trouble_s * clients * tasks / records_max),
+                faults=tuple(sorted(faults)),
+                gap_s=trouble_s / random.choice((4, 10) if is_small else (10, 20, 40)),
+                down_max=random.choice((1, 1, 2, bookies)),
+                rotten_max=rotten_max,
+                tail_share=random.choice((0.0, 0.01, 0.2)),
+                payload_max=random.choice((20, 200) if is_small else (20, 200, 20_000)),
+                segment_records=random.choice((10, 30, 100) if is_small else (30, 100, 1000)),
+                truncates=random.random() < 0.3,
+                seals=random.random() < 0.15,
+                deletes=random.random() < 0.3,
+            )
+            ._with_losses(random)
+            ._with_exchanges(random)
+        )
 
     def _with_losses(self, random: Random) -> Swarm:
         """Perhaps with bookies that lose entries when they crash. Drawn last, so that all else is as it would
@@ -192,3 +214,9 @@ class Swarm:
         if random.random() >= LOSS_SHARE or not unsynced or "bit rot" in self.faults:
             return self
         return attrs.evolve(self, unsynced=unsynced, faults=tuple(sorted({*self.faults, *LOSING})))
+
+    def _with_exchanges(self, random: Random) -> Swarm:
+        """Perhaps with a metadata store that is another one for a while. Drawn last, too."""
+        if random.random() >= EXCHANGE_SHARE:
+            return self
+        return attrs.evolve(self, faults=tuple(sorted({*self.faults, EXCHANGE})))

@@ -41,7 +41,7 @@ from ledgerlog.testing.links import LinkQuality
 from ledgerlog.testing.nemesis import Fault, Nemesis, draw_plan
 from ledgerlog.testing.producers import RepeatingProducers
 from ledgerlog.testing.recoverers import RacingRecoverers
-from ledgerlog.testing.swarm import Size, Swarm
+from ledgerlog.testing.swarm import COLLECT_S, EXCHANGE, Size, Swarm
 from ledgerlog.testing.wire_rules import WireView
 from ledgerlog.testing.world import Workload, World
 
@@ -159,6 +159,8 @@ def _storage(swarm: Swarm) -> StorageConfig:
     if swarm.size is Size.SMALL:
         # Its entries are small, and a journal that is costs less to make than one that is not.
         config = attrs.evolve(config, segment_bytes=128 * KIB, frame_bytes_max=64 * KIB)
+    if EXCHANGE in swarm.faults:
+        config = attrs.evolve(config, collect_interval_s=COLLECT_S)
     return attrs.evolve(config, segment_records_max=swarm.segment_records)
 
 

@@ -511,7 +511,7 @@ async def test_a_leader_that_hangs_is_fenced_and_learns_it_at_its_next_append(cl
 @pytest.mark.parametrize("scheme", ["memory", "file", "sqlite"])
 async def test_elections_work_on_every_store(scheme: str, tmp_path: Path) -> None:
     uri = {"memory": "memory:", "file": f"file:{tmp_path}/d", "sqlite": f"sqlite:{tmp_path}/m.sqlite"}[scheme]
-    async with ledgerlog.connect(uri) as cluster:
+    async with ledgerlog.connect(uri, create=True) as cluster:
         one = cluster.election("a/b", candidate="one")
         two = cluster.election("a/b", candidate="two")
         led: list[tuple[str, int]] = []

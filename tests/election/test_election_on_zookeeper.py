@@ -32,7 +32,7 @@ class Candidate:
 
 async def test_leaders_follow_one_another_and_an_expired_one_knows_it(zookeeper_hosts: str) -> None:
     uri = f"zk://{zookeeper_hosts}{new_chroot()}"
-    async with ledgerlog.connect(uri) as first, ledgerlog.connect(uri) as second:
+    async with ledgerlog.connect(uri, create=True) as first, ledgerlog.connect(uri) as second:
         one = Candidate(first.election("e", candidate="one"))
         two = Candidate(second.election("e", candidate="two"))
         with trio.fail_after(PATIENCE_S):

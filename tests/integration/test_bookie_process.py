@@ -19,6 +19,7 @@ import trio
 from click.testing import CliRunner
 
 from bookie.server.main import main as bookie_command
+from ledgerlog.cli.main import cli
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.model import layout
@@ -163,7 +164,10 @@ class Client:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+    place = Place(tmp_path)
+    made = CliRunner().invoke(cli, ["metadata", "init", "--uri", f"sqlite:{place.metadata}"])
+    assert made.exit_code == 0, made.output
+    return place
 
 
 async def registered(place: Place) -> BookieInfo | None:
@@ -495,3 +499,13 @@ async def test_a_stopped_directory_can_be_looked_into_and_a_running_one_not(plac
     code, _, error = await look("cookie", "show")
     assert code == 1
     assert "is not a bookie's directory: it has no cookie" in error
+
+
+async def test_a_bookie_is_not_started_where_there_is_no_cluster(tmp_path: Path) -> None:
+    """A mistyped path would be an empty store, whose bookies have forgotten everything."""
+    place = Place(tmp_path)
+    code, error = await place.run("--id", "b1")
+    assert code == 1
+    assert f"there is no cluster at sqlite:{place.metadata}" in error
+    assert f"'ledgerlog metadata init --uri sqlite:{place.metadata}'" in error
+    assert [path async for path in await trio.Path(tmp_path).iterdir()] == [], "nothing was made"

@@ -268,6 +268,29 @@ def test_a_cluster_that_is_not_there_is_not_made_by_looking_at_it(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cluster_is_made_once_and_only_when_that_is_asked_for(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path}/new/metadata.sqlite"
+    commands = Commands(uri)
+    for refused in (("log", "create", "orders"), ("log", "append", "orders"), ("bookie", "list")):
+        error = commands.fails(*refused, stdin=b"x")
+        assert f"there is no cluster at {uri}" in error
+        assert f"'ledgerlog metadata init --uri {uri}'" in error
+    assert list(tmp_path.iterdir()) == []
+    assert commands.ok("metadata", "init").decode().startswith(f"{uri}: made cluster ")
+    made = commands.json("metadata", "init")
+    assert made == {"uri": uri, "cluster": made["cluster"], "made": False}
+    assert (
+        f"cluster {made['cluster']} is there already; nothing was changed"
+        in commands.ok("metadata", "init").decode()
+    )
+    assert commands.ok("log", "list") == b""
+
+
+@pytest.mark.parametrize("uri", ["memory:", "file:x"])
+def test_a_cluster_inside_a_process_is_not_made_by_itself(uri: str) -> None:
+    assert "is made when it is opened" in Commands(uri).misused("metadata", "init")
+
+
 def test_a_directory_in_place_of_its_file_is_told_with_the_uri_that_would_do(tmp_path: Path) -> None:
     Commands(f"file:{tmp_path}/cluster").ok("log", "create", "orders")
     error = Commands(f"sqlite:{tmp_path}/cluster").fails("log", "list")

@@ -16,6 +16,7 @@ from ledgerlog.client.client import open_client
 from ledgerlog.errors import NotEnoughBookies
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.meta.sqlite import open_sqlite_store
+from ledgerlog.meta.uri import SqliteUri, make_cluster_at
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork
 from tests.waiting import PATIENCE_S
@@ -61,6 +62,7 @@ async def test_a_bookie_on_a_disk_of_64_mb_outlives_being_filled(
         *(sys.executable, "-m", "bookie", "run", str(small_disk / "b1"), "--id", "b1"),
         *("--metadata", f"sqlite:{metadata}", "--config", str(config), *options),
     ]
+    await make_cluster_at(SqliteUri(str(metadata)))
     said = tmp_path / "said"
     with said.open("wb") as output:
         process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=output)

@@ -42,7 +42,7 @@ def told() -> Iterator[Told]:
 async def test_a_damaged_registration_does_not_end_the_client(tmp_path: Path, told: Told) -> None:
     path = tmp_path / "metadata"
     registration = writable_path("b1")
-    async with connect(f"sqlite:{path}") as cluster:
+    async with connect(f"sqlite:{path}", create=True) as cluster:
         await cluster.store.create(registration, BookieInfo("b1", "127.0.0.1:1", "i").encode())
         while not cluster.bookies.writable():
             await cluster.bookies.wait_change()
@@ -58,7 +58,7 @@ async def test_a_damaged_registration_does_not_end_the_client(tmp_path: Path, to
 
 
 async def test_a_list_of_ledgers_with_a_node_that_is_none_says_which(tmp_path: Path) -> None:
-    async with connect(f"sqlite:{tmp_path / 'metadata'}") as cluster:
+    async with connect(f"sqlite:{tmp_path / 'metadata'}", create=True) as cluster:
         await cluster.store.create("ledgers/00000000/0000/notes", b"")
         with pytest.raises(MetadataCorrupt, match="ledgers/00000000/0000/notes"):
             await cluster.ledgers.list()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,13 @@ import pytest
 import trio
 
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
+from ledgerlog.errors import (
+    InvalidArgument,
+    LedgerLogError,
+    MetadataUnavailable,
+    StorageError,
+    WrongCluster,
+)
 from ledgerlog.log.log import Log
 from ledgerlog.model.layout import writable_path
 from ledgerlog.model.policies import RollPolicy
@@ -56,6 +63,50 @@ async def all_kinds_of_trouble(cluster: SimulatedCluster) -> list[bytes]:
 def test_a_writer_gets_through_all_kinds_of_trouble(simulated: Simulated) -> None:
     for found in simulated(all_kinds_of_trouble, seeds=range(6)):
         assert found == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize("other", [None, "anothercluster"])
+def test_nothing_is_lost_to_a_metadata_store_that_is_another_for_a_while(
+    simulated: Simulated, other: str | None
+) -> None:
+    """Bookies collect, restart and lose sessions meanwhile. Who writes to the wrong store ends the run."""
+
+    async def collect(cluster: SimulatedCluster) -> None:
+        for name in cluster.bookies:
+            node = cluster.process(name).node
+            if node is not None:
+                assert node.engine.collector is not None
+                with contextlib.suppress(MetadataUnavailable):
+                    assert await node.engine.collector.collect() == 0
+
+    async def scenario(cluster: SimulatedCluster) -> list[bytes]:
+        async with cluster.client("a") as client:
+            log = await client.create_log("orders", roll=RollPolicy(max_records=2))
+            async with log.writer() as writer:
+                await writer.append_many([b"0", b"1", b"2"])
+                for name in cluster.bookies:
+                    node = cluster.process(name).node
+                    assert node is not None
+                    await node.engine.flush()
+                cluster.exchange_metadata(cluster=other)
+                await collect(cluster)
+                cluster.expire_session("bookie-1")
+                with pytest.raises(MetadataUnavailable):
+                    await cluster.restart("bookie-2")
+                await writer.append(b"3")
+                with pytest.raises(WrongCluster):
+                    await client.ledgers.list()
+                await trio.sleep(30)
+                cluster.bring_metadata_back()
+                await cluster.restart("bookie-2")
+                await writer.append_many([b"4", b"5", b"6"])
+                await collect(cluster)
+            await trio.sleep(10)
+            assert len(client.bookies.writable()) == len(cluster.bookies)
+            return await contents(log)
+
+    for found in simulated(scenario, seeds=range(4)):
+        assert found == [b"%d" % number for number in range(7)]
 
 
 def test_a_seed_is_one_history_and_another_seed_another() -> None:

@@ -421,7 +421,7 @@ async def test_inspection_says_what_is_in_each_file_and_why_it_is_kept(tmp_path:
 
 async def hold(engine: Engine, ledgers: int) -> None:
     for ledger in range(1, ledgers + 1):
-        await engine.wait_durable(add(engine, ledger, range(1)))
+        await add_durably(engine, ledger, [0])
     await engine.flush()
 
 
