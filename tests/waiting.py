@@ -4,18 +4,20 @@ Nobody tells a test when a file has grown, a thread has got somewhere or another
 metadata store, so it has to look again and again; here is the one place that does. ``PATIENCE_S`` bounds each
 such wait, and every other wait in real time. It is there to find what hangs, and says nothing about how fast
 things are: it is many times what they take, so that a machine with much else to do makes no test fail. It
-is less than any limit of a test (``tests/hanging.py``), so that what fails is the wait, by its name.
+is less than any limit of a test (``tests/hanging.py``), so that what fails is the wait, by its name. Who
+expects tests to fail, as the mutants do, sets ``LEDGERLOG_TEST_PATIENCE_S`` to less.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
 
-PATIENCE_S = 300.0
+PATIENCE_S = float(os.environ.get("LEDGERLOG_TEST_PATIENCE_S", "300"))
 
 T = TypeVar("T")
 

@@ -69,7 +69,7 @@ async def test_a_bookie_on_a_disk_of_64_mb_outlives_being_filled(
     try:
         async with (
             open_sqlite_store(str(metadata)) as store,
-            open_client(store, TcpNetwork(), append_deadline_s=5.0) as client,
+            open_client(store, TcpNetwork(), append_deadline_s=15.0) as client,
         ):
             await client.bookies.wait_writable(1, timeout_s=PATIENCE_S)
             writer = await client.ledgers.create(replication=ALONE)

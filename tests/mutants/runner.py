@@ -34,6 +34,8 @@ from tests.mutants.mutant import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("ledgerlog", "bookie", "tests", "docs", "pyproject.toml")
 _TIMEOUT_S = 300.0
+_PATIENCE_S = 120.0
+"""Of one wait in a test: a mutant may be noticed by that, and so within the time-out of the whole run."""
 _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
 _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
@@ -94,7 +96,11 @@ class Copy:
         return cls(target)
 
     def _run(self, command: Sequence[str]) -> _Ran:
-        environment = os.environ | {"PYTHONPATH": str(self.root), "COLUMNS": "250"}
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root),
+            "COLUMNS": "250",
+            "LEDGERLOG_TEST_PATIENCE_S": str(_PATIENCE_S),
+        }
         process = subprocess.Popen(
             command,
             cwd=self.root,
