@@ -77,6 +77,7 @@ class Watch:
 
     def open(self) -> None:
         signal.signal(_SIGNAL, self._expire)
+        self._expect_a_tick()
         self._thread.start()
 
     def close(self) -> None:
@@ -101,7 +102,7 @@ class Watch:
         tick_s = min(_TICK_S, self._grace_s / 4)
         # A lock waits by itself, whatever a test put in the place of time.sleep and its like.
         while not self._closed.acquire(timeout=tick_s):
-            faulthandler.dump_traceback_later(_STUCK_GRACES * self._grace_s, exit=True, file=self._errors)
+            self._expect_a_tick()
             with self._lock:
                 if not self._running:
                     continue
@@ -109,6 +110,9 @@ class Watch:
                 if self._left_s <= 0:
                     self._left_s = self._grace_s
                     self._end_phase()
+
+    def _expect_a_tick(self) -> None:
+        faulthandler.dump_traceback_later(_STUCK_GRACES * self._grace_s, exit=True, file=self._errors)
 
     def _end_phase(self) -> None:
         stacks = f"{self._name} took longer than {self._limit_s:g} s\n\n{all_stacks()}"
