@@ -1,23 +1,38 @@
 """What a log keeps and why: the one place that decides what retention lets go.
 
-Retention drops whole ledgers from the start of the list, and only counted ones: the current ledger stays,
-whatever it holds. A ledger goes as soon as one bound of the policy lets it go: its newest record is older
-than ``max_age_s``, or at least ``max_bytes`` of records are left without it. Cursors that pin hold
-everything from their offsets on, and where deduplication is on the newest ledger with records stays,
-because it tells who appended what.
+Retention drops whole ledgers from the start of the list. ``holds`` says of each ledger what holds it:
 
-``why_kept`` answers the operator's question for every ledger, by the same rules.
+    CURRENT     new records go there; ENDING: its last records are on their way
+    DEDUPE      it is the newest ledger with records, which tells who appended what
+    RETENTION   no bound of the policy lets it go. One is enough: its newest record is older than
+                ``max_age_s``, or at least ``max_bytes`` of records are left without it and those before it
+    PIN         a cursor pins records of it
+
+A ledger without records that can be read is held by neither RETENTION nor PIN, unless the log has no
+retention at all. The ledgers before the first that is held go (``let_go``); who drops them asks no other
+question, and ``why_kept`` tells an operator the same holds in words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import enum
+from collections.abc import Iterable, Iterator
 
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import Segment
 
-__all__ = ["first_pin", "is_current_expired", "retention_cut", "why_kept"]
+__all__ = ["Hold", "first_pin", "holds", "is_current_expired", "let_go", "why_kept"]
+
+
+class Hold(enum.Enum):
+    """What keeps a ledger in the list of its log."""
+
+    CURRENT = enum.auto()
+    ENDING = enum.auto()
+    DEDUPE = enum.auto()
+    RETENTION = enum.auto()
+    PIN = enum.auto()
 
 
 def first_pin(cursors: Iterable[CursorState]) -> CursorState | None:
@@ -25,25 +40,46 @@ def first_pin(cursors: Iterable[CursorState]) -> CursorState | None:
     return min((c for c in cursors if c.pins), key=lambda cursor: cursor.offset, default=None)
 
 
-def retention_cut(metadata: LogMetadata, now_ms: int, *, open_bytes: int = 0) -> int:
-    """The offset before which retention lets records go, at least ``first_offset``; cursors aside.
+def holds(
+    metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, open_bytes: int = 0
+) -> Iterator[frozenset[Hold]]:
+    """What holds each ledger of the list, in order. ``pin`` is the cursor that pins most (``first_pin``).
     ``open_bytes``: durable record bytes in ledgers that are not counted yet. What is only on its way there
     may be lost, and would have let go what must be kept then."""
     policy = metadata.retention
-    cut = metadata.first_offset
-    if policy.max_age_s is None and policy.max_bytes is None:
-        return cut
+    is_unbounded = policy.max_age_s is None and policy.max_bytes is None
+    told_by = metadata.dedupe_index
+    last = len(metadata.segments) - 1
     left = open_bytes + sum(segment.byte_length or 0 for segment in metadata.segments)
-    for segment in metadata.segments[: metadata.dedupe_index]:
+    for index, segment in enumerate(metadata.segments):
         end = segment.end_offset
-        if end is None or not (
-            _is_expired(segment, policy.max_age_s, now_ms)
-            or (policy.max_bytes is not None and left - (segment.byte_length or 0) >= policy.max_bytes)
-        ):
-            break
+        if end is None:
+            yield frozenset({Hold.CURRENT if index == last else Hold.ENDING})
+            continue
         left -= segment.byte_length or 0
-        cut = max(cut, end)
-    return cut
+        is_readable = bool(segment.record_count) and end > metadata.first_offset
+        found = set()
+        if index == told_by:
+            found.add(Hold.DEDUPE)
+        if is_unbounded or (
+            is_readable
+            and not _is_expired(segment, policy.max_age_s, now_ms)
+            and (policy.max_bytes is None or left < policy.max_bytes)
+        ):
+            found.add(Hold.RETENTION)
+        if is_readable and pin is not None and pin.offset < end:
+            found.add(Hold.PIN)
+        yield frozenset(found)
+
+
+def let_go(metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, open_bytes: int = 0) -> int:
+    """How many ledgers, from the start of the list, retention drops now; see ``holds``."""
+    count = 0
+    for found in holds(metadata, pin, now_ms, open_bytes=open_bytes):
+        if found:
+            break
+        count += 1
+    return count
 
 
 def is_current_expired(metadata: LogMetadata, now_ms: int, last_ms: int | None) -> bool:
@@ -62,39 +98,36 @@ def _is_expired(segment: Segment, max_age_s: float | None, now_ms: int) -> bool:
 def why_kept(
     metadata: LogMetadata, cursors: Iterable[CursorState], now_ms: int, *, open_bytes: int = 0
 ) -> list[str]:
-    """For each segment of the list, why its ledger is still there."""
+    """For each segment of the list, why its ledger is still there: all that holds it."""
     pin = first_pin(cursors)
-    cut = retention_cut(metadata, now_ms, open_bytes=open_bytes)
-    told_by = metadata.dedupe_index
-    reasons = []
-    for index, segment in enumerate(metadata.segments):
-        end = segment.end_offset
-        if not segment.is_counted:
-            is_last = index == len(metadata.segments) - 1
-            reasons.append("new records go there" if is_last else "its last records are on their way")
-        elif told_by is not None and index == told_by and end is not None and end <= cut:
-            reasons.append("it tells who appended what (deduplication)")
-        elif end is not None and end <= cut:
-            if end <= metadata.first_offset:
-                reasons.append("it is truncated, and leaves with the ledgers before it")
-            elif pin is not None and pin.offset < end:
-                reasons.append(f"cursor {pin.name!r} pins the records from offset {pin.offset} on")
-            else:
-                reasons.append("retention lets it go: the leader drops it, or 'log retain' does")
+    whys: list[str] = []
+    goes = True
+    for found in holds(metadata, pin, now_ms, open_bytes=open_bytes):
+        if found:
+            goes = False
+            whys.append(
+                "; ".join(why for hold in Hold if hold in found for why in _whys(hold, metadata, pin))
+            )
+        elif goes:
+            whys.append("retention lets it go: the leader drops it, or 'log retain' does")
         else:
-            reasons.append(_why_retained(metadata, now_ms, segment, pin))
-    return reasons
+            whys.append("a ledger before it is kept")
+    return whys
 
 
-def _why_retained(metadata: LogMetadata, now_ms: int, segment: Segment, pin: CursorState | None) -> str:
+def _whys(hold: Hold, metadata: LogMetadata, pin: CursorState | None) -> list[str]:
     policy = metadata.retention
-    whys = []
-    if policy.max_age_s is None and policy.max_bytes is None:
-        whys.append("the log has no retention")
-    if policy.max_age_s is not None and not _is_expired(segment, policy.max_age_s, now_ms):
-        whys.append(f"retention keeps {policy.max_age_s:g} s")
-    if policy.max_bytes is not None:
-        whys.append(f"retention keeps {policy.max_bytes} bytes")
-    if pin is not None and segment.end_offset is not None and pin.offset < segment.end_offset:
-        whys.append(f"cursor {pin.name!r} pins the records from offset {pin.offset} on")
-    return "; ".join(whys) or "a ledger before it is kept"
+    match hold:
+        case Hold.CURRENT:
+            return ["new records go there"]
+        case Hold.ENDING:
+            return ["its last records are on their way"]
+        case Hold.DEDUPE:
+            return ["it tells who appended what (deduplication)"]
+        case Hold.RETENTION:
+            age = [] if policy.max_age_s is None else [f"retention keeps {policy.max_age_s:g} s"]
+            size = [] if policy.max_bytes is None else [f"retention keeps {policy.max_bytes} bytes"]
+            return [*age, *size] or ["the log has no retention"]
+        case Hold.PIN:
+            assert pin is not None
+            return [f"cursor {pin.name!r} pins the records from offset {pin.offset} on"]

@@ -12,7 +12,7 @@ anew (``log.cursors``), so that the compare-and-set fails and all is looked at a
 from __future__ import annotations
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.core.keeping import first_pin, retention_cut
+from ledgerlog.core.keeping import first_pin, let_go
 from ledgerlog.errors import LostLeadership, TruncationPinned
 from ledgerlog.log.cursors import read_cursors
 from ledgerlog.log.registry import LogRegistry
@@ -74,17 +74,18 @@ async def apply_retention(
         if epoch is not None and metadata.epoch != epoch:
             return None
         open_bytes = max(0, durable_bytes - metadata.counted_bytes)
-        cut = retention_cut(metadata, client.environment.now_ms(), open_bytes=open_bytes)
-        if cut > metadata.first_offset:
-            pin = first_pin(await read_cursors(client, incarnation))
-            cut = cut if pin is None else min(cut, pin.offset)
-        if cut <= metadata.first_offset:
+        now_ms = client.environment.now_ms()
+        if not let_go(metadata, None, now_ms, open_bytes=open_bytes):
+            return None  # Whatever cursors pin.
+        pin = first_pin(await read_cursors(client, incarnation))
+        count = let_go(metadata, pin, now_ms, open_bytes=open_bytes)
+        if not count:
             return None
-        shortened, gone = metadata.truncated(cut, metadata.counted_end, token)
-        if not gone:
-            return None  # A pin in the midst of a ledger: what lies before it stays with it.
+        end = metadata.segments[count - 1].end_offset
+        assert end is not None, "what retention lets go is counted"
         # Whole ledgers go, and nothing of the next one.
-        shortened, gone = metadata.truncated(max(shortened.before[0], metadata.first_offset), cut, token)
+        shortened, gone = metadata.truncated(max(end, metadata.first_offset), metadata.counted_end, token)
+        assert len(gone) == count, "what the list loses is what retention lets go"
         gone_records = shortened.first_offset - metadata.first_offset
         dropped.update(gone)
         return shortened

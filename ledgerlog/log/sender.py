@@ -34,7 +34,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.watermark import Watermark, fresh
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.core.append_queue import AppendQueue, Batch
-from ledgerlog.core.keeping import is_current_expired, retention_cut
+from ledgerlog.core.keeping import is_current_expired, let_go
 from ledgerlog.core.log_chain import Leadership
 from ledgerlog.core.producers import Producers
 from ledgerlog.errors import (
@@ -447,7 +447,7 @@ class Sender:
                 self.keeper.look()
             durable_bytes = self._bytes_before + self.queue.durable_bytes
             open_bytes = max(0, durable_bytes - metadata.counted_bytes)
-            if retention_cut(metadata, now_ms, open_bytes=open_bytes) > metadata.first_offset:
+            if let_go(metadata, None, now_ms, open_bytes=open_bytes):
                 try:
                     gone = await apply_retention(
                         self._client,

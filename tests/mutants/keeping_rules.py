@@ -11,12 +11,14 @@ _SENDER = "ledgerlog/log/sender.py"
 _TAKEOVER = "ledgerlog/log/takeover.py"
 _CURSORS = "ledgerlog/log/cursors.py"
 _KEEPING = "ledgerlog/log/keeping.py"
+_CORE_KEEPING = "ledgerlog/core/keeping.py"
 _SWEEP = "ledgerlog/log/sweep.py"
 
 _TEST_PRODUCERS = "tests/unit/test_producers.py"
 _TEST_DEDUPE = "tests/shells/test_log_producers.py"
 _TEST_CURSORS = "tests/shells/test_log_cursors.py"
 _TEST_KEEPING = "tests/shells/test_log_keeping.py"
+_TEST_CORE_KEEPING = "tests/unit/test_keeping.py"
 _TEST_SNAPSHOTS = "tests/machine/test_snapshot_sweep.py"
 _TEST_TRAPS = "tests/scenarios/test_log_traps.py"
 
@@ -88,6 +90,22 @@ ONCE = (
 )
 
 KEPT = (
+    mutant(
+        "retention_drops_the_ledger_that_tells_who_appended_what",
+        "A.6",
+        _CORE_KEEPING,
+        "        if index == told_by:\n            found.add(Hold.DEDUPE)\n",
+        "",
+        f"{_TEST_CORE_KEEPING}::test_the_first_ledger_of_a_list_that_deduplication_holds_says_so",
+    ),
+    mutant(
+        "retention_passes_over_pins",
+        "A.6",
+        _CORE_KEEPING,
+        "            found.add(Hold.PIN)\n",
+        "            pass\n",
+        f"{_TEST_CORE_KEEPING}::test_an_operator_is_told_why_each_ledger_is_there",
+    ),
     mutant(
         "pin_does_not_touch_the_record",
         "A.6",

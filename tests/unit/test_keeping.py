@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Collection
 
-from ledgerlog.core.keeping import first_pin, is_current_expired, retention_cut, why_kept
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerlog.core.keeping import Hold, first_pin, holds, is_current_expired, let_go, why_kept
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
@@ -51,12 +56,12 @@ def test_whole_ledgers_go_as_soon_as_one_bound_lets_them(
     retention: RetentionPolicy, after_s: float, open_bytes: int, cut: int
 ) -> None:
     log = log_of(retention)
-    assert retention_cut(log, NOW + round(after_s * 1000), open_bytes=open_bytes) == cut
+    assert 10 * let_go(log, None, NOW + round(after_s * 1000), open_bytes=open_bytes) == cut
 
 
 def test_the_newest_ledger_with_records_stays_where_it_tells_who_appended_what() -> None:
     log = log_of(RetentionPolicy(max_age_s=60), dedupe=True)
-    assert retention_cut(log, NOW + 10**9) == 20
+    assert let_go(log, None, NOW + 10**9) == 2
     shorter, _ = log.truncated(30, 30, b"")
     assert "deduplication" in why_kept(shorter, [], NOW + 10**9)[0]
 
@@ -118,3 +123,102 @@ def test_the_worked_example_of_a_cursor_is_what_is_written() -> None:
         "6b 31 66 6f 66 66 73 65 74 19 03 e8 6a 70 72 6f 70 65 72 74 69 65 73 a0 6a 75 70 64 61 74 65 64 "
         "5f 6d 73 1b 00 00 01 8b cf e5 68 00"
     )
+
+
+def test_the_first_ledger_of_a_list_that_deduplication_holds_says_so() -> None:
+    log = log_of(RetentionPolicy(max_age_s=60), dedupe=True)
+    later = NOW + 10**9
+    shorter, _ = log.truncated(20, 30, b"")
+    assert shorter.dedupe_index == 0
+    assert let_go(shorter, None, later) == 0
+    assert why_kept(shorter, [], later)[0] == "it tells who appended what (deduplication)"
+    assert why_kept(log, [], later)[2] == "it tells who appended what (deduplication)"
+
+
+def test_a_ledger_that_nothing_holds_is_there_for_one_before_it() -> None:
+    log = log_of(RetentionPolicy(max_bytes=150))
+    # Of 300 bytes the first ledger leaves 200, the second 100: it and the third are held by the bound alone.
+    assert why_kept(log, [], NOW)[:3] == [
+        "retention lets it go: the leader drops it, or 'log retain' does",
+        "retention keeps 150 bytes",
+        "retention keeps 150 bytes",
+    ]
+    empty = log.counted(3, SegmentCounts(0, 0), b"").taken_over([], 4, b"")
+    assert why_kept(empty, [], NOW)[3] == "a ledger before it is kept"
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> LogMetadata:
+    """A log of up to six ledgers, some empty, the last one or two open, truncated anywhere."""
+    bound = st.one_of(st.none(), st.integers(1, 400))
+    log = LogMetadata.create(
+        name="log",
+        incarnation=1,
+        created_ms=NOW,
+        token=b"",
+        replication=Replication(1, 1, 1),
+        retention=RetentionPolicy(max_age_s=draw(bound), max_bytes=draw(bound)),
+    ).taken_over([], 0, b"", dedupe=draw(st.booleans()))
+    count = draw(st.integers(0, 5))
+    at_ms = NOW
+    for number in range(count):
+        records = draw(st.integers(0, 3))
+        begun, at_ms = at_ms, at_ms + draw(st.integers(0, 100_000))
+        counts = SegmentCounts(records, 50 * records, *((begun, at_ms) if records else ()))
+        log = log.rolled(number + 1, b"").counted(number, counts, b"")
+    if draw(st.booleans()):
+        log = log.rolled(count + 1, b"")
+    before = draw(st.integers(log.first_offset, log.counted_end))
+    return log.truncated(before, log.counted_end, b"")[0]
+
+
+cursor_lists = st.lists(
+    st.builds(CursorState, name=st.just("c"), offset=st.integers(0, 20), pins=st.booleans()), max_size=3
+)
+
+
+def without(log: LogMetadata, released: Collection[Hold]) -> LogMetadata:
+    """The log as it would be if these did not hold; PIN is not of the log."""
+    if Hold.RETENTION in released:
+        log = attrs.evolve(log, retention=RetentionPolicy(max_age_s=0.001))
+    if Hold.DEDUPE in released:
+        log = attrs.evolve(log, dedupe_epoch=None)
+    return log
+
+
+@given(logs(), cursor_lists, st.integers(0, 600_000), st.integers(0, 200))
+def test_whatever_holds_a_ledger_alone_keeps_it_and_without_all_that_it_goes(
+    log: LogMetadata, cursors: list[CursorState], after_ms: int, open_bytes: int
+) -> None:
+    pin, now_ms = first_pin(cursors), NOW + 600_000 + after_ms
+
+    def dropped(released: Collection[Hold]) -> int:
+        held_by = None if Hold.PIN in released else pin
+        return let_go(without(log, released), held_by, now_ms, open_bytes=open_bytes)
+
+    found = list(holds(log, pin, now_ms, open_bytes=open_bytes))
+    count = let_go(log, pin, now_ms, open_bytes=open_bytes)
+    whys = why_kept(log, cursors, now_ms, open_bytes=open_bytes)
+    removable = {Hold.DEDUPE, Hold.RETENTION, Hold.PIN}
+    for index, here in enumerate(found):
+        is_dropped = index < count
+        assert is_dropped == whys[index].startswith("retention lets it go")
+        assert is_dropped == (not here and not any(found[:index]))
+        if not here:
+            continue
+        if not here <= removable:
+            assert dropped(removable) <= index, "an open ledger is kept, whatever the policy"
+            continue
+        # Each of its holds keeps it though all others, of it and of those before it, are gone.
+        for hold in here:
+            assert dropped(removable - {hold}) <= index, hold
+        # Without those, and without those of the ledgers before it, it goes.
+        before = frozenset().union(*found[:index])
+        if before <= removable:
+            assert dropped(here | before) > index
+    # The list loses what is let go, and no more.
+    if count:
+        end = log.segments[count - 1].end_offset
+        assert end is not None
+        _, gone = log.truncated(max(end, log.first_offset), log.counted_end, b"")
+        assert gone == [segment.ledger_id for segment in log.segments[:count]]
