@@ -49,7 +49,7 @@ from ledgerlog.model.layout import BOOKIES, REPAIR_DRAINING, REPAIR_SETTINGS
 from ledgerlog.model.ledger import LedgerState, MetadataCorrupt
 from ledgerlog.model.repair import AuditRecord, RepairSettings
 
-__all__ = ["AUDITOR_ELECTION", "Auditor", "Pass", "check_entries", "pass_over_metadata"]
+__all__ = ["AUDITOR_ELECTION", "Auditor", "Pass", "check_entries", "pass_over_metadata", "pass_over_now"]
 
 AUDITOR_ELECTION = "ledgerlog.auditor"
 """The name of the election."""
@@ -66,6 +66,9 @@ class Pass:
     """What a pass over all metadata found."""
 
     ledgers: int
+    """How many there are."""
+    looked_at: int
+    """How many of them were looked at in the time that there was."""
     affected: dict[int, tuple[BookieId, ...]]
     """The ledgers that name any of the bookies that were looked for, and which."""
     named: frozenset[BookieId]
@@ -76,40 +79,68 @@ class Pass:
     """Ledgers whose recoverers may have bookies in private that the metadata will name when they close."""
 
 
-async def pass_over_metadata(client: LedgerClient, gone: Collection[BookieId]) -> Pass:
-    """Which ledgers name any of these bookies. MetadataUnavailable."""
+async def pass_over_metadata(
+    client: LedgerClient, is_gone: Callable[[BookieId], bool], *, within_s: float = math.inf
+) -> Pass:
+    """Which ledgers name a bookie that is gone. Ends after ``within_s`` with what was found until then.
+    MetadataUnavailable, MetadataCorrupt (a node below ``ledgers`` that is no ledger's)."""
     registry = LedgerRegistry(client.store, client.environment)
+    deadline = trio.current_time() + within_s
     await client.store.sync()
     ledgers = await registry.list()
+    looked_at = 0
     affected: dict[int, tuple[BookieId, ...]] = {}
     named: set[BookieId] = set()
     damaged: list[int] = []
     in_recovery: list[int] = []
 
     async def look(ledger_id: int) -> None:
+        nonlocal looked_at
         try:
             found = await registry.find(ledger_id)
         except MetadataCorrupt as damage:
             logger.error("ledger=%d cannot be looked after: %s", ledger_id, damage)
             damaged.append(ledger_id)
+            looked_at += 1
             return
+        looked_at += 1
         if found is not None:
             names = named_bookies(found[0])
             named.update(names)
             if found[0].state is LedgerState.IN_RECOVERY:
                 in_recovery.append(ledger_id)
-            hit = tuple(sorted(names.intersection(gone)))
+            hit = tuple(sorted(filter(is_gone, names)))
             if hit:
                 affected[ledger_id] = hit
 
-    await _for_each(ledgers, look)
+    with trio.move_on_at(deadline):
+        await _for_each(ledgers, look)
     return Pass(
         len(ledgers),
+        looked_at,
         dict(sorted(affected.items())),
         frozenset(named),
         tuple(sorted(damaged)),
         tuple(sorted(in_recovery)),
     )
+
+
+async def pass_over_now(
+    client: LedgerClient, board: Board, *, draining: Collection[BookieId] = (), within_s: float = math.inf
+) -> Pass:
+    """Which ledgers name a bookie that is not registered at this moment, or that is to be emptied. Nobody has
+    to have seen these bookies before: one may be left in metadata alone. Errors as ``pass_over_metadata``."""
+    there = (await board.registered()).keys() - frozenset(draining)
+    found = await pass_over_metadata(client, lambda bookie: bookie not in there, within_s=within_s)
+    if not found.affected:
+        return found
+    # Whoever was registered during the pass may have been named by a ledger that was made during it.
+    there |= (await board.registered()).keys() - frozenset(draining)
+    affected = {}
+    for ledger_id, hit in found.affected.items():
+        if still_gone := tuple(bookie for bookie in hit if bookie not in there):
+            affected[ledger_id] = still_gone
+    return attrs.evolve(found, affected=affected)
 
 
 async def check_entries(
@@ -307,7 +338,7 @@ class Auditor:
         return self._audited is None or not found.gone <= self._audited or is_time
 
     async def _pass(self, lost: frozenset[BookieId], gone: frozenset[BookieId]) -> Pass:
-        found = await pass_over_metadata(self._client, gone)
+        found = await pass_over_metadata(self._client, gone.__contains__)
         made = 0
         for ledger_id, hit in found.affected.items():
             made += await self._board.post(ledger_id, lost=hit)

@@ -66,7 +66,7 @@ async def decommission(
     draining = await board.drain(check_bookie_id(bookie_id))
     looks = 0
     while looks < 2:
-        found = await pass_over_metadata(client, {bookie_id})
+        found = await pass_over_metadata(client, bookie_id.__eq__)
         emptying = await _emptying(board, bookie_id, list(found.affected), found.damaged)
         say(emptying)
         asked, unknown = await board.requests()

@@ -6,8 +6,9 @@ from typing import Any
 
 import attrs
 import click
+import trio
 
-from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION, check_entries, pass_over_metadata
+from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.checking import LedgerFaults
 from ledgerlog.autorecovery.copying import Copying, Pacer
@@ -18,7 +19,14 @@ from ledgerlog.cli.output import human_bytes, print_json, print_line, print_tabl
 from ledgerlog.cli.running import run, run_until_interrupted
 from ledgerlog.cluster import Cluster
 from ledgerlog.election.election import Election
-from ledgerlog.model.layout import REPAIR_AUDIT, REPAIR_SETTINGS, draining_path, election_path
+from ledgerlog.model.layout import (
+    LEDGERS,
+    REPAIR_AUDIT,
+    REPAIR_SETTINGS,
+    draining_path,
+    election_path,
+    ledger_path,
+)
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.record import moment
 from ledgerlog.model.repair import RepairSettings, RepairTask
@@ -26,6 +34,8 @@ from ledgerlog.model.repair import RepairSettings, RepairTask
 __all__ = ["repair"]
 
 _TASKS_SHOWN = 1000
+_LOOK_S = 20.0
+"""A status looks at ledgers for so long: some ten thousand of a real metadata store."""
 
 
 @click.group()
@@ -56,14 +66,22 @@ def repair_run(name: str | None, uri: str, as_json: bool) -> None:
 
 
 @repair.command("status")
+@click.option(
+    "--within",
+    type=FiniteNumber(0),
+    default=_LOOK_S,
+    show_default=True,
+    help="Seconds to look at ledgers; what was not looked at then is said.",
+)
 @uri_option
 @json_option
-def repair_status(uri: str, as_json: bool) -> None:
-    """Print what is under-replicated, who works on it, how fast, and why some of it is not done."""
+def repair_status(within: float, uri: str, as_json: bool) -> None:
+    """Print what is under-replicated at this moment, who works on it, how fast, and why some of it is not
+    done. Nobody has to run auto-recovery for that."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
-            return await status_fields(cluster)
+            return await status_fields(cluster, within_s=within)
 
     fields = run(body)
     if as_json:
@@ -72,8 +90,9 @@ def repair_status(uri: str, as_json: bool) -> None:
         _print_status(fields)
 
 
-async def status_fields(cluster: Cluster) -> dict[str, Any]:
-    """What ``repair status --json`` prints."""
+async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[str, Any]:
+    """What ``repair status --json`` prints. It looks at all ledgers and tasks for ``within_s`` at most."""
+    deadline = trio.current_time() + within_s
     board = Board(cluster.client)
     damaged: dict[str, str] = {}
     leader = record = None
@@ -93,10 +112,22 @@ async def status_fields(cluster: Cluster) -> dict[str, Any]:
     damaged |= {draining_path(bookie): why for bookie, why in unknown.items()}
     workers, locks = await board.workers(), await board.locks()
     waiting = await board.tasks()
+    passed = None
+    try:
+        passed = await pass_over_now(cluster.client, board, within_s=deadline - trio.current_time())
+    except MetadataCorrupt as damage:
+        damaged[LEDGERS] = str(damage)
+    else:
+        damaged |= dict.fromkeys(map(ledger_path, passed.damaged), "this ledger's metadata is damaged")
+    lacking = set() if passed is None else set(passed.affected)
     # A task says who was lost when somebody looked at it last; who is back since is not.
     there = (await board.registered()).keys() - draining
-    tasks = []
-    for ledger_id in waiting[:_TASKS_SHOWN]:
+    tasks: list[dict[str, Any]] = []
+    tasks_read = 0
+    for ledger_id in waiting:
+        if tasks_read >= _TASKS_SHOWN and trio.current_time() > deadline:
+            break
+        tasks_read += 1
         try:
             found = await board.task(ledger_id)
         except MetadataCorrupt as damage:
@@ -104,6 +135,10 @@ async def status_fields(cluster: Cluster) -> dict[str, Any]:
         if found is None:
             continue
         task = found[0]
+        if task.damaged or task.incomplete:
+            lacking.add(ledger_id)
+        if len(tasks) == _TASKS_SHOWN:
+            continue
         holder = workers.get(locks.get(ledger_id, ""))
         doing = {work.ledger_id: work.doing for work in holder.work} if holder else {}
         tasks.append(
@@ -119,7 +154,13 @@ async def status_fields(cluster: Cluster) -> dict[str, Any]:
             }
         )
     return {
-        "under_replicated": len(waiting),
+        "under_replicated": len(lacking),
+        "ledgers": None if passed is None else passed.ledgers,
+        "looked_at": 0 if passed is None else passed.looked_at,
+        "is_complete": passed is not None
+        and passed.looked_at == passed.ledgers
+        and tasks_read == len(waiting),
+        "waiting": len(waiting),
         "paused": settings.paused,
         "settings": settings_fields(settings),
         "auditor": leader.candidate if leader is not None and leader.is_registered else None,
@@ -148,7 +189,16 @@ def _time(at_ms: int) -> str | None:
 
 
 def _print_status(fields: dict[str, Any]) -> None:
-    count, paused = fields["under_replicated"], ", and repair is paused" if fields["paused"] else ""
+    under, count = fields["under_replicated"], fields["waiting"]
+    seen = "all ledgers" if fields["ledgers"] is None else f"{fields['ledgers']} ledgers"
+    if fields["is_complete"]:
+        print_line(f"under-replicated now: {under} of {seen}")
+    else:
+        print_line(
+            f"under-replicated now: at least {under} of {seen}; {fields['looked_at']} were looked at "
+            "(--within SECONDS looks longer)"
+        )
+    paused = ", and repair is paused" if fields["paused"] else ""
     print_line(f"{count} ledger{'' if count == 1 else 's'} to be looked after{paused}")
     print_line(f"auditor: {fields['auditor'] or 'nobody'}")
     print_line(f"metadata compared with bookies: {fields['last_metadata_check'] or 'never'}")
@@ -224,20 +274,18 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
     """What ``repair audit`` found, an item for each ledger and reason."""
     client, board = cluster.client, Board(cluster.client)
-    registered, draining = await board.registered(), await board.draining()
-    # Whom metadata names, first: it may be somebody of whom nothing else is left.
-    named = (await pass_over_metadata(client, ())).named
-    absent = named - registered.keys()
+    draining = frozenset(await board.draining())
     found: list[dict[str, Any]] = []
-    passed = await pass_over_metadata(client, absent | set(draining))
+    passed = await pass_over_now(client, board, draining=draining)
+    registered = await board.registered()
     for ledger_id in passed.damaged:
         found.append({"ledger": ledger_id, "bookies": [], "why": "its metadata is damaged"})
     for ledger_id, hit in passed.affected.items():
         if make_tasks:
             await board.post(ledger_id, lost=hit)
         for why, bookies in (
-            ("not registered", [bookie for bookie in hit if bookie in absent]),
-            ("being emptied", [bookie for bookie in hit if bookie not in absent]),
+            ("not registered", [bookie for bookie in hit if bookie not in registered]),
+            ("being emptied", [bookie for bookie in hit if bookie in registered]),
         ):
             if bookies:
                 found.append({"ledger": ledger_id, "bookies": bookies, "why": why})

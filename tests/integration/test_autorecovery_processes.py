@@ -381,7 +381,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
 
         async def one_to_repair() -> dict[str, Any] | None:
             status = await said("repair", "status")
-            return status if status["under_replicated"] == 1 else None
+            return status if status["under_replicated"] == status["waiting"] == 1 else None
 
         status = await until(one_to_repair, every_s=0.2)
         assert status is not None
@@ -394,6 +394,7 @@ async def test_the_commands_of_repair_steer_it_and_say_how_it_is(tmp_path: Path)
         lost = {"ledger": ledger_id, "bookies": [dead], "why": "not registered"}
         assert audited == {"under_replicated": 1, "found": [lost]}
         plain = await ledgerlog_ok("repair", "status", uri=uri)
+        assert b"under-replicated now: 1 of " in plain
         assert b"1 ledger to be looked after, and repair is paused" in plain
         assert (await said("repair", "resume"))["paused"] is False
         await wait_repaired(cluster, Board(cluster.client), {dead})

@@ -158,3 +158,25 @@ def test_an_accepted_loss_says_how_many_entries_before_which() -> None:
         "found behind the end, and in the ledger no more: 2 entries (entries 2-3)",
         "in the ledger, and unreadable: 1 entry (entry 0)",
     ]
+
+
+def test_status_counts_what_is_under_replicated_though_nobody_runs_auto_recovery(uri: str) -> None:
+    gone = [ensemble for ensemble, _ in LEDGERS.values() if "gone-1" in ensemble]
+    total = len(LEDGERS) + 2
+    fields = json.loads(run(uri, "repair", "status", "--json").stdout)
+    assert fields["auditor"] is None
+    assert fields["under_replicated"] == len(gone) + 1
+    assert (fields["ledgers"], fields["looked_at"], fields["is_complete"]) == (total, total, True)
+    assert fields["waiting"] == 0
+    plain = run(uri, "repair", "status").stdout
+    assert f"under-replicated now: {len(gone) + 1} of {total} ledgers\n" in plain
+    audited = json.loads(run(uri, "repair", "audit", "--dry-run", "--json").stdout)
+    assert audited["under_replicated"] == fields["under_replicated"]
+
+
+def test_a_status_that_had_no_time_says_so(uri: str) -> None:
+    fields = json.loads(run(uri, "repair", "status", "--within", "0", "--json").stdout)
+    assert not fields["is_complete"]
+    assert fields["looked_at"] < fields["ledgers"]
+    plain = run(uri, "repair", "status", "--within", "0").stdout
+    assert plain.startswith("under-replicated now: at least ")

@@ -11,7 +11,7 @@ import ledgerlog.cluster
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
-from ledgerlog.cli.repair import status_fields
+from ledgerlog.cli.repair import audit, status_fields
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import REPAIR_SETTINGS, repair_task_path
@@ -361,3 +361,36 @@ async def test_a_shorter_grace_holds_for_who_waits_already(clock: MockClock) -> 
         await set_up(client, grace_ms=1_000)
         with trio.fail_after(60):
             await repaired(client, board, ledger_id, {lost})
+
+
+async def test_status_an_audit_and_the_auditor_find_the_same_ledgers(clock: MockClock) -> None:
+    """Two of five bookies die while nobody runs auto-recovery."""
+    async with open_cluster(bookies=5) as cluster, cluster.client() as client:
+        board = await set_up(client, paused=True)
+        ledgers = [await written(client, count) for count in (0, 1, 10, 3, 7, 2)]
+        dead = ("b2", "b4")
+        for bookie in dead:
+            await cluster.bookies[bookie].kill(session_s=0)
+        hit = {ledger_id for ledger_id in ledgers if set(dead) & set(await names(client, ledger_id))}
+        assert hit
+        handle = ledgerlog.cluster.Cluster("memory:", client.opened)
+
+        async def said() -> tuple[int, int]:
+            status = await status_fields(handle)
+            assert status["is_complete"]
+            return status["under_replicated"], status["waiting"]
+
+        assert await said() == (len(hit), 0)
+        found = await audit(handle, entries="none", per_s=100, make_tasks=False)
+        assert {fields["ledger"] for fields in found} == hit
+        await start_repair(cluster)
+
+        async def all_have_tasks() -> bool:
+            return set(await board.tasks()) == hit
+
+        await until(all_have_tasks)
+        assert await said() == (len(hit), len(hit))
+        # Who is back is missed no more, though its tasks are still there: workers are paused.
+        for bookie in dead:
+            await cluster.bookies[bookie].start()
+        assert await said() == (0, len(hit))
