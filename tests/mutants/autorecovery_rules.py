@@ -70,6 +70,22 @@ MUTANTS = (
         f"{_LOST}::test_rule_22_a_bookie_that_comes_and_goes_during_a_pass_is_looked_for_again",
     ),
     mutant(
+        "look_at_this_moment_misses_who_came_during_it",
+        "rule 22",
+        f"{_ROOM}/auditor.py",
+        "    there |= (await board.registered()).keys() - frozenset(draining)\n",
+        "",
+        f"{_BOARD}::test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it",
+    ),
+    mutant(
+        "status_counts_tasks_alone",
+        "rule 22",
+        "ledgerlog/cli/repair.py",
+        "    lacking = set() if passed is None else set(passed.affected)\n",
+        "    lacking = set()\n",
+        f"{_BOARD}::test_status_an_audit_and_the_auditor_find_the_same_ledgers",
+    ),
+    mutant(
         "auditor_does_not_miss_whom_metadata_names",
         "rule 22",
         f"{_ROOM}/auditor.py",

@@ -8,12 +8,14 @@ import trio
 from trio.testing import MockClock
 
 import ledgerlog.cluster
+from ledgerlog.autorecovery.auditor import pass_over_now
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.cli.repair import audit, status_fields
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.meta.store import Versioned
+from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import REPAIR_SETTINGS, repair_task_path
 from ledgerlog.model.repair import RepairTask
 from tests.clusters import FaultyStore, eventually, open_cluster
@@ -394,3 +396,23 @@ async def test_status_an_audit_and_the_auditor_find_the_same_ledgers(clock: Mock
         for bookie in dead:
             await cluster.bookies[bookie].start()
         assert await said() == (0, len(hit))
+
+
+async def test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it(clock: MockClock) -> None:
+    class BoardBefore(Board):
+        """It looks the first time before b1 has come."""
+
+        looks = 0
+
+        async def registered(self) -> dict[str, BookieInfo]:
+            found = await super().registered()
+            self.looks += 1
+            return {bookie: info for bookie, info in found.items() if self.looks > 1 or bookie != "b1"}
+
+    async with open_cluster(bookies=3) as cluster, cluster.client() as client:
+        await set_up(client, paused=True)
+        ledger_id = await written(client, 1)
+        assert "b1" in await names(client, ledger_id)
+        board = BoardBefore(client.opened)
+        assert (await pass_over_now(client.opened, board)).affected == {}
+        assert board.looks == 2
