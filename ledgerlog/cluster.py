@@ -15,6 +15,7 @@ from ledgerlog.limits import APPEND_DEADLINE_S, LOG_SWEEP_AGE_S
 from ledgerlog.log import log as logs
 from ledgerlog.log.log import Log
 from ledgerlog.log.sweep import Orphan, sweep
+from ledgerlog.loops import refuse_other_loops
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, SqliteUri, ZooKeeperUri, open_store, parse_uri
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
@@ -139,11 +140,13 @@ async def connect(
     started with ``bookie run``. ``append_deadline_s`` is how long an append may lack its ack quorum before it
     fails.
 
-    Raises InvalidArgument (the URI or an option), ClusterNotFound (there is none, and ``create`` was not
+    Raises InvalidArgument (the URI or an option; entered outside of trio, in an asyncio loop for example:
+    call ``ledgerlog.blocking`` from a thread there), ClusterNotFound (there is none, and ``create`` was not
     asked for: perhaps the URI is mistyped), StorageLocked (another process owns a ``file:``
     directory), StorageCorrupt, MetadataUnavailable. From then on the connection is one to that cluster: where
     its store is exchanged or emptied, calls raise WrongCluster until it is back. Leaving the body ends every
     writer that is still open; what was not acknowledged then is unknown (AppendUnknown)."""
+    refuse_other_loops("ledgerlog.connect")
     if not append_deadline_s > 0:
         raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")
     parsed = parse_uri(uri)

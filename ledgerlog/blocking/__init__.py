@@ -1,4 +1,4 @@
-"""ledgerlog without ``await``: for scripts, notebooks and workers that have no event loop.
+"""ledgerlog without ``await``: for scripts, and for threads that have no event loop.
 
     import ledgerlog.blocking
 
@@ -12,9 +12,9 @@
                 print(record.offset, record.data)
 
 One thread runs the event loop for as long as the cluster is connected; every call is a hop there and back.
-Names, arguments and exceptions are those of the asynchronous library. Nothing here is for coroutines:
-inside of trio a call is refused. Ctrl-C interrupts a call as a cancellation would. In a forked child every
-call raises WrongProcess: connect there anew.
+Names, arguments and exceptions are those of the asynchronous library. Nothing here is for coroutines: inside
+of trio, and in a thread in which an asyncio loop runs, a call is refused. Ctrl-C interrupts a call as a
+cancellation would. In a forked child every call raises WrongProcess: connect there anew.
 """
 
 from ledgerlog.blocking.cluster import Cluster, connect

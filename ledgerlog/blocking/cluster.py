@@ -103,9 +103,12 @@ def connect(uri: str, **options: Any) -> Cluster:
     """Connect to a cluster; options and errors as for ``ledgerlog.connect``. A ``memory:`` or ``file:``
     cluster lives in the thread of this connection, and ends with it.
 
+    InvalidArgument inside of trio, and where an asyncio loop runs in the calling thread: in an asyncio
+    program, and in a notebook. Call it from another thread there: ``await asyncio.to_thread(connect, uri)``.
+
     The program may end without closing: what is open is left in order by then."""
     manager = cluster.connect(uri, **options)
-    portal = Portal()
+    portal = Portal(refuses_asyncio=True)
     try:
         inner, held = portal.enter(manager)
     except BaseException:

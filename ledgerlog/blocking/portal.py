@@ -20,8 +20,9 @@ order in which they were entered; closing the portal leaves those that are still
 **Fork.** A child process has the memory of its parent, and not its threads: the loop is not there, and the
 connections belong to two. Every call there raises WrongProcess, and closing does nothing.
 
-**From within a loop** a blocking call would stop that loop for as long as it takes, so it is refused.
-"""
+**From within a loop** a blocking call would stop that loop for as long as it takes, so it is refused: in trio
+always, and in asyncio for ``ledgerlog.blocking``. Spark's own calls block the thread that makes them, in a
+notebook as well, so what is called by them does too."""
 
 from __future__ import annotations
 
@@ -38,6 +39,7 @@ import attrs
 import trio
 
 from ledgerlog.errors import ConnectionClosed, InvalidArgument, WrongProcess
+from ledgerlog.loops import refuse_asyncio
 
 __all__ = ["Held", "Portal"]
 
@@ -196,9 +198,11 @@ def _not_entered() -> BaseException:
 
 
 class Portal:
-    """A thread with an event loop. ``close`` ends it."""
+    """A thread with an event loop. ``close`` ends it. With ``refuses_asyncio`` a call is InvalidArgument in a
+    thread in which an asyncio loop runs, as it always is inside of trio."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses_asyncio: bool = False) -> None:
+        self._refuses_asyncio = refuses_asyncio
         self._pid = os.getpid()
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -240,10 +244,15 @@ class Portal:
             raise WrongProcess(self._pid)
         if self._is_closed:
             raise ConnectionClosed("the connection is closed")
+        self._refuse_loops()
+
+    def _refuse_loops(self) -> None:
         if trio.lowlevel.in_trio_task():
             raise InvalidArgument(
                 "a blocking call inside of trio would stop its loop: use ledgerlog.connect there"
             )
+        if self._refuses_asyncio:
+            refuse_asyncio()
 
     def tell(self, act: Callable[[], object]) -> None:
         """Have the loop do something soon, without waiting for it."""
@@ -292,9 +301,12 @@ class Portal:
     def close(self) -> None:
         """Leave what is still held, newest first, and end the thread. Idempotent; in a forked child nothing.
 
-        Called from several threads, the first does it. If interrupted, what is left is cancelled."""
+        Called from several threads, the first does it. If interrupted, what is left is cancelled.
+        InvalidArgument inside a loop, and nothing is closed."""
         if os.getpid() != self._pid or self._is_closed:
             return
+        if self._held:
+            self._refuse_loops()
         atexit.unregister(self.close)
         failure: BaseException | None = None
         try:

@@ -76,6 +76,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.nurseries": (),
     # Whether what an extra brings is installed, and how to get it.
     "ledgerlog.optional_packages": (),
+    # Which event loop a caller is in.
+    "ledgerlog.loops": ("ledgerlog.errors",),
     # What both commands do first.
     "ledgerlog.standard_streams": (),
     "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
@@ -94,7 +96,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # State machines on logs: they elect, append, read, and keep snapshots.
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election"),
     # The same without await, for threads that have no event loop.
-    "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.cluster"),
+    "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster"),
     # The auditor is elected.
     "ledgerlog.autorecovery": (*BELOW_LOG, "ledgerlog.election"),
     # Logs in Spark. Its processes have no event loop of their own, so it takes the portal.
@@ -147,7 +149,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.cluster",
     ),
     # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
-    "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.election"),
+    "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
     "bookie.storage": (*VOCABULARY, "ledgerlog.nurseries", "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),

@@ -114,8 +114,8 @@ def open_zookeeper_store(
 
 @asynccontextmanager
 async def _open(store: ZooKeeperStore) -> AsyncIterator[ZooKeeperStore]:
+    store._start_link()
     try:
-        store._start_link()
         await store._reach()
         async with open_serving_nursery() as nursery:
             nursery.start_soon(store._keep_link)
