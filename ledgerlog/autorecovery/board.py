@@ -389,6 +389,20 @@ class Board:
         """Take back that a bookie is to be emptied; whether it was."""
         return await remove(self._store, draining_path(bookie_id))
 
+    async def end_request(self, done: Draining) -> None:
+        """Take a request away that is fulfilled. One that somebody made since, about other data of a bookie
+        of that id, stays."""
+        path = draining_path(done.bookie_id)
+
+        async def write(_: bool) -> None:
+            node = await self._store.get(path)
+            if node is None:
+                return
+            if Draining.decode_untrusted(node.value, done.bookie_id).instance == done.instance:
+                await self._store.delete(path, version=node.version)
+
+        await settle(self._store, write, what=f"the end of the request to empty bookie {done.bookie_id}")
+
     async def tidy(self, named: Collection[BookieId]) -> None:
         """Take away requests about bookies that are gone for good, given whom metadata names: those without a
         cookie and a registration, and those whose data was formatted anew."""

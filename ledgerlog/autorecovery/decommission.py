@@ -83,8 +83,8 @@ async def decommission(
     await board.forget_cookie(draining)
     try:
         if not await board.is_registered(bookie_id):
-            await board.keep(bookie_id)
-    except MetadataError as cause:
+            await board.end_request(draining)
+    except (MetadataError, MetadataCorrupt) as cause:
         logger.warning("bookie=%s is out of service; the auditor tidies up behind it: %s", bookie_id, cause)
     return draining
 

@@ -141,7 +141,12 @@ class Log:
     def update_properties(self, changes: Mapping[str, str | None]) -> dict[str, str]:
         return self._portal.run(lambda: self._log.update_properties(changes))
 
-    def configure(self, *, roll: RollPolicy | None = None, retention: RetentionPolicy | None = None) -> None:
+    def configure(
+        self,
+        *,
+        roll: RollPolicy | Callable[[RollPolicy], RollPolicy] | None = None,
+        retention: RetentionPolicy | Callable[[RetentionPolicy], RetentionPolicy] | None = None,
+    ) -> None:
         self._portal.run(lambda: self._log.configure(roll=roll, retention=retention))
 
     def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:

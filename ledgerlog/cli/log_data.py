@@ -142,7 +142,7 @@ async def _append(log: Log, source: Source, done: Appended, bar: Bar) -> None:
                 await _append_lines(writer, lines, done)
                 bar.move_to(position)
     if is_unterminated:
-        await log.set_properties({**await log.properties(), UNTERMINATED: str(done.last_offset)})
+        await log.update_properties({UNTERMINATED: str(done.last_offset)})
     if cutter.failure is not None:
         # Nothing is written for that line, nor for what follows it; what stands before it is.
         raise cutter.failure

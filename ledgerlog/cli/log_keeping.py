@@ -124,10 +124,10 @@ def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) ->
     async def body() -> tuple[RollPolicy, RetentionPolicy]:
         async with connect(uri) as cluster:
             log = await cluster.open_log(name)
-            info = await log.info()
+            # On what is there when it is written: somebody else may change another setting meanwhile.
             await log.configure(
-                roll=attrs.evolve(info.roll, **roll) if roll else None,
-                retention=attrs.evolve(info.retention, **retention) if retention else None,
+                roll=(lambda there: attrs.evolve(there, **roll)) if roll else None,
+                retention=(lambda there: attrs.evolve(there, **retention)) if retention else None,
             )
             info = await log.info()
             return info.roll, info.retention

@@ -12,7 +12,7 @@ made for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Literal
@@ -244,13 +244,24 @@ class Log:
         return updated
 
     async def configure(
-        self, *, roll: RollPolicy | None = None, retention: RetentionPolicy | None = None
+        self,
+        *,
+        roll: RollPolicy | Callable[[RollPolicy], RollPolicy] | None = None,
+        retention: RetentionPolicy | Callable[[RetentionPolicy], RetentionPolicy] | None = None,
     ) -> None:
         """Give the log other policies; None leaves one as it is. A leader keeps to them as soon as he sees
-        the record, which he watches. LogNotFound."""
+        the record, which he watches. LogNotFound.
+
+        To change one setting and keep what others set meanwhile, give a function of the policy that is there:
+        ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. It may be called several
+        times, and what it raises is raised here."""
 
         async def change(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
-            changed = metadata.with_policies(roll, retention, token)
+            changed = metadata.with_policies(
+                roll(metadata.roll) if callable(roll) else roll,
+                retention(metadata.retention) if callable(retention) else retention,
+                token,
+            )
             return None if changed.touched(metadata.token) == metadata else changed
 
         await self._registry.change(self._name, self._incarnation, change)
