@@ -45,12 +45,14 @@ from bookie.server.inspect_entries import show_entries
 from bookie.server.node import open_bookie
 from bookie.server.options import read_config
 from bookie.storage.config import StorageConfig
+from bookie.storage.descriptors import connections_within, raise_limit
 from bookie.storage.directory import StorageDirectory, open_directory
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.autorecovery.peers import open_peers
 from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.client.client import open_client
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
+from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
@@ -188,6 +190,9 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
 
+    with _failures():
+        descriptors = raise_limit()
+
     async def serve(stop: trio.Event) -> None:
         async with (
             open_store(uri) as store,
@@ -205,6 +210,7 @@ def run(
                 journal_directory=journal_directory,
                 fix_cookie=fix_cookie,
                 peers=partial(open_peers, store, TcpNetwork()),
+                connections_max=connections_within(descriptors, BOOKIE_CONNECTIONS_MAX),
             ) as node,
         ):
             # What exists by now stays until the end; the collector need not look at it again.

@@ -138,6 +138,7 @@ async def open_bookie(
     journal_directory: str | None = None,
     fix_cookie: bool = False,
     peers: OpenPeers | None = None,
+    connections_max: int | None = None,
 ) -> AsyncIterator[Node]:
     """A bookie that serves the directory ``path`` for the body of the ``async with``.
 
@@ -148,7 +149,8 @@ async def open_bookie(
     The ``store`` stays the caller's and must outlive the body. Without ``disk`` and ``indexes`` the
     directory is a real one. ``journal_directory`` is where the journal lies, if not in it. ``fix_cookie``
     takes a directory that was emptied or exchanged into service (``identity``), and ``peers`` is what copies
-    to it what is missing.
+    to it what is missing. It serves ``connections_max`` connections at most, by default
+    ``limits.BOOKIE_CONNECTIONS_MAX``.
 
     The directory is made where there is none. Raises StorageLocked if another process serves it,
     CookieMismatch if it is not that bookie's, or if another process that lives is registered under its id,
@@ -171,7 +173,11 @@ async def open_bookie(
             directory, engine_config, new_nonce=new_nonce, marks=marks, witness=MetadataWitness(store)
         ) as engine:
             listener = await door.unlock()
-            server = Server(engine, Hello(cookie.bookie_id, cookie.instance, cookie.cluster))
+            server = Server(
+                engine,
+                Hello(cookie.bookie_id, cookie.instance, cookie.cluster),
+                connections_max=connections_max,
+            )
             info = BookieInfo(
                 bookie_id=cookie.bookie_id,
                 address=advertise or listener.address,

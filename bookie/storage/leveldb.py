@@ -24,6 +24,11 @@ behind that part, where no later opening could read it. So before the next batch
 again: LevelDB then takes what is whole in the log into a table, and begins another log. As long as that finds
 no room either, nothing can be read: ``bookie.storage.ballast`` is there so that it does not come to that.
 
+**No descriptor left.** LevelDB opens tables and logs when it needs them. A read that finds no descriptor is
+done once more with one that is kept for it. A batch that finds none is not written; and if it was LevelDB's
+compaction that found none, no later batch is either, until the database is opened again. So it is treated as
+on a full disk.
+
 plyvel's exceptions are translated here, and nowhere else, to StorageCorrupt and StorageError. The message
 names the remedy, because the index can always be made again from the journal.
 """
@@ -41,6 +46,8 @@ import plyvel
 import trio
 
 from bookie.core.rows import Change, Row
+from bookie.storage.descriptors import WORDS as NO_DESCRIPTOR
+from bookie.storage.descriptors import OutOfDescriptors, SpareDescriptor
 from bookie.storage.disk import Disk, FileMissing
 from bookie.storage.index import remedy
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
@@ -83,6 +90,7 @@ class LevelDbIndex:
         """Why it could not be opened again."""
         self._limiter = trio.CapacityLimiter(_READERS)
         self._writer = trio.CapacityLimiter(1)
+        self._spare = SpareDescriptor()
 
     @property
     def _database(self) -> plyvel.DB:
@@ -91,14 +99,21 @@ class LevelDbIndex:
         return self._open_database
 
     def get_now(self, key: bytes) -> bytes | None:
-        return _translated(self.path, lambda: self._get(key))
+        return self._reading(lambda: self._get(key))
+
+    def _reading(self, read: Callable[[], T]) -> T:
+        """What ``read`` returns; LevelDB closes what it opened for it, or maps it into memory."""
+        try:
+            return self._spare.lend(lambda: _translated(self.path, read))
+        finally:
+            self._spare.keep()
 
     def _get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._database.get(key, verify_checksums=True)
         return value
 
     def scan_now(self, start: bytes, stop: bytes, *, floor: bytes, limit: int) -> list[Row]:
-        return _translated(self.path, lambda: self._scan(start, stop, floor, limit))
+        return self._reading(lambda: self._scan(start, stop, floor, limit))
 
     def _scan(self, start: bytes, stop: bytes, floor: bytes, limit: int) -> list[Row]:
         rows: list[Row] = []
@@ -147,7 +162,7 @@ class LevelDbIndex:
                 await self._open_again()
         try:
             await trio.to_thread.run_sync(lambda: _translated(self.path, put), limiter=self._writer)
-        except DiskFull:
+        except (DiskFull, OutOfDescriptors):
             self._is_torn = True
             raise
 
@@ -170,6 +185,7 @@ class LevelDbIndex:
                 self._limiter.release_on_behalf_of(reader)
 
     async def aclose(self) -> None:
+        self._spare.close()
         await trio.to_thread.run_sync(self._open_database.close, limiter=self._writer)
 
 
@@ -286,6 +302,8 @@ def _translated(path: str, function: Callable[[], T]) -> T:
             path, None, f"the index is damaged ({_said(path, cause)}); {remedy(path)}"
         ) from cause
     except plyvel.Error as cause:
+        if any(word in str(cause) for word in NO_DESCRIPTOR):
+            raise OutOfDescriptors(f"{path}: there is no descriptor for the index: {cause}") from cause
         if any(word in str(cause) for word in _NO_ROOM):
             raise DiskFull(f"{path}: there is no room for the index: {cause}") from cause
         if any(word in str(cause) for word in _DAMAGED):

@@ -9,6 +9,9 @@ ordinary adds are refused at once (``on_stuck``).
 At a start and at a stop nobody waits: the batch is tried, once more without the ballast, and then it fails.
 A stop that fails so is not a clean one: the next start replays the journal.
 
+Where there is no descriptor for a file of the index a batch waits as well, also at a start and at a stop: the
+disk can take it.
+
 The index underneath says DiskFull where a batch found no room, and is whole then: nothing of the batch
 counts, and it takes the next one (``LevelDbIndex``).
 """
@@ -22,6 +25,7 @@ import trio
 
 from bookie.core.rows import Change, Row
 from bookie.storage.ballast import Ballast
+from bookie.storage.descriptors import RETRY_S, OutOfDescriptors
 from bookie.storage.index import Index
 from ledgerlog.errors import DiskFull
 
@@ -65,6 +69,9 @@ class PatientIndex:
                     raise
                 self._set_stuck(True, full)
                 await trio.sleep(self._retry_s)
+            except OutOfDescriptors as none_left:
+                self._set_stuck(True, none_left)
+                await trio.sleep(RETRY_S)
             else:
                 self._set_stuck(False)
                 return
@@ -74,9 +81,9 @@ class PatientIndex:
             return
         self._is_stuck = is_stuck
         if is_stuck:
-            logger.error("%s: nothing can be written until there is room: %s", self.path, why)
+            logger.error("%s: nothing can be written for now: %s", self.path, why)
         else:
-            logger.warning("%s: there is room again", self.path)
+            logger.warning("%s: it can be written again", self.path)
         if self.on_stuck is not None:
             self.on_stuck(is_stuck)
 

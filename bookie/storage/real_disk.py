@@ -24,6 +24,9 @@ gathers in the page cache, where its flush would hold up the journal's next sync
 **Reads** and everything else go through trio's threads, at most ``_READERS`` at a time, so that a slow read
 never stands before the journal.
 
+**No descriptor left** (EMFILE, ENFILE) is no failure of the disk: what would open a file waits until one is
+free. Who cannot wait, a read in the event loop, takes the one that is kept for that (``SpareDescriptor``).
+
 **A short write** is continued behind what was written: with RWF_DSYNC that part is durable, and nothing that
 failed is tried again. An error is an error: the file is not written again by anyone above.
 """
@@ -33,6 +36,7 @@ from __future__ import annotations
 import enum
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import queue
@@ -46,10 +50,13 @@ import outcome
 import trio
 
 from bookie.core.fullness import DiskSpace
+from bookie.storage.descriptors import RETRY_S, OutOfDescriptors, SpareDescriptor, is_exhaustion
 from bookie.storage.disk import File, FileMissing
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 INLINE_BYTES_MAX = 16 * 1024
 INLINE_S = 0.002
@@ -75,6 +82,8 @@ class _Method(enum.Enum):
 def _raise(action: str, path: str, cause: OSError) -> NoReturn:
     """Translate a failure of the operating system."""
     text = f"cannot {action} {path}: {cause.strerror or cause}"
+    if is_exhaustion(cause):
+        raise OutOfDescriptors(text) from cause
     if cause.errno in _NO_ROOM:
         raise DiskFull(text) from cause
     if cause.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -169,17 +178,32 @@ class RealDisk:
         self._methods: dict[str, _Method] = {}
         self._limiter = trio.CapacityLimiter(_READERS)
         self._behind = trio.CapacityLimiter(1)
+        self._spare = SpareDescriptor()
+        self._is_exhausted = False
 
     async def aclose(self) -> None:
+        self._spare.close()
         if self._writer is not None:
             self._writer.stop()
             self._writer = None
 
     async def _run(self, action: str, path: str, function: Callable[[], T]) -> T:
-        try:
-            return await trio.to_thread.run_sync(function, limiter=self._limiter)
-        except OSError as cause:
-            _raise(action, path, cause)
+        """Run ``function`` in a thread; again and again while there is no descriptor for it."""
+        while True:
+            try:
+                result = await trio.to_thread.run_sync(function, limiter=self._limiter)
+            except OSError as cause:
+                if not is_exhaustion(cause):
+                    _raise(action, path, cause)
+                if not self._is_exhausted:
+                    logger.error("cannot %s %s for now: %s", action, path, cause.strerror)
+                self._is_exhausted = True
+                await trio.sleep(RETRY_S)
+            else:
+                if self._is_exhausted:
+                    logger.warning("there are descriptors again")
+                self._is_exhausted = False
+                return result
 
     # --- directories and names --------------------------------------------------------------------
 
@@ -254,7 +278,7 @@ class RealDisk:
 
     def open_now(self, path: str) -> RealFile:
         try:
-            return _open(path, None)
+            return self._spare.lend(lambda: _open(path, None))
         except OSError as cause:
             _raise("open", path, cause)
 
@@ -344,6 +368,7 @@ class RealDisk:
             if descriptor >= 0:
                 os.close(descriptor)
         file.descriptor = file.direct = -1
+        self._spare.keep()
 
 
 # --- in threads -----------------------------------------------------------------------------------

@@ -105,16 +105,22 @@ class TcpNetwork:
         one before has not answered for a quarter of a second.
 
         Raises ConnectionLost if none answers, InvalidArgument if the address is malformed. It waits as
-        long as the kernel does, minutes perhaps: bring a deadline."""
+        long as the kernel does, minutes perhaps, and for a descriptor where the process has none left: bring
+        a deadline."""
         host, port = parse_address(address)
         if port == 0:
             raise InvalidArgument(f"{address!r}: nothing listens at port 0")
-        try:
-            connected = await trio.open_tcp_stream(host, port)
-        except UnicodeError as cause:
-            raise InvalidArgument(f"{address!r}: {host!r} is not a host name") from cause
-        except OSError as cause:
-            raise ConnectionLost(f"cannot connect to {address}: {_reason(cause)}") from cause
+        while True:
+            try:
+                connected = await trio.open_tcp_stream(host, port)
+                break
+            except UnicodeError as cause:
+                raise InvalidArgument(f"{address!r}: {host!r} is not a host name") from cause
+            except OSError as cause:
+                if not _is_exhaustion(cause):
+                    raise ConnectionLost(f"cannot connect to {address}: {_reason(cause)}") from cause
+                logger.debug("cannot connect to %s for now: %s", address, _reason(cause))
+            await trio.sleep(_ACCEPT_BACK_OFF_S)
         sock = socket.socket(fileno=connected.socket.detach())
         try:
             if sock.getsockname() == sock.getpeername():
@@ -338,6 +344,15 @@ def _granted_send_buffer() -> int:
         if probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= _SEND_BUFFER_BYTES:
             return _SEND_BUFFER_BYTES
     return 0
+
+
+def _is_exhaustion(error: BaseException) -> bool:
+    """Whether a socket could not be had for want of descriptors: that says nothing of the other end."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    if isinstance(error.__cause__, BaseExceptionGroup):
+        return any(map(_is_exhaustion, error.__cause__.exceptions))
+    return error.__cause__ is not None and _is_exhaustion(error.__cause__)
 
 
 def _close_socket(sock: socket.socket) -> None:

@@ -29,6 +29,22 @@ _WITNESS_TEST = "tests/shells/test_server_witness.py"
 
 MUTANTS = (
     mutant(
+        "a_disk_without_descriptors_has_failed",
+        "storage",
+        "bookie/storage/real_disk.py",
+        "                if not is_exhaustion(cause):\n",
+        "                if not is_exhaustion(cause) or True:\n",
+        "tests/storage/test_descriptors.py::test_whatever_opens_a_file_waits_for_a_descriptor",
+    ),
+    mutant(
+        "an_index_without_descriptors_is_not_opened_again",
+        "storage",
+        "bookie/storage/leveldb.py",
+        "        except (DiskFull, OutOfDescriptors):\n",
+        "        except DiskFull:\n",
+        "tests/storage/test_descriptors.py::test_an_index_whose_compaction_found_no_descriptor_is_opened_again",
+    ),
+    mutant(
         "replaced_log_is_taken_over_again",
         "storage",
         _SETTLING,

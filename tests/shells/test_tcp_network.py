@@ -218,3 +218,28 @@ async def test_closing_a_listener_ends_its_wait_for_descriptors_too() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     client.close()
+
+
+async def test_a_connection_waits_for_a_descriptor_and_the_other_end_is_not_taken_for_lost() -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1:0")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    connected = []
+
+    async def connect() -> None:
+        connected.append(await network.connect(listener.address))
+
+    async with trio.open_nursery() as nursery:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        try:
+            with trio.move_on_after(0.15) as waiting:
+                await connect()
+            assert waiting.cancelled_caught
+            nursery.start_soon(connect)
+            await trio.testing.wait_all_tasks_blocked()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for each in (*connected, listener):
+        each.close()

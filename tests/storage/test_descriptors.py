@@ -1,0 +1,224 @@
+"""A process that has no descriptor left: nothing fails for it, and everything goes on once there are some."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import plyvel
+import pytest
+import trio
+
+from bookie.storage.ballast import Ballast
+from bookie.storage.descriptors import (
+    CONNECTIONS_MIN,
+    RESERVE,
+    OutOfDescriptors,
+    SpareDescriptor,
+    connections_within,
+)
+from bookie.storage.leveldb import LevelDb, LevelDbIndex
+from bookie.storage.patient_index import PatientIndex
+from bookie.storage.real_disk import RealDisk
+from tests.waiting import PATIENCE_S
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """For the body no file can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    # Threads and sockets of the event loop that come later would want some, too.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while text not in caplog.text:  # noqa: ASYNC110  # A log cannot be waited for.
+            await trio.sleep(0.01)
+
+
+async def create(disk: RealDisk, path: str) -> None:
+    disk.close(await disk.create(f"{path}/new", 4096))
+
+
+async def open_to_read(disk: RealDisk, path: str) -> None:
+    disk.close(await disk.open(f"{path}/old"))
+
+
+async def open_to_write(disk: RealDisk, path: str) -> None:
+    disk.close(await disk.open(f"{path}/old", for_writing=True))
+
+
+async def write_file(disk: RealDisk, path: str) -> None:
+    await disk.write_file(f"{path}/small", b"text")
+    assert await disk.read_file(f"{path}/small", 9) == b"text"
+
+
+async def read_file(disk: RealDisk, path: str) -> None:
+    assert await disk.read_file(f"{path}/old", 3) == b"old"
+
+
+async def list_directory(disk: RealDisk, path: str) -> None:
+    assert await disk.list_directory(path) == ["old"]
+
+
+async def sync_directory(disk: RealDisk, path: str) -> None:
+    await disk.sync_directory(path)
+
+
+async def lock_directory(disk: RealDisk, path: str) -> None:
+    (await disk.lock_directory(path)).release()
+
+
+async def remove_directory(disk: RealDisk, path: str) -> None:
+    await disk.remove_directory(path)
+    await disk.make_directory(path)
+    assert await disk.list_directory(path) == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        create,
+        open_to_read,
+        open_to_write,
+        write_file,
+        read_file,
+        list_directory,
+        sync_directory,
+        lock_directory,
+        remove_directory,
+    ],
+)
+async def test_whatever_opens_a_file_waits_for_a_descriptor(
+    use: Callable[[RealDisk, str], Awaitable[None]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    nursery: trio.Nursery,
+) -> None:
+    (tmp_path / "old").write_bytes(b"old")
+    disk = RealDisk()
+    done = trio.Event()
+
+    async def run() -> None:
+        await use(disk, str(tmp_path))
+        done.set()
+
+    await trio.to_thread.run_sync(lambda: None)
+    with no_descriptors():
+        nursery.start_soon(run)
+        await until_logged(caplog, "for now: Too many open files")
+        assert not done.is_set()
+    with trio.fail_after(PATIENCE_S):
+        await done.wait()
+    await disk.aclose()
+
+
+async def test_who_cannot_wait_takes_the_spare_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"old")
+    disk = RealDisk()
+    for _ in range(3):
+        with no_descriptors():
+            file = disk.open_now(str(tmp_path / "old"))
+            assert disk.read_now(file, 0, 3) == b"old"
+            with pytest.raises(OutOfDescriptors):
+                disk.open_now(str(tmp_path / "old"))
+            disk.close(file)
+            disk.close(disk.open_now(str(tmp_path / "old")))
+    await disk.aclose()
+
+
+async def filled_index(path: Path, disk: RealDisk) -> LevelDbIndex:
+    index = await LevelDb(disk).create(str(path / "index"))
+    for number in range(3):
+        await index.write([(b"%d" % number, os.urandom(3_000_000))])
+    return index
+
+
+async def test_an_index_without_descriptors_is_written_again_when_there_are_some(
+    tmp_path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More than LevelDB's log holds, so that it needs another, and tables."""
+    disk = RealDisk()
+    inner = await filled_index(tmp_path, disk)
+    index = PatientIndex(inner, Ballast(disk, str(tmp_path), 0), retry_s=0.01)
+    rows = {b"%d" % number: os.urandom(3_000_000) for number in range(10, 16)}
+    done = trio.Event()
+
+    async def write() -> None:
+        for key, value in rows.items():
+            await index.write([(key, value)])
+        done.set()
+
+    with no_descriptors():
+        nursery.start_soon(write)
+        await until_logged(caplog, "nothing can be written for now")
+        assert not done.is_set()
+    with trio.fail_after(PATIENCE_S):
+        await done.wait()
+    await index.aclose()
+    again = await LevelDb(disk).open(str(tmp_path / "index"))
+    assert {key: again.get_now(key) for key in rows} == rows
+    await again.aclose()
+    await disk.aclose()
+
+
+class Stuck:
+    """A database whose compaction has failed: LevelDB takes no batch then until it is opened again."""
+
+    def __init__(self, database: plyvel.DB) -> None:
+        self._database = database
+
+    def write_batch(self, **options: object) -> plyvel.WriteBatch:
+        raise plyvel.IOError("IO error: index/000007.ldb: Too many open files")
+
+    def close(self) -> None:
+        self._database.close()
+
+
+async def test_an_index_whose_compaction_found_no_descriptor_is_opened_again(tmp_path: Path) -> None:
+    disk = RealDisk()
+    inner = await filled_index(tmp_path, disk)
+    inner._open_database = Stuck(inner._open_database)
+    index = PatientIndex(inner, Ballast(disk, str(tmp_path), 0), retry_s=0.01)
+    with trio.fail_after(PATIENCE_S):
+        await index.write([(b"key", b"value")])
+    assert index.get_now(b"key") == b"value"
+    await index.aclose()
+    await disk.aclose()
+
+
+def test_a_spare_descriptor_is_for_exhaustion_alone() -> None:
+    spare = SpareDescriptor()
+    calls = 0
+
+    def fail() -> None:
+        nonlocal calls
+        calls += 1
+        raise FileNotFoundError(2, "No such file")
+
+    with pytest.raises(FileNotFoundError):
+        spare.lend(fail)
+    assert calls == 1
+    spare.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "connections"),
+    [(RESERVE + CONNECTIONS_MIN, CONNECTIONS_MIN), (1024, 1024 - RESERVE), (2**20, 2048), (2**31, 2048)],
+)
+def test_connections_get_what_the_reserve_leaves(limit: int, connections: int) -> None:
+    assert connections_within(limit, 2048) == connections
