@@ -14,8 +14,9 @@ Every command prints for a person by default and one JSON object (one a line) wi
 output has results only, the log goes to standard error. Exit 0: done. 1: it failed, with one line on
 standard error that says what and what to try. 2: wrong usage.
 
-``bookie run`` prints one line once it serves, and nothing more. SIGTERM and SIGINT stop it gracefully; the
-second one stops it at once.
+``bookie run`` prints one line once it serves, and nothing more. SIGTERM, SIGINT and SIGHUP stop it
+gracefully; a second one of the first two stops it at once. The other commands end at the first one, with exit
+code 128 and its number.
 
 This is the entry point: it makes the real capabilities (TCP, the disk, randomness) and hands them in, and a
 client for what needs one: copying what this bookie lost from others, and auto-recovery, which looks after the
@@ -57,6 +58,7 @@ from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
 from ledgerlog.nurseries import open_nursery
+from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
 
 _journal_dir = click.option(
@@ -158,7 +160,7 @@ def run(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Serve the directory PATH until SIGTERM or SIGINT."""
+    """Serve the directory PATH until SIGTERM, SIGINT or SIGHUP."""
     with _usage():
         uri = parse_uri(metadata)
         if isinstance(uri, FileUri | MemoryUri):
@@ -233,15 +235,16 @@ def run(
 
 
 async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
-    """Runs ``serve`` with an event that the first signal sets; the second one cancels it."""
+    """Runs ``serve`` with an event that the first signal sets; the second one cancels it, unless it is
+    SIGHUP: a terminal that goes away may send that twice."""
     stop = trio.Event()
     async with open_nursery() as nursery:
 
         async def listen() -> None:
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            with receiving_stops() as signals:
                 listening.set()
-                async for _ in signals:
-                    if stop.is_set():
+                async for number in signals:
+                    if stop.is_set() and number != signal.SIGHUP:
                         raise LedgerLogError("stopped by a second signal before everything was finished")
                     stop.set()
 
@@ -403,7 +406,11 @@ def _show(path: str, journal_directory: str | None, items: Items, as_json: bool)
     with _failures():
         if not os.path.isdir(path):
             raise StorageError(f"{path} is not a directory: give that of a bookie")
-        if not trio.run(show):
+        outcome = trio.run(run_until_stopped, show)
+        if isinstance(outcome, signal.Signals):
+            click.echo(f"bookie: interrupted by {outcome.name}", err=True)
+            sys.exit(128 + outcome)
+        if not outcome.value:
             raise StorageError(f"{path} is damaged, see above: keep a copy before anything else is tried")
 
 

@@ -18,7 +18,6 @@ append           the first durable append
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -29,7 +28,7 @@ import attrs
 import trio
 
 from ledgerlog.cli.bench_cluster import BenchCluster
-from ledgerlog.cli.processes import Child, Children, open_children
+from ledgerlog.cli.processes import Child, Children, open_children, python_command
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import ELECTION_TENURE_S
 
@@ -119,7 +118,7 @@ async def failover_rounds(
 
 
 async def _start(children: Children, uri: str, log: str, number: int, directory: Path) -> _Candidate:
-    command = [sys.executable, "-m", "ledgerlog.cli.bench_candidate", uri, log, f"candidate-{number}"]
+    command = python_command("ledgerlog.cli.bench_candidate", uri, log, f"candidate-{number}")
     child = await children.start(
         f"candidate-{number}",
         command,

@@ -24,7 +24,6 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import sys
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +37,7 @@ from ledgerlog.cli.demo_contender import LEAD, RECORDS, digest_of, encode_frame
 from ledgerlog.cli.demo_text import record_of
 from ledgerlog.cli.local_cluster import LocalCluster
 from ledgerlog.cli.output import Bar
-from ledgerlog.cli.processes import Child
+from ledgerlog.cli.processes import Child, python_command
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.meta.store import MetadataStore
 
@@ -184,7 +183,7 @@ class Driver:
     ) -> _Contender:
         child = await self._local.children.start(
             name,
-            [sys.executable, "-m", "ledgerlog.cli.demo_contender", self._local.uri, self._log.name],
+            python_command("ledgerlog.cli.demo_contender", self._local.uri, self._log.name),
             pipe_in=True,
             pipe_out=True,
             log_path=self._local.path / f"{name}.log",

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -38,7 +37,7 @@ import attrs
 import trio
 
 import ledgerlog
-from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, Children, open_children
+from ledgerlog.cli.processes import GRACE_S, Child, ChildFailed, Children, open_children, python_command
 from ledgerlog.cli.running import ungrouped
 from ledgerlog.cli.zookeeper import (
     Server,
@@ -122,7 +121,7 @@ class LocalCluster:
         """Start its process once; it does not serve yet."""
         command = [
             *self.prefix_of(bookie_id),
-            *(sys.executable, "-m", "bookie", "run", str(self.data_path(bookie_id))),
+            *python_command("bookie", "run", str(self.data_path(bookie_id))),
             *("--metadata", self.uri, "--listen", "127.0.0.1:0", "--id", bookie_id),
         ]
         if self.config is not None:

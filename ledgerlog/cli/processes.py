@@ -36,7 +36,7 @@ import trio
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.nurseries import open_nursery
 
-__all__ = ["Child", "ChildFailed", "Children", "open_children", "tail_of"]
+__all__ = ["Child", "ChildFailed", "Children", "open_children", "python_command", "tail_of"]
 
 GRACE_S = 8.0
 """How long a child that was asked to end may take. A bookie drains for limits.BOOKIE_DRAIN_S at most."""
@@ -45,6 +45,12 @@ KILL_S = 5.0
 """How long a killed child may take to be gone; only one that hangs inside the kernel takes longer."""
 
 _SCRIPT = Path(__file__).with_name("exit_with_parent.py")
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours, and never a file of its name that lies in the working directory
+    (``-P``)."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 class ChildFailed(LedgerLogError):

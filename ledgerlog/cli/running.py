@@ -1,10 +1,10 @@
 """Running a command's async body: one loop, a clean end on signals, and no exception groups.
 
-This holds the only ``trio.run`` of the command line. SIGINT, SIGTERM and SIGHUP cancel the body, whose
-context managers then end what it started; what they do is bounded in time by themselves, so further
-signals are taken and change nothing. A command that only an interruption ends (``run_until_interrupted``)
-is done then; any other raises ``Interrupted``, which ``main`` turns into the exit code that shells know.
-SIGHUP is left alone where it is ignored, which is what ``nohup`` asks for.
+This holds the only ``trio.run`` of the command line. SIGINT, SIGTERM and SIGHUP (``ledgerlog.signals``)
+cancel the body, whose context managers then end what it started; what they do is bounded in time by
+themselves, so further signals are taken and change nothing. A command that only an interruption ends
+(``run_until_interrupted``) is done then; any other raises ``Interrupted``, which ``main`` turns into the exit
+code that shells know.
 
 A command that runs no loop of its own, or loops of others (``simulate``), is ``interruptible``.
 
@@ -19,18 +19,16 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-import attrs
 import trio
 
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.signals import Returned, run_until_stopped, stop_signals, surviving_others
 
 __all__ = ["Interrupted", "interruptible", "run", "run_until_interrupted", "ungrouped", "unwrap"]
 
 T = TypeVar("T")
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -54,39 +52,9 @@ def run_until_interrupted(body: Callable[[], Awaitable[object]]) -> None:
     _run(body)
 
 
-@attrs.frozen
-class _Returned(Generic[T]):
-    value: T
-
-
-def _run(body: Callable[[], Awaitable[T]]) -> _Returned[T] | signal.Signals:
-    returned: list[_Returned[T]] = []
-    received: list[signal.Signals] = []
-
-    async def main() -> None:
-        with trio.open_signal_receiver(*_signals()) as signals:
-            async with trio.open_nursery() as nursery:
-
-                async def listen() -> None:
-                    async for number in signals:
-                        received.append(signal.Signals(number))
-                        nursery.cancel_scope.cancel()
-
-                nursery.start_soon(listen)
-                returned.append(_Returned(await body()))
-                nursery.cancel_scope.cancel()
-
+def _run(body: Callable[[], Awaitable[T]]) -> Returned[T] | signal.Signals:
     with ungrouped():
-        trio.run(main)
-    return returned[0] if returned else received[0]
-
-
-def _signals() -> list[signal.Signals]:
-    return [
-        number
-        for number in _SIGNALS
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
-    ]
+        return trio.run(run_until_stopped, body)
 
 
 @contextmanager
@@ -106,9 +74,10 @@ def interruptible() -> Iterator[Callable[[], None]]:
         received.append(signal.Signals(number))
         raise KeyboardInterrupt
 
-    handlers = {number: signal.signal(number, receive) for number in _signals()}
+    handlers = {number: signal.signal(number, receive) for number in stop_signals()}
     try:
-        yield check
+        with surviving_others():
+            yield check
     except BaseException:
         check()
         raise

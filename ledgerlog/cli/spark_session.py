@@ -21,8 +21,13 @@ def local_session(app_name: str, master: str) -> Iterator[Any]:
         raise click.ClickException(f"Spark is not installed: {how_to_install('pyspark')}")
     from ledgerlog.spark.session import session
 
-    quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-    spark = session(app_name, master=master, config=quiet)
+    config = {
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        # Workers run our modules, and no file of their names in the directory that they start in.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+    }
+    spark = session(app_name, master=master, config=config)
     try:
         yield spark
     finally:

@@ -169,7 +169,7 @@ def _walk_in_child(
             "or hash_seeds=()"
         )
     ran = subprocess.run(
-        [sys.executable, "-c", _CHILD.format(module, name)],
+        [sys.executable, "-P", "-c", _CHILD.format(module, name)],
         input=json.dumps([data.hex() for data in commands]).encode(),
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,

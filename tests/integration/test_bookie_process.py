@@ -194,7 +194,7 @@ async def check_filled(address: str, count: int = 50) -> None:
 
 
 async def test_it_serves_and_says_so_and_stops_cleanly_on_a_signal(place: Place) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         async with place.bookie("--id", "b1", "--label", "rack=r1", "--label", "zone=z") as bookie:
             address = await bookie.address()
             info = await registered(place)
@@ -208,6 +208,30 @@ async def test_it_serves_and_says_so_and_stops_cleanly_on_a_signal(place: Place)
             assert await bookie.wait() == 0
             assert "Traceback" not in await bookie.errors()
         assert await registered(place) is None
+
+
+async def test_it_goes_on_after_signals_that_mean_nothing_to_it(place: Place) -> None:
+    async with place.bookie("--id", "b1") as bookie:
+        address = await bookie.address()
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            bookie.process.send_signal(number)
+        await fill(address)
+        bookie.process.terminate()
+        assert await bookie.wait() == 0
+
+
+class Nohup(Place):
+    def command(self, *options: str) -> list[str]:
+        return ["nohup", *super().command(*options)]
+
+
+async def test_it_goes_on_after_a_hangup_where_that_is_ignored(tmp_path: Path) -> None:
+    async with Nohup(tmp_path).bookie("--id", "b1") as bookie:
+        address = await bookie.address()
+        bookie.process.send_signal(signal.SIGHUP)
+        await fill(address)
+        bookie.process.terminate()
+        assert await bookie.wait() == 0
 
 
 async def test_with_json_it_says_so_in_json(place: Place) -> None:

@@ -61,6 +61,19 @@ def test_a_signal_ends_the_body_through_its_context_managers(number: signal.Sign
     assert left == ["left", "left"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_means_nothing_to_us_changes_nothing(number: signal.Signals) -> None:
+    async def body() -> str:
+        os.kill(os.getpid(), number)
+        await trio.lowlevel.checkpoint()
+        return "done"
+
+    assert run(body) == "done"
+    with interruptible():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
 def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     async def body() -> object:
         await trio.lowlevel.checkpoint()

@@ -80,6 +80,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.loops": ("ledgerlog.errors",),
     # What both commands do first.
     "ledgerlog.standard_streams": (),
+    # What signals do to both.
+    "ledgerlog.signals": (),
     "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.core": VOCABULARY,
@@ -127,6 +129,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.cli": (
         *BELOW_TOOLS,
         "ledgerlog.standard_streams",
+        "ledgerlog.signals",
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.election",
@@ -158,6 +161,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "bookie.server.main": (
         *FROM_BOOKIE,
         "ledgerlog.standard_streams",
+        "ledgerlog.signals",
         "ledgerlog.client",
         "ledgerlog.autorecovery",
         "bookie",
@@ -276,7 +280,7 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         *STARTERS,
     ),
     "subprocess": ("ledgerlog.cli", "ledgerlog.testing", "ledgerlog.spark"),
-    "signal": ("ledgerlog.cli", "ledgerlog.testing", "bookie.server.main"),
+    "signal": ("ledgerlog.signals", "ledgerlog.cli", "ledgerlog.testing", "bookie.server.main"),
     # There is one event loop, and it is trio's.
     "asyncio": (),
     "multiprocessing": (),
