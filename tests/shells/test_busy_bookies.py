@@ -63,7 +63,7 @@ async def test_a_busy_time_is_waited_out(
     busy_until = float("inf")
     begin = Requests.begin
 
-    def begin_or_refuse(self: Requests, frame, nursery) -> None:  # type: ignore[no-untyped-def]
+    def begin_or_refuse(self: Requests, frame, nursery) -> None:
         if trio.current_time() < busy_until:
             self._refuse(frame.header, Status.TOO_MANY_REQUESTS)
         else:
