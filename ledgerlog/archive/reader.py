@@ -28,7 +28,7 @@ from ledgerlog.optional_packages import how_to_install
 if TYPE_CHECKING:
     from ledgerlog.archive.parquet import ArchiveFile, FileCheck
 
-__all__ = ["ArchiveReader", "check_archive", "in_thread", "open_archive", "pyarrow_needed"]
+__all__ = ["ArchiveReader", "check_archive", "check_end", "in_thread", "open_archive", "pyarrow_needed"]
 
 T = TypeVar("T")
 
@@ -149,6 +149,24 @@ async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
     finally:
         if not reader.is_busy:
             _close_beside(file.close)  # Otherwise with the last reference to it, which the thread has.
+
+
+async def check_end(record: ArchiveRecord) -> None:
+    """Hold a file against its record by its size and its end, which says what it holds; records are not
+    read. ArchiveCorrupt, ArchiveUnavailable, ArchiveSupportMissing."""
+
+    def look() -> None:
+        try:
+            from ledgerlog.archive.footer import end_of
+            from ledgerlog.archive.parquet import ArchiveFile
+        except ImportError as cause:
+            raise ArchiveSupportMissing(record.file) from cause
+        size, _ = end_of(record)
+        if size != record.file_bytes:
+            raise ArchiveCorrupt(record.file, f"it has {size} bytes where {record.file_bytes} were recorded")
+        ArchiveFile(record.file, record).close()
+
+    await in_thread(look, file=record.file)
 
 
 async def check_archive(record: ArchiveRecord) -> None:

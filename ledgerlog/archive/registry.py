@@ -8,6 +8,8 @@ the file is recorded under, in one transaction with the record itself.
 
 from __future__ import annotations
 
+import contextlib
+
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.archive import ArchivePlace, ArchiveRecord
 from ledgerlog.model.layout import (
@@ -82,6 +84,15 @@ class ArchiveRegistry:
             # One has gone since: it may be in another now, which was read before. Look again.
         found.sort(key=lambda read: (read[0].first_offset, -read[0].end_offset))
         return found
+
+    async def ledgers(self, incarnation: int) -> list[int]:
+        """The ledgers that name the records of a log, be these readable or not. Nodes of other names are not
+        ours."""
+        found = []
+        for component in await self._store.children(archives_path(incarnation)):
+            with contextlib.suppress(ValueError):
+                found.append(archived_ledger_of(incarnation, component))
+        return sorted(found)
 
     async def incarnations(self) -> list[int]:
         """The logs of which anything is archived, those that are deleted included."""

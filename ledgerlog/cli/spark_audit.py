@@ -39,7 +39,8 @@ _ROWS_SHOWN = 1000
 def spark_audit(
     mode: str, logs: str | None, ledgers: str | None, mark: bool, master: str, uri: str, as_json: bool
 ) -> None:
-    """Check every copy of every ledger, and print those that are missing, corrupt or diverging.
+    """Check every copy of every ledger, and print those that are missing, corrupt or diverging; also ledgers
+    that are lost, and logs and archived files that cannot be read.
 
     The exit status is 1 where there is one, or where some could not be checked."""
 
@@ -73,7 +74,11 @@ def spark_audit(
             _print_for_people(result, marked, took_s)
     if not result.is_clean:
         copies = sum(found.copies for found in result.found)
-        raise click.ClickException(f"{copies:,} copies are not as they should be")
+        others = sum(found.runs for found in result.found if not found.copies)
+        said = [f"{copies:,} copies are not as they should be"] if copies else []
+        if others:
+            said.append(f"{others:,} ledgers, logs or files are lost, damaged or could not be checked")
+        raise click.ClickException("; ".join(said))
 
 
 def _print_json(result: Audit, marked: Marked | None, mode: str, took_s: float) -> None:
@@ -83,6 +88,8 @@ def _print_json(result: Audit, marked: Marked | None, mode: str, took_s: float) 
         "mode": mode,
         "ledgers": result.ledgers,
         "checked": result.checked,
+        "logs": result.logs,
+        "files": result.files,
         "found": {found.kind: {"runs": found.runs, "copies": found.copies} for found in result.found},
         "seconds": round(took_s, 3),
     }
@@ -96,13 +103,13 @@ def _print_for_people(result: Audit, marked: Marked | None, took_s: float) -> No
     columns = ("ledger", "log", "bookie", "entries", "copies", "left", "what")
     rows = [
         (
-            row["ledger_id"],
+            "-" if row["ledger_id"] is None else row["ledger_id"],
             row["log"] or "-",
             row["bookie"] or "-",
             "-" if row["first_entry"] is None else f"{row['first_entry']}..{row['last_entry']}",
             row["copies"],
             "-" if row["copies_left"] is None else f"{row['copies_left']} of {row['write_quorum']}",
-            row["kind"],
+            row["kind"] if row["why"] is None else f"{row['kind']}: {row['why']}",
         )
         for row in (() if result.is_clean else result.rows(_ROWS_SHOWN))
     ]
@@ -112,8 +119,10 @@ def _print_for_people(result: Audit, marked: Marked | None, took_s: float) -> No
     if runs > len(rows):
         print_line(f"... and {runs - len(rows):,} more; --json prints all")
     print_line(f"{result.checked:,} copies of {result.ledgers:,} ledgers checked in {took_s:.1f} s")
+    print_line(f"{result.logs:,} logs and {result.files:,} archived files are sound")
     for found in result.found:
-        print_line(f"{found.kind}: {found.copies:,} copies in {found.runs:,} runs")
+        what = f"{found.copies:,} copies in {found.runs:,} runs" if found.copies else f"{found.runs:,}"
+        print_line(f"{found.kind}: {what}")
     if marked is not None:
         print_line(f"marked for repair: {marked.ledgers:,} ledgers ('ledgerlog repair status' shows them)")
         if marked.undecided:

@@ -1,5 +1,5 @@
 """Spark's side of an audit: ``spark.read.format("ledgeraudit")``, a table of the copies that are not as they
-should be.
+should be, and of lost ledgers, logs and archived files.
 
 Planned on the driver's host (``audit_plan``), carried out in tasks (``audit_task``), each of which connects
 to the cluster by itself: a task reads the metadata of its ledgers when it checks them. What a task found is
@@ -15,7 +15,11 @@ in no order that means anything, and there is nothing to shuffle.
     write_quorum  int      copies that there should be
     kind          string   missing, corrupt, diverging, limbo, unreachable (``core.copies.FaultKind``);
     metadata
-                           where those of the ledger cannot be read; with ``summary`` also checked
+                           where those of the ledger cannot be read; lost, log, archive, file_missing,
+                           file_corrupt, file_unreachable; with ``summary`` also checked, checked_log and
+                           checked_file (``audit_task``)
+    file         string    the archived file that the row is about
+    why          string    for people, of the kinds that are not about copies
 """
 
 from __future__ import annotations
@@ -46,8 +50,9 @@ __all__ = [
 ]
 
 DECLARED = (
-    "log STRING, ledger_id LONG NOT NULL, bookie STRING, first_entry LONG, last_entry LONG, "
-    "copies LONG NOT NULL, copies_left INT, write_quorum INT, kind STRING NOT NULL"
+    "log STRING, ledger_id LONG, bookie STRING, first_entry LONG, last_entry LONG, "
+    "copies LONG NOT NULL, copies_left INT, write_quorum INT, kind STRING NOT NULL, "
+    "file STRING, why STRING"
 )
 
 _TYPES: ColumnTypes = {
@@ -60,6 +65,8 @@ _TYPES: ColumnTypes = {
     "copies_left": (IntegerType(), pa.int32()),
     "write_quorum": (IntegerType(), pa.int32()),
     "kind": (StringType(), pa.string()),
+    "file": (StringType(), pa.string()),
+    "why": (StringType(), pa.string()),
 }
 assert list(_TYPES) == [field.name for field in attrs.fields(AuditRow)]
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.spark.audit_marks import Marked, mark_for_repair
-from ledgerlog.spark.audit_task import CHECKED
+from ledgerlog.spark.audit_task import CHECKED, CHECKED_FILE, CHECKED_LOG, SOUND
 from ledgerlog.spark.watching import Progress, watched
 
 __all__ = ["Audit", "AuditFailed", "Found", "audit"]
@@ -45,6 +45,10 @@ class Audit:
     """Ledgers of which copies were checked."""
     checked: int
     """Copies that bookies answered about."""
+    logs: int
+    """Logs whose record is sound."""
+    files: int
+    """Archived files that are sound."""
     found: tuple[Found, ...]
     """What is not as it should be, by kind."""
     table: DataFrame
@@ -84,10 +88,12 @@ def audit(
         yield Audit(
             ledgers=sum(ledgers for kind, _, _, ledgers in counts if kind == CHECKED),
             checked=sum(copies for kind, _, copies, _ in counts if kind == CHECKED),
+            logs=sum(rows for kind, rows, _, _ in counts if kind == CHECKED_LOG),
+            files=sum(rows for kind, rows, _, _ in counts if kind == CHECKED_FILE),
             found=tuple(
-                Found(kind, runs, copies) for kind, runs, copies, _ in sorted(counts) if kind != CHECKED
+                Found(kind, runs, copies) for kind, runs, copies, _ in sorted(counts) if kind not in SOUND
             ),
-            table=table.where(table.kind != CHECKED).orderBy(
+            table=table.where(~table.kind.isin(*SOUND)).orderBy(
                 "copies_left", "ledger_id", "first_entry", "bookie"
             ),
             uri=uri,

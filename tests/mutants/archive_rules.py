@@ -11,6 +11,7 @@ _CLEANING = "ledgerlog/archiving/cleaning.py"
 _CLAIMING = "ledgerlog/archiving/claiming.py"
 _REWRITE = "ledgerlog/archiving/rewrite.py"
 _PARQUET = "ledgerlog/archive/parquet.py"
+_PLACES_CODE = "ledgerlog/archive/places.py"
 _READER = "ledgerlog/log/reader.py"
 _LOOKING = "ledgerlog/log/places.py"
 _SCANNING = "ledgerlog/spark/scanning.py"
@@ -20,11 +21,36 @@ _PLAN = "tests/archive/test_archive_plan.py"
 _TEST = "tests/archive/test_archive_job.py"
 _REWRITING = "tests/archive/test_archive_rewriting.py"
 _PLACES = "tests/archive/test_archive_places.py"
+_NAMES = "tests/archive/test_archive_names.py"
 _FAULTS = "tests/archive/test_archive_faults.py"
 _MARKER = "tests/archive/test_archive_marker.py"
 _OVER_ROT = "tests/archive/test_archive_over_rot.py"
 
 MUTANTS = (
+    mutant(
+        "what_a_record_names_is_deleted_whatever_it_is",
+        "A.6",
+        _PLACES_CODE,
+        '        or file != f"{file_start}{nonce}.parquet"\n',
+        "",
+        f"{_NAMES}::test_no_name_leads_out_of_its_destination",
+    ),
+    mutant(
+        "a_link_leads_out_of_a_destination",
+        "A.6",
+        _PLACES_CODE,
+        "            if there != os.path.join(here, name):\n",
+        "            if False:\n",
+        f"{_NAMES}::test_no_name_of_a_destination_leads_out_of_it",
+    ),
+    mutant(
+        "a_file_is_retired_where_nothing_vouches_for_the_place",
+        "A.6",
+        _JOB,
+        "        self.expect_own(record)\n        await self.markers.expect(record.file)\n",
+        "        self.expect_own(record)\n",
+        f"{_NAMES}::test_no_name_leads_out_of_its_destination[retire]",
+    ),
     mutant(
         "newest_ledger_is_given_up",
         "A.6",

@@ -12,10 +12,43 @@ _READER = "bookie/storage/reader.py"
 
 _TEST = "tests/unit/test_copies.py"
 _TEST_BOOKIES = "tests/spark/test_audit_of_bookies.py"
+_TEST_VERDICTS = "tests/spark/test_audit_verdicts.py"
 _TEST_SCRUB = "tests/storage/test_scrub_request.py"
 _RULE = "rule 24"
 
 MUTANTS = (
+    mutant(
+        "audit_takes_a_listed_ledger_without_metadata_for_deleted",
+        _RULE,
+        _TASK,
+        "return not ledger.incarnations or await self._is_archived(ledger)",
+        "return True",
+        f"{_TEST_VERDICTS}::test_a_listed_ledger_without_metadata_is_lost",
+    ),
+    mutant(
+        "audit_calls_lost_what_retention_has_taken",
+        _RULE,
+        _TASK,
+        "            if metadata is not None and metadata.index_of(ledger.ledger_id) is not None:\n",
+        "            if True:\n",
+        f"{_TEST_VERDICTS}::test_what_retention_takes_meanwhile_is_not_lost",
+    ),
+    mutant(
+        "audit_calls_a_file_missing_that_is_being_retired",
+        "A.6",
+        _TASK,
+        "            if is_readable and (metadata is None or metadata.index_of(file.ledger_id) is None):\n",
+        "            if False:\n",
+        f"{_TEST_VERDICTS}::test_what_is_archived_retired_or_merged_meanwhile_is_no_fault",
+    ),
+    mutant(
+        "audit_does_not_look_at_the_size_of_a_file",
+        "A.6",
+        "ledgerlog/archive/reader.py",
+        "        if size != record.file_bytes:\n",
+        "        if False:\n",
+        f"{_TEST_VERDICTS}::test_a_file_that_is_not_what_was_recorded_is_told_and_the_others_are_looked_at",
+    ),
     mutant(
         "audit_counts_a_copy_that_was_not_seen_as_left",
         _RULE,

@@ -28,7 +28,7 @@ from ledgerlog.model.quorum import Replication
 from ledgerlog.spark.audit import audit_schema, read_audit
 from ledgerlog.spark.audit_marks import Ailments, post_tasks
 from ledgerlog.spark.audit_plan import AuditPart, pack_ledgers, plan_audit
-from ledgerlog.spark.audit_task import CHECKED, METADATA, AuditRow, open_audit
+from ledgerlog.spark.audit_task import CHECKED, CHECKED_LOG, METADATA, AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status, decode_frame_untrusted
@@ -338,7 +338,7 @@ async def test_rows_name_the_logs_and_options_choose_ledgers(autojump_clock: obj
         with pytest.raises(LogNotFound):
             await parts_of(client, logs="orders,nobody")
         rows = await audit(cluster, client, summary="true")
-        assert {row.kind for row in rows} == {CHECKED}
+        assert {row.kind for row in rows} == {CHECKED, CHECKED_LOG}
         assert sum(row.copies for row in rows if row.log == "orders") >= 6
         assert len(await parts_of(client, replicasPerPartition="1")) == len(part.ledgers) + 4
 

@@ -100,6 +100,8 @@ def test_a_hole_is_a_row_until_it_is_marked_and_mended(on_spark: SparkOnLogs, lo
                     "copies_left": 1,
                     "write_quorum": 2,
                     "kind": "missing",
+                    "file": None,
+                    "why": None,
                 }
             ]
             assert audit_table(on_spark, mode=mode, logs=log_name).count() == 0
@@ -164,6 +166,8 @@ def test_the_command_lists_marks_and_says_by_its_exit_status(
             "mode": "scrub",
             "ledgers": 1,
             "checked": 2 * hole.entries,
+            "logs": 0,
+            "files": 0,
             "found": {"missing": {"runs": 1, "copies": hole.entries}},
             "marked": 1,
             "undecided": 0,
