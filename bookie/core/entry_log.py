@@ -31,7 +31,8 @@ body, so a record proves that it is whole, and is the one that was written to th
     ADD      (1)  a frame of entries, as it came or put together from several that follow on one another; in
                   that case its LAC and LAFR are -1. It carries its own checksum and digests besides
     LEDGER   (6)  ledger (i64), key (16 bytes), flags (u8: 1 fenced, 2 deleted), LAC, LAFR (i64): what is
-                  known of a ledger that has a record in a file that this one replaces
+                  known of a ledger that has a record in a file that this one replaces; if that file was
+                  rotten, of every ledger that is fenced or deleted
     REPLACES (7)  pairs (first, last, i64): the numbers of the files that this one took the place of, and of
                   those that these had replaced; segments are positive, entry logs negative
     FOOTER   (8)  runs (u64), then for each ledger with runs its id and the bytes of its runs (i64, u64)
