@@ -60,20 +60,18 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
 async def _read_replaced(
     logs: EntryLogFiles, numbers: Sequence[int], known: Container[int]
 ) -> tuple[dict[int, FileSet], FileSet]:
-    """Which files each log replaced, and all of them. Logs that were replaced themselves are not asked: what
-    took their place says it. StorageCorrupt if one cannot be asked that matters."""
+    """Which files each log replaced, and all of them. StorageCorrupt if one cannot be asked that matters."""
     replaced: dict[int, FileSet] = {}
     gone = FileSet()
     for number in reversed(numbers):
-        if -number in gone:
-            continue
         try:
             replaced[number] = await logs.read_replaced(number)
         except StorageCorrupt as damage:
-            # A log replaces files that are older. If the index knows all of those, this one may be rotten.
+            # A log replaces files that are older. If each of those is known to the index or was replaced by a
+            # log that is newer, nothing hangs on this one, and it may be rotten.
             if any(low not in known and -low not in gone for low in numbers if low <= number):
                 raise
-            logger.error("the log counts, and is damaged: %s", damage)
+            logger.error("what this log replaced is not known: %s", damage)
         else:
             gone |= replaced[number]
     return replaced, gone

@@ -244,8 +244,8 @@ MUTANTS = (
         "a_rotten_log_that_was_replaced_keeps_a_bookie_from_starting",
         "storage",
         _SETTLING,
-        "        if -number in gone:\n            continue\n",
-        "",
+        "            if any(low not in known and -low not in gone for low in numbers if low <= number):\n",
+        "            if True:\n",
         f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[freeing_rot-False]",
     ),
     mutant(
