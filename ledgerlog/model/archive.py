@@ -97,7 +97,7 @@ class ArchiveRecord:
         _require(bool(self.ledgers), "an archived file holds a ledger at least")
         for ledger in self.ledgers:
             _require(ledger.first_offset < ledger.end_offset, "an archived ledger holds records")
-            _require(ledger.last_entry >= 0, "an archived ledger has entries")
+            _require(0 <= ledger.last_entry <= ENTRY_ID_MAX, "an archived ledger has entries")
         for one, other in itertools.pairwise(self.ledgers):
             _require(one.end_offset == other.first_offset, "the ledgers of a file adjoin each other")
         ids = {ledger.ledger_id for ledger in self.ledgers}
@@ -146,7 +146,8 @@ class ArchiveRecord:
                 "digest": self.digest,
                 "archived_ms": self.archived_ms,
                 "token": self.token,
-            }
+            },
+            lambda data: self.decode_untrusted(data, self.incarnation),
         )
 
     @classmethod
@@ -178,7 +179,7 @@ class ArchiveRecord:
                         ledger_id=check_ledger_id(numbers[at]),
                         first_offset=numbers[at + 1],
                         end_offset=numbers[at + 2],
-                        last_entry=min(numbers[at + 3], ENTRY_ID_MAX),
+                        last_entry=numbers[at + 3],
                     )
                     for at in range(0, len(numbers), 4)
                 ),
@@ -205,7 +206,8 @@ class ArchivePlace:
     def encode(self) -> bytes:
         """Canonical CBOR."""
         return encode_record(
-            {"v": _FORMAT, "where": self.where, "marker": self.marker, "made_ms": self.made_ms}
+            {"v": _FORMAT, "where": self.where, "marker": self.marker, "made_ms": self.made_ms},
+            lambda data: self.decode_untrusted(data, self.where),
         )
 
     @classmethod

@@ -45,7 +45,8 @@ class BookieInfo:
                 "labels": self.labels,
                 "journal_write_data": self.journal_write_data,
                 "place": self.place,
-            }
+            },
+            lambda data: BookieInfo.decode_untrusted(data, self.bookie_id),
         )
 
     @classmethod
@@ -82,7 +83,8 @@ class Cookie:
                 "instance": self.instance,
                 "cluster": self.cluster,
                 "directories": list(self.directories),
-            }
+            },
+            lambda data: Cookie.decode_untrusted(data, self.bookie_id),
         )
 
     @classmethod

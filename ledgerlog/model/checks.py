@@ -27,9 +27,14 @@ def positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None
 
 
 def utf8_size(text: str) -> int:
-    """How many bytes a text takes in a record. InvalidArgument for a lone surrogate, which it cannot hold:
-    what Python makes of an argument of a command, or of a file's name, that is not UTF-8."""
+    """How many bytes a text takes in a record. InvalidArgument as for ``utf8``."""
+    return len(utf8(text))
+
+
+def utf8(text: str) -> bytes:
+    """A text in UTF-8. InvalidArgument for a lone surrogate, which no record can hold: what Python makes of
+    an argument of a command, or of a file's name, that is not UTF-8."""
     try:
-        return len(text.encode())
+        return text.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(f"{text!r} is not text in UTF-8") from None

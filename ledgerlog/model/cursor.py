@@ -83,7 +83,8 @@ class CursorState:
                 "properties": self.properties,
                 "updated_ms": self.updated_ms,
                 "token": self.token,
-            }
+            },
+            lambda data: self.decode_untrusted(data, self.name, self.version),
         )
 
     @classmethod

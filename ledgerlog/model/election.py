@@ -60,7 +60,7 @@ class ElectionRecord:
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {"v": _FORMAT, **attrs.asdict(self)}
-        return encode_record(fields)
+        return encode_record(fields, lambda data: ElectionRecord.decode_untrusted(data, "to be written"))
 
     @classmethod
     def decode_untrusted(cls, data: bytes, name: str) -> ElectionRecord:

@@ -207,7 +207,8 @@ class LedgerMetadata:
                 "token": self.token,
                 "created_ms": self.created_ms,
                 "custom": self.custom,
-            }
+            },
+            lambda data: LedgerMetadata.decode_untrusted(data, self.ledger_id),
         )
 
     @classmethod

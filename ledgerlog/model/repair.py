@@ -85,7 +85,7 @@ class RepairSettings:
         return max(1, min(self.bytes_per_s, self.cluster_bytes_per_s // max(1, workers)))
 
     def encode(self) -> bytes:
-        return encode_record({"v": _FORMAT, **attrs.asdict(self)})
+        return encode_record({"v": _FORMAT, **attrs.asdict(self)}, RepairSettings.decode_untrusted)
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> RepairSettings:
@@ -152,7 +152,8 @@ class RepairTask:
                 "incomplete": list(self.incomplete),
                 "made_at_ms": self.made_at_ms,
                 "trouble": self.trouble,
-            }
+            },
+            lambda data: RepairTask.decode_untrusted(data, self.ledger_id),
         )
 
     @classmethod
@@ -183,7 +184,8 @@ class Draining:
 
     def encode(self) -> bytes:
         return encode_record(
-            {"v": _FORMAT, "id": self.bookie_id, "instance": self.instance, "asked_at_ms": self.asked_at_ms}
+            {"v": _FORMAT, "id": self.bookie_id, "instance": self.instance, "asked_at_ms": self.asked_at_ms},
+            lambda data: Draining.decode_untrusted(data, self.bookie_id),
         )
 
     @classmethod
@@ -219,7 +221,10 @@ class AuditRecord:
 
     def encode(self) -> bytes:
         settings = None if self.settings is None else self.settings.encode()
-        return encode_record({"v": _FORMAT, **attrs.asdict(self, recurse=False), "settings": settings})
+        return encode_record(
+            {"v": _FORMAT, **attrs.asdict(self, recurse=False), "settings": settings},
+            AuditRecord.decode_untrusted,
+        )
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> AuditRecord:
@@ -262,6 +267,7 @@ class WorkerProgress:
     work: tuple[LedgerWork, ...] = ()
 
     def encode(self) -> bytes:
+        listed = self.work[:_LISTED_MAX]
         return encode_record(
             {
                 "v": _FORMAT,
@@ -270,9 +276,10 @@ class WorkerProgress:
                 "entries": self.entries,
                 "copied_bytes": self.copied_bytes,
                 "bytes_per_s": self.bytes_per_s,
-                "ledgers": [item.ledger_id for item in self.work],
-                "doing": [item.doing[:_TEXT_MAX] for item in self.work],
-            }
+                "ledgers": [item.ledger_id for item in listed],
+                "doing": [item.doing[:_TEXT_MAX] for item in listed],
+            },
+            WorkerProgress.decode_untrusted,
         )
 
     @classmethod

@@ -63,7 +63,8 @@ def encode_snapshot_list(listed: Iterable[ListedSnapshot]) -> bytes:
             "ledgers": [s.ledger_id for s in listed],
             "offsets": [s.next_offset for s in listed],
             "sizes": [s.size for s in listed],
-        }
+        },
+        lambda data: decode_snapshot_list_untrusted(data, 0),
     )
 
 

@@ -94,7 +94,8 @@ class SpliceMark:
                 "token": self.token,
                 "records": self.records,
                 "end_offset": self.end_offset,
-            }
+            },
+            lambda data: self.decode_untrusted(data, self.producer),
         )
 
     @classmethod

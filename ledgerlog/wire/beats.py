@@ -23,7 +23,7 @@ import struct
 
 import attrs
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import InvalidArgument, WireError
 
 __all__ = ["BEAT_FRAME_BYTES", "Beat", "BeatKind"]
 
@@ -55,7 +55,8 @@ class Beat:
     """16 bytes."""
 
     def encode(self) -> bytes:
-        assert len(self.candidacy) == 16
+        if len(self.candidacy) != 16 or not 0 <= self.term < 2**64:
+            raise InvalidArgument(f"no heartbeat can say {self!r}")
         return _FRAME.pack(_MAGIC, _VERSION, self.kind, 0, self.term, self.candidacy)
 
     @classmethod

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import struct
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import InvalidArgument, WireError
+from ledgerlog.model.checks import utf8
 from ledgerlog.model.command import REQUEST_ID_BYTES_MAX, Envelope
 
 __all__ = ["decode_envelope_untrusted", "encode_envelope"]
@@ -33,15 +34,19 @@ _MAGIC = b"LC"
 _VERSION = 1
 _COMMAND = 1
 _BARRIER = 2
+_NUMBER_MAX = 2**64 - 1
 
 assert _HEAD.size == 24
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """The record that holds an envelope."""
-    name = envelope.request_id.encode()
+    """The record that holds an envelope. InvalidArgument for what no record can hold."""
+    name = utf8(envelope.request_id)
+    if len(name) > REQUEST_ID_BYTES_MAX or not min(envelope.timestamp_ms, envelope.seed) >= 0:
+        raise InvalidArgument(f"no record can hold this command: {envelope!r:.200}")
+    if max(envelope.timestamp_ms, envelope.seed) > _NUMBER_MAX or (envelope.is_barrier and envelope.data):
+        raise InvalidArgument(f"no record can hold this command: {envelope!r:.200}")
     kind = _BARRIER if envelope.is_barrier else _COMMAND
-    assert not (envelope.is_barrier and envelope.data)
     head = _HEAD.pack(_MAGIC, _VERSION, kind, envelope.timestamp_ms, envelope.seed, len(name), 0)
     return b"".join((head, name, envelope.data))
 

@@ -58,10 +58,10 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_MAX, FRAME_ENTRIES_MAX, LEDGER_ID_MAX, TURN_BYTES
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.checksum import checksum
@@ -347,7 +347,8 @@ class FrameBuffer:
 
 
 def encode_pairs(pairs: Sequence[tuple[int, int]]) -> bytes:
-    """Ranges of entry ids, as a LIST reply has them."""
+    """Ranges of entry ids, as a LIST reply has them. They grow; InvalidArgument where they do not."""
+    _check_pairs(pairs, InvalidArgument)
     return b"".join(_PAIR.pack(first, last) for first, last in pairs)
 
 
@@ -356,12 +357,16 @@ def decode_pairs_untrusted(body: memoryview) -> list[tuple[int, int]]:
     if len(body) % _PAIR.size:
         raise WireError("a list of entry ranges has a part of a range")
     pairs = list(_PAIR.iter_unpack(body))
+    _check_pairs(pairs, WireError)
+    return pairs
+
+
+def _check_pairs(pairs: Sequence[tuple[int, int]], error: Callable[[str], Exception]) -> None:
     previous = NO_ENTRY
     for first, last in pairs:
         if not previous < first <= last <= ENTRY_ID_MAX:
-            raise WireError(f"entry range {first}..{last} after {previous}")
+            raise error(f"entry range {first}..{last} after {previous}")
         previous = last
-    return pairs
 
 
 _PAIR = struct.Struct("<qq")

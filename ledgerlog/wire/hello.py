@@ -23,6 +23,9 @@ authorises a write is the ledger's key.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NoReturn
+
 import attrs
 
 from ledgerlog.errors import InvalidArgument, WireError
@@ -35,6 +38,7 @@ PROTOCOL = 1
 
 HELLO_BODY_BYTES_MAX = 1024
 _TEXT_CHARS_MAX = 128
+_PROTOCOL_MAX = 0xFFFF
 
 
 @attrs.frozen
@@ -71,9 +75,26 @@ class Hello:
         }
         if self.cluster is not None:
             body["cluster"] = self.cluster
+        if not 1 <= self.protocol <= _PROTOCOL_MAX:
+            raise InvalidArgument(f"HELLO: protocol {self.protocol} is not in 1..{_PROTOCOL_MAX}")
+        check_bookie_id(self.bookie_id)
+        _check_texts(self.instance, self.cluster, _refuse_to_say)
         encoded = encode_record(body)
-        assert len(encoded) <= HELLO_BODY_BYTES_MAX
+        if len(encoded) > HELLO_BODY_BYTES_MAX:
+            raise InvalidArgument(
+                f"a HELLO of {len(encoded)} bytes, over the limit of {HELLO_BODY_BYTES_MAX}"
+            )
         return encoded
+
+
+def _check_texts(instance: str | None, cluster: str | None, fail: Callable[[str], NoReturn]) -> None:
+    for name, text in (("instance", instance), ("cluster", cluster)):
+        if text is not None and not 0 < len(text) <= _TEXT_CHARS_MAX:
+            fail(f"the field {name!r} has {len(text)} characters, not 1 to {_TEXT_CHARS_MAX}")
+
+
+def _refuse_to_say(why: str) -> NoReturn:
+    raise InvalidArgument(f"HELLO: {why}")
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -97,14 +118,12 @@ def decode_hello_untrusted(frame: Frame) -> Hello:
     if len(frame.body) > HELLO_BODY_BYTES_MAX:
         raise WireError(f"a HELLO of {len(frame.body)} bytes, over the limit of {HELLO_BODY_BYTES_MAX}")
     fields = decode_record_untrusted(bytes(frame.body), "HELLO", WireError)
-    protocol = fields.integer("protocol", low=1, high=0xFFFF)
+    protocol = fields.integer("protocol", low=1, high=_PROTOCOL_MAX)
     try:
         bookie_id = check_bookie_id(fields.get("bookie", str))
     except InvalidArgument as cause:
         raise WireError(f"HELLO: {cause}") from cause
     instance = fields.get("instance", str) if header.kind & REPLY else fields.optional("instance", str)
     cluster = fields.optional("cluster", str)
-    for name, text in (("instance", instance), ("cluster", cluster)):
-        if text is not None and not 0 < len(text) <= _TEXT_CHARS_MAX:
-            fields.fail(f"the field {name!r} has {len(text)} characters, not 1 to {_TEXT_CHARS_MAX}")
+    _check_texts(instance, cluster, fields.fail)
     return Hello(bookie_id=bookie_id, instance=instance, cluster=cluster, protocol=protocol)

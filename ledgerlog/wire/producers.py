@@ -27,11 +27,14 @@ packed.
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
+from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import ENTRY_BYTES_MAX, KIB, LOG_PRODUCER_RUNS_MAX, LOG_PRODUCERS_MAX, MIB
+from ledgerlog.model.checks import utf8
 from ledgerlog.model.packing import number_bytes, numbers, pack, planes, unpack, unplaned
 from ledgerlog.model.producer import SEQUENCE_MAX, NumberedRecords, ProducerState, Run
 
@@ -42,14 +45,25 @@ _COUNT = struct.Struct("<I")
 _NUMBER_MAX = 2**63 - 1
 _TABLE_BYTES_MAX = ENTRY_BYTES_MAX - KIB
 _TABLE_BYTES_TARGET = MIB
+_ID_BYTES_MAX = 255
+_SLOTS_MAX = 2**32 - 1
 
 Fail = Callable[[str], NoReturn]
 
 
 def encode_numbered(numbered: Iterable[NumberedRecords]) -> bytes:
+    """InvalidArgument for what no entry can hold."""
     parts: list[bytes] = []
+    end = 0
     for producer_id, slot, count, first_sequence in numbered:
-        name = producer_id.encode()
+        name = utf8(producer_id)
+        if not 0 < len(name) <= _ID_BYTES_MAX or not end <= slot < slot + count <= _SLOTS_MAX:
+            _refuse_to_write(f"records {slot} to {slot + count} of producer {producer_id!r:.80}")
+        if not 0 <= first_sequence <= SEQUENCE_MAX - count + 1:
+            _refuse_to_write(
+                f"{count} records of producer {producer_id!r:.80} from sequence {first_sequence} on"
+            )
+        end = slot + count
         parts += (_NUMBERED.pack(slot, count, first_sequence, len(name)), name)
     return b"".join(parts)
 
@@ -76,30 +90,58 @@ def decode_numbered(data: bytes, record_count: int, fail: Fail) -> list[Numbered
 
 def encode_table(states: Sequence[ProducerState]) -> bytes:
     """The table. Of many producers with many runs each only the newest runs go in, one at least, so that it
-    is not over a megabyte for it: it is made in the midst of appends."""
-    names = [state.producer_id.encode() for state in states]
+    is not over a megabyte for it: it is made in the midst of appends.
+    InvalidArgument for what no table holds."""
+    names = [utf8(state.producer_id) for state in states]
     fixed = sum(map(len, names)) + 10 * len(states)
     depth = max((len(state.runs) for state in states), default=1)
     while depth > 1 and fixed + 24 * sum(min(depth, len(s.runs)) for s in states) > _TABLE_BYTES_TARGET:
         depth //= 2
     runs = [run for state in states for run in state.runs[-depth:]]
-    counts = bytes(min(depth, len(state.runs)) for state in states)
+    counts = [min(depth, len(state.runs)) for state in states]
     columns = (
         [state.last_ms for state in states],
         [run.first_sequence for run in runs],
         [run.length for run in runs],
         [run.first_offset for run in runs],
     )
+    _check_table(names, counts, columns, _refuse_to_write)
     body = b"".join(
         (
             _COUNT.pack(len(states)),
             bytes(map(len, names)),
-            counts,
+            bytes(counts),
             *names,
             *(planes(number_bytes(column)) for column in columns),
         )
     )
     return _COUNT.pack(len(body)) + pack(body)
+
+
+def _check_table(
+    ids: Sequence[bytes], run_counts: Sequence[int], columns: Sequence[Sequence[int]], fail: Fail
+) -> None:
+    """What a table keeps to, written or read: ids, runs of each, and the columns of last uses, first
+    sequences, lengths and first offsets."""
+    if len(ids) > LOG_PRODUCERS_MAX:
+        fail(f"its table of producers has {len(ids)} of them, over the limit of {LOG_PRODUCERS_MAX}")
+    if ids and not 0 < min(map(len, ids)) <= max(map(len, ids)) <= _ID_BYTES_MAX:
+        fail("a producer of its table has no id, or one that is too long")
+    if run_counts and not 0 < min(run_counts) <= max(run_counts) <= LOG_PRODUCER_RUNS_MAX:
+        fail("a producer of its table does not have as many runs as it may")
+    if len(set(ids)) != len(ids) or min(map(min, filter(len, columns)), default=0) < 0:
+        fail("its table of producers holds one twice, or a number out of range")
+    last_uses, sequences, lengths, offsets = columns
+    if (
+        max(last_uses, default=0) > _NUMBER_MAX
+        or max(map(operator.add, sequences, lengths), default=0) > SEQUENCE_MAX + 1
+        or max(map(operator.add, offsets, lengths), default=0) > _NUMBER_MAX
+    ):
+        fail("its table of producers holds a number out of range")
+
+
+def _refuse_to_write(why: str) -> NoReturn:
+    raise InvalidArgument(f"no entry can hold this: {why}")
 
 
 def decode_table(data: bytes, fail: Fail) -> list[ProducerState]:
@@ -115,30 +157,25 @@ def decode_table(data: bytes, fail: Fail) -> list[ProducerState]:
     if count > LOG_PRODUCERS_MAX or len(body) < at:
         fail(f"its table of producers is said to have {count} of them")
     lengths, run_counts = body[_COUNT.size : _COUNT.size + count], body[_COUNT.size + count : at]
-    if not all(lengths) or not all(0 < runs <= LOG_PRODUCER_RUNS_MAX for runs in run_counts):
-        fail("a producer of its table has no id, or not as many runs as it may")
     runs_total = sum(run_counts)
     if len(body) != at + sum(lengths) + 8 * (count + 3 * runs_total):
         fail("its table of producers is not as long as it says")
     ids = []
     for length in lengths:
-        ids.append(_text(body[at : at + length], fail))
+        ids.append(body[at : at + length])
         at += length
     columns = []
     for length in (count, runs_total, runs_total, runs_total):
         columns.append(numbers(unplaned(body[at : at + 8 * length])))
         at += 8 * length
-    if len(set(ids)) != count or min(map(min, filter(len, columns)), default=0) < 0:
-        fail("its table of producers holds one twice, or a number out of range")
+    _check_table(ids, run_counts, columns, fail)
     runs = list(map(Run, *columns[1:]))
-    if any(
-        run.end_sequence > SEQUENCE_MAX + 1 or run.first_offset + run.length > _NUMBER_MAX for run in runs
-    ):
-        fail("its table of producers holds a number out of range")
     states = []
     first = 0
     for producer_id, last_ms, run_count in zip(ids, columns[0], run_counts, strict=True):
-        states.append(ProducerState(producer_id, last_ms, tuple(runs[first : first + run_count])))
+        states.append(
+            ProducerState(_text(producer_id, fail), last_ms, tuple(runs[first : first + run_count]))
+        )
         first += run_count
     return states
 

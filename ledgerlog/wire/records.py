@@ -47,7 +47,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
-from ledgerlog.errors import EntryCorrupt
+from ledgerlog.errors import EntryCorrupt, InvalidArgument, RecordTooLarge
 from ledgerlog.limits import ENTRY_BYTES_MAX, RECORD_BYTES_MAX
 from ledgerlog.model.packing import pack, unpack
 from ledgerlog.model.producer import NumberedRecords, ProducerState
@@ -128,11 +128,18 @@ def encode_entry(
     compress: bool = False,
     staged: bool = False,
 ) -> bytes:
-    """The payload of one entry. There must be at least one record. With ``compress`` the records are packed
-    if that makes the entry smaller. ``staged``: the offset and the bytes count from the start of the
-    ledger."""
+    """The payload of one entry. There must be at least one record; RecordTooLarge for what no entry holds,
+    however well it can be packed, InvalidArgument for a number that is out of range. With ``compress`` the
+    records are packed if that makes the entry smaller. ``staged``: the offset and the bytes count from the
+    start of the ledger."""
     assert records, "an entry holds at least one record"
     assert not (staged and (epoch or numbering is not None)), "no leader writes staged entries"
+    _check_place(epoch, first_offset, first_offset + len(records), timestamp_ms, bytes_before)
+    size = 4 * len(records) + sum(map(len, records))
+    if size > RECORD_BYTES_MAX and max(map(len, records)) > RECORD_BYTES_MAX:
+        raise RecordTooLarge(max(map(len, records)), RECORD_BYTES_MAX)
+    if size > ENTRY_BYTES_MAX:
+        raise RecordTooLarge(size, ENTRY_BYTES_MAX, "ledger entry")
     lengths = u32_bytes(array("I", map(len, records)))
     codec = _CODEC_NONE
     if compress:
@@ -170,7 +177,9 @@ def encode_checkpoint(
     timestamp_ms: int,
     bytes_before: int,
 ) -> bytes:
-    """The payload of a checkpoint that will be entry ``entry_id``: the table as of ``first_offset``."""
+    """The payload of a checkpoint that will be entry ``entry_id``: the table as of ``first_offset``.
+    InvalidArgument for what no table holds, and for a number that is out of range."""
+    _check_place(epoch, first_offset, timestamp_ms, bytes_before)
     head = _HEADER.pack(
         _MAGIC,
         _EXTENDED,
@@ -184,6 +193,12 @@ def encode_checkpoint(
         bytes_before,
     )
     return b"".join((head, _NUMBERING.pack(entry_id, 0), encode_table(states)))
+
+
+def _check_place(*numbers: int) -> None:
+    """Epoch, offsets, timestamp and bytes before."""
+    if min(numbers) < 0 or max(numbers) > _NUMBER_MAX:
+        raise InvalidArgument(f"no entry can hold epoch, offsets, time and bytes before of {numbers}")
 
 
 def decode_header(

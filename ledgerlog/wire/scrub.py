@@ -35,11 +35,11 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ENTRY_ID_MAX, SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX, SCRUB_SUMS_MAX
 from ledgerlog.wire.frame import decode_pairs_untrusted, encode_pairs
 
@@ -89,10 +89,12 @@ def add_sums(one: int, other: int) -> int:
 
 
 def encode_scrub(report: ScrubReport) -> bytes:
-    """The body of a reply."""
-    assert len(report.sound) <= SCRUB_RANGES_MAX
-    assert len(report.unsound) <= SCRUB_RANGES_MAX
-    assert len(report.sums) <= SCRUB_SUMS_MAX
+    """The body of a reply. InvalidArgument for what no reply holds."""
+    if max(len(report.sound), len(report.unsound)) > SCRUB_RANGES_MAX or len(report.sums) > SCRUB_SUMS_MAX:
+        raise InvalidArgument(
+            f"a report of {len(report.sound)} and {len(report.unsound)} ranges and {len(report.sums)} sums"
+        )
+    _check_sums(report.sums, InvalidArgument)
     return b"".join(
         (
             _COUNTS.pack(len(report.sound), len(report.unsound)),
@@ -101,6 +103,18 @@ def encode_scrub(report: ScrubReport) -> bytes:
             *itertools.starmap(_SUM.pack, report.sums),
         )
     )
+
+
+def _check_sums(sums: Sequence[ScrubSum], error: Callable[[str], Exception]) -> None:
+    before = (-1, 0)
+    for block, remainder, count, total in sums:
+        if not before < (block, remainder) or not 0 <= remainder < SCRUB_BLOCK_ENTRIES:
+            raise error(f"the sum of class {remainder} of block {block} after {before}")
+        if not 0 <= block <= ENTRY_ID_MAX // SCRUB_BLOCK_ENTRIES:
+            raise error(f"block {block} of scrubbed entries is out of range")
+        if not 1 <= count <= SCRUB_BLOCK_ENTRIES or not 0 <= total <= _MASK:
+            raise error(f"{count} entries of block {block}, with a sum of {total}")
+        before = block, remainder
 
 
 def decode_scrub_untrusted(body: memoryview) -> ScrubReport:
@@ -117,15 +131,7 @@ def decode_scrub_untrusted(body: memoryview) -> ScrubReport:
     if len(body) - end > SCRUB_SUMS_MAX * _SUM.size:
         raise WireError(f"sums of {len(body) - end} bytes; {SCRUB_SUMS_MAX} rows are the most")
     sums: list[ScrubSum] = list(_SUM.iter_unpack(body[end:]))
-    before = (-1, 0)
-    for block, remainder, count, _ in sums:
-        if not before < (block, remainder) or remainder >= SCRUB_BLOCK_ENTRIES:
-            raise WireError(f"the sum of class {remainder} of block {block} after {before}")
-        if block > ENTRY_ID_MAX // SCRUB_BLOCK_ENTRIES:
-            raise WireError(f"block {block} of scrubbed entries is out of range")
-        if not 1 <= count <= SCRUB_BLOCK_ENTRIES:
-            raise WireError(f"{count} entries of block {block}")
-        before = block, remainder
+    _check_sums(sums, WireError)
     return ScrubReport(
         decode_pairs_untrusted(body[_COUNTS.size : middle]),
         decode_pairs_untrusted(body[middle:end]),

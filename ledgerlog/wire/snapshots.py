@@ -45,7 +45,7 @@ class SnapshotHead:
     """Frames of the table of requests."""
 
     def encode(self) -> bytes:
-        return encode_record({"v": _FORMAT, **attrs.asdict(self)})
+        return encode_record({"v": _FORMAT, **attrs.asdict(self)}, SnapshotHead.decode_untrusted)
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> SnapshotHead:
