@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.errors import WireError
+from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_MAX, FRAME_ENTRIES_MAX, LEDGER_ID_MAX
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.frame import (
@@ -247,17 +247,23 @@ def test_ranges_come_back(bounds: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    "pairs",
     [
-        bytes(15),
-        encode_pairs([(1, 0)]),
-        encode_pairs([(-1, 0)]),
-        encode_pairs([(0, 5), (5, 6)]),
-        encode_pairs([(3, 4), (1, 2)]),
-        encode_pairs([(0, ENTRY_ID_MAX + 1)]),
+        [(1, 0)],
+        [(-1, 0)],
+        [(0, 5), (5, 6)],
+        [(3, 4), (1, 2)],
+        [(0, ENTRY_ID_MAX + 1)],
     ],
     ids=itertools.count(),
 )
-def test_ranges_that_do_not_grow_are_refused(body: bytes) -> None:
+def test_ranges_that_do_not_grow_are_neither_written_nor_read(pairs: list[tuple[int, int]]) -> None:
+    with pytest.raises(InvalidArgument):
+        encode_pairs(pairs)
     with pytest.raises(WireError):
-        decode_pairs_untrusted(memoryview(body))
+        decode_pairs_untrusted(memoryview(b"".join(struct.pack("<qq", *pair) for pair in pairs)))
+
+
+def test_a_part_of_a_range_is_refused() -> None:
+    with pytest.raises(WireError):
+        decode_pairs_untrusted(memoryview(bytes(15)))

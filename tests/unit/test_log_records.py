@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.errors import EntryCorrupt
+from ledgerlog.errors import EntryCorrupt, InvalidArgument
 from ledgerlog.model.ids import Position
 from ledgerlog.model.producer import NumberedRecords, ProducerState, Run
 from ledgerlog.model.record import Record, RecordBatch, moment
@@ -156,9 +156,16 @@ def test_a_table_that_would_not_fit_keeps_the_newest_run_of_each() -> None:
     ],
     ids=str,
 )
-def test_a_table_out_of_range_is_refused(states: list[ProducerState]) -> None:
+def test_a_table_out_of_range_is_neither_written_nor_read(
+    states: list[ProducerState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidArgument):
+        checkpoint(states)
+    with monkeypatch.context() as patched:
+        patched.setattr("ledgerlog.wire.producers._check_table", lambda *_: None)
+        payload = checkpoint(states)
     with pytest.raises(EntryCorrupt, match="entry 9 of ledger 4"):
-        decode_checkpoint(checkpoint(states), ledger_id=4, entry_id=9)
+        decode_checkpoint(payload, ledger_id=4, entry_id=9)
 
 
 @given(st.binary(max_size=120), st.sampled_from([b"LR\2\1", b"LR\2\0\2\0", b"LR\2\0\6\0\0\0\0\0\0\0"]))

@@ -23,7 +23,11 @@ def body(
     unsound: list[tuple[int, int]] | None = None,
     sums: list[tuple[int, int, int, int]] | None = None,
 ) -> bytes:
-    return encode_scrub(ScrubReport(sound or [], unsound or [], sums or []))
+    """As it lies in a reply, whether or not it may be written."""
+    sound, unsound, sums = sound or [], unsound or [], sums or []
+    head = struct.pack("<II", len(sound), len(unsound))
+    pairs = [struct.pack("<qq", *pair) for pair in (*sound, *unsound)]
+    return b"".join((head, *pairs, *(ROW.pack(*row) for row in sums)))
 
 
 @st.composite
