@@ -21,9 +21,10 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     StorageCorrupt,
     StorageError,
+    WrongCluster,
 )
 from ledgerlog.meta import sqlite_file
-from ledgerlog.meta.belonging import Belonging
+from ledgerlog.meta.belonging import Belonging, make_cluster
 from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
 from ledgerlog.meta.sqlite_file import open_metadata_file
 from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, boot_clock_ns
@@ -393,3 +394,48 @@ async def test_what_can_be_read_is_read_where_the_dead_cannot_be_reaped(
             sessions._reaped_at_ns = 0
             assert await store.children("members") == []
             await watch.wait()
+
+
+# --- replaced under a live store ------------------------------------------------------------------
+
+
+async def test_a_file_in_whose_place_another_was_put_beside_its_log_is_not_mixed_with_it(
+    tmp_path: Path,
+) -> None:
+    """SQLite would play the log that lies there into whatever file has the name."""
+    path, aside, copy = tmp_path / "meta.db", tmp_path / "aside", tmp_path / "copy"
+    async with open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+        with sqlite3.connect(path) as connection, sqlite3.connect(copy) as target:
+            connection.backup(target)
+        connection.close()
+        target.close()
+        before = copy.read_bytes()
+        await store.create("only/in/the/log", b"x")
+        os.link(path, aside)
+        os.replace(copy, path)
+        with pytest.raises(WrongCluster, match=r"was replaced .*-wal still lies beside it"):
+            await store.get("only/in/the/log")
+        assert path.read_bytes() == before, "it was not touched"
+        os.replace(aside, path)
+        assert await store.get("only/in/the/log") is not None
+        await store.create("after", b"")
+
+
+@pytest.mark.parametrize("harm", ["removed", "emptied"])
+async def test_a_file_that_is_removed_or_emptied_under_a_live_store_is_refused_and_not_made_anew(
+    tmp_path: Path, harm: str
+) -> None:
+    path, aside = tmp_path / "meta.db", tmp_path / "aside"
+    async with open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+        os.link(path, aside)
+        path.unlink()
+        if harm == "emptied":
+            path.touch()
+        for _ in range(2):
+            with pytest.raises(WrongCluster):
+                await store.next_id("counter")
+        assert path.exists() == (harm == "emptied")
+        os.replace(aside, path)
+        assert await store.next_id("counter") == 0

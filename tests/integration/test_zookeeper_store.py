@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -21,7 +23,9 @@ from ledgerlog.errors import (
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     SessionExpired,
+    WrongCluster,
 )
+from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.store import Create, NodeExists, SessionState, Set, VersionConflict
 from ledgerlog.meta.zookeeper import tree
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
@@ -97,7 +101,7 @@ async def test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in
         await server.kill()
         await until_state(store, SessionState.SUSPENDED)
         # As in the moment before the loss of the connection is known in the loop.
-        store._conversation.set_connected(True)
+        store._conversation.use(store.session.number, None)
         monkeypatch.setattr(limits, "METADATA_TIMEOUT_S", 0.5)
         with pytest.raises(MetadataUnavailable, match="nothing happened") as caught:
             await store.set("a", b"late", version=version)
@@ -526,3 +530,49 @@ async def test_every_write_is_what_its_answer_said_under_random_faults(
             f"{len(sure)} done, {len(refused)} refused, {len(in_doubt)} in doubt, of which "
             f"{len(done) - len(sure)} done"
         )
+
+
+# --- whose store it is ----------------------------------------------------------------------------
+
+
+async def test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back(
+    server: Ensemble,
+) -> None:
+    """As after a backup was brought back under programs that have seen more."""
+    data = server.servers[0].directory / "data"
+
+    async def become(source: str, *, keep: str) -> None:
+        await server.kill()
+        await trio.to_thread.run_sync(shutil.copytree, data / "version-2", data / keep)
+        await trio.to_thread.run_sync(shutil.rmtree, data / "version-2")
+        await trio.to_thread.run_sync(shutil.copytree, data / source, data / "version-2")
+        await server.start()
+        await server.wait_serving()
+
+    async with open_zookeeper_store(server.hosts) as first:
+        await make_cluster(first, os.urandom)
+    await server.kill()
+    await trio.to_thread.run_sync(shutil.copytree, data / "version-2", data / "older")
+    await server.start()
+    await server.wait_serving()
+    async with open_zookeeper_store(server.hosts) as store:
+        await join_cluster(store)
+        for number in range(300):
+            await store.create(f"n/{number}", b"")
+        await become("older", keep="newer")
+        with trio.fail_after(PATIENCE_S), pytest.raises(WrongCluster, match="has forgotten what was read"):
+            while True:
+                try:
+                    assert await store.get("n/299") is not None, "what was read is gone"
+                except WrongCluster:
+                    raise
+                except MetadataUnavailable:
+                    await trio.sleep(0.05)
+        await become("newer", keep="unused")
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                try:
+                    assert await store.get("n/299") is not None
+                    break
+                except MetadataUnavailable:
+                    await trio.sleep(0.05)

@@ -10,12 +10,14 @@ _SESSION = "ledgerlog/meta/zookeeper/session.py"
 _STORE = "ledgerlog/meta/zookeeper/store.py"
 _LINK = "ledgerlog/meta/zookeeper/link.py"
 _CONVERSATION = "ledgerlog/meta/zookeeper/conversation.py"
+_BELONGING = "ledgerlog/meta/belonging.py"
 _REGISTRATION = "bookie/server/registration.py"
 
 _TEST_SESSION = "tests/unit/test_zookeeper_session.py"
 _TEST_PLAN = "tests/unit/test_zookeeper_plan.py"
 _TEST_CONTRACT = "tests/contract/test_metadata_contract.py"
 _TEST_STORE = "tests/integration/test_zookeeper_store.py"
+_TEST_BELONGING = "tests/contract/test_belonging.py"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
 _SETTLE = "ledgerlog/meta/settle.py"
@@ -64,6 +66,48 @@ MUTANTS = (
         '    with left_to_a_sweep(f"what log {name!r} left"):\n',
         "    if True:\n",
         f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLog-away]",
+    ),
+    mutant(
+        "any_store_is_the_right_one",
+        "rule 25",
+        _BELONGING,
+        "        if found != self._cluster.encode():\n",
+        "        if False:\n",
+        f"{_TEST_BELONGING}::test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back",
+    ),
+    mutant(
+        "a_file_that_was_replaced_is_not_noticed",
+        "rule 25",
+        "ledgerlog/meta/sqlite.py",
+        "            self._file.require_in_place()\n",
+        "            pass\n",
+        f"{_TEST_BELONGING}::test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back",
+    ),
+    mutant(
+        "a_log_that_was_left_is_played_into_another_file",
+        "metadata contract",
+        "ledgerlog/meta/sqlite.py",
+        "            if displaced.owns_log():\n",
+        "            if False:\n",
+        "tests/integration/test_sqlite_metadata_file.py"
+        "::test_a_file_in_whose_place_another_was_put_beside_its_log_is_not_mixed_with_it",
+    ),
+    mutant(
+        "an_older_state_of_the_ensemble_is_believed",
+        "rule 25",
+        _STORE,
+        "                if link.zxid_of(number) < self._zxid_floor:\n",
+        "                if False:\n",
+        f"{_TEST_STORE}::test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back",
+    ),
+    mutant(
+        "a_refused_ensemble_is_not_left",
+        "rule 25",
+        _STORE,
+        "                self._link_ended.set()\n                return\n",
+        "                return\n",
+        f"{_TEST_STORE}::test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back",
+        f"{_TEST_BELONGING}::test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back",
     ),
     mutant(
         "compare_and_set_at_a_negative_version_is_a_plain_write",

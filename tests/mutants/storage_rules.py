@@ -16,6 +16,7 @@ _FILES = "bookie/storage/files.py"
 _ENGINE = "bookie/storage/engine.py"
 _OPENING = "bookie/storage/opening.py"
 _READER = "bookie/storage/reader.py"
+_COLLECTOR = "bookie/storage/collector.py"
 _WITNESS = "bookie/server/witness.py"
 _ENTRY_LOG = "bookie/core/entry_log.py"
 
@@ -43,6 +44,30 @@ MUTANTS = (
         "        except (DiskFull, OutOfDescriptors):\n",
         "        except DiskFull:\n",
         "tests/storage/test_descriptors.py::test_an_index_whose_compaction_found_no_descriptor_is_opened_again",
+    ),
+    mutant(
+        "mass_deletion_waits_for_nobody",
+        "rule 25",
+        _COLLECTOR,
+        "        if len(fresh) <= MASS_LEDGERS or",
+        "        if True or",
+        f"{_MOVING}::test_a_mass_deletion_waits_for_a_second_pass_that_finds_the_same",
+    ),
+    mutant(
+        "suspects_are_not_forgotten",
+        "rule 25",
+        _COLLECTOR,
+        '            self._suspected = array("Q")\n            return gone\n',
+        "            return gone\n",
+        f"{_MOVING}::test_what_only_the_second_pass_finds_waits_for_a_third",
+    ),
+    mutant(
+        "store_is_not_asked_again_whose_it_is",
+        "rule 25",
+        _WITNESS,
+        "        if gone:\n            await store.sync()\n",
+        "",
+        f"{_WITNESS_TEST}::test_a_store_that_was_emptied_meanwhile_says_nothing_at_all",
     ),
     mutant(
         "replaced_log_is_taken_over_again",
