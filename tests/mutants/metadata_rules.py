@@ -180,8 +180,8 @@ MUTANTS = (
         "watches_are_not_added_again_on_a_new_connection",
         "metadata contract",
         _STORE,
-        "                for path, attached in self._attached.items():\n"
-        "                    self._add_watches(path, attached)\n",
+        "        for path, attached in self._attached.items():\n"
+        "            self._add_watches(path, attached)\n",
         "",
         f"{_TEST_STORE}::test_a_session_outlives_a_server_that_is_killed_and_started_again",
     ),
