@@ -437,12 +437,15 @@ class SimulatedCluster:
 
     def bring_metadata_back(self) -> None:
         """Let the metadata store answer again that was exchanged. AssertionError: something was written to
-        what
-        answered in its place. Nothing where it was not exchanged."""
+        what answered in its place. Nothing where it was not exchanged."""
         if self._right_metadata is None:
             return
         self.simulation.event("metadata brought back")
+        assert self._other_metadata is not None
+        # Registrations are told from the rest by their paths alone: they end with the sessions.
+        is_untouched = self.tree.paths("") == sorted(self._other_metadata.nodes)
         written = self.tree.exchange(self._right_metadata)
+        assert is_untouched, "somebody has registered in a store that is not the cluster's"
         assert written == self._other_metadata, "somebody wrote to a store that is not the cluster's"
         self._right_metadata = None
 

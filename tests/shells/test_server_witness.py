@@ -82,9 +82,9 @@ async def test_a_store_that_was_emptied_meanwhile_says_nothing_at_all(store: For
         tree.exchange(Content())
         return
 
-    store.get = get_and_empty  # type: ignore[method-assign]
+    store.get = get_and_empty
     with pytest.raises(WrongCluster):
         await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])
-    store.get = get  # type: ignore[method-assign]
+    store.get = get
     with pytest.raises(WrongCluster):
         await MetadataWitness(store).surely_gone([0, 1, 2, 3, 4])

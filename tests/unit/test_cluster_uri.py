@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.errors import InvalidArgument
+from ledgerlog.errors import ClusterNotFound, InvalidArgument
 from ledgerlog.meta.uri import (
     ClusterUri,
     FileUri,
@@ -125,7 +125,7 @@ def test_a_file_cluster_names_its_parts() -> None:
 
 async def test_a_store_opens_by_its_uri(tmp_path: Path) -> None:
     for uri in (MemoryUri(), FileUri(str(tmp_path / "cluster")), SqliteUri(str(tmp_path / "m.db"))):
-        async with open_store(uri) as store:
+        async with open_store(uri, create=True) as store:
             await store.create("a/b", b"1")
             assert await store.children("a") == ["b"]
     async with open_store(SqliteUri(str(tmp_path / "m.db"))) as store:
@@ -136,10 +136,14 @@ async def test_a_store_opens_by_its_uri(tmp_path: Path) -> None:
 async def test_a_zookeeper_store_opens_by_its_uri_below_its_chroot(zookeeper_hosts: str) -> None:
     uri = parse_uri(f"zk://{zookeeper_hosts}{new_chroot()}/below")
     for _ in range(2):
-        async with open_store(uri) as store:
+        async with open_store(uri, create=True) as store:
             if not await store.children("a"):
                 await store.create("a/b", b"1")
     async with open_store(uri) as store:
         assert await store.children("a") == ["b"]
-    async with open_store(parse_uri(f"zk://{zookeeper_hosts}{new_chroot()}")) as store:
+    other = parse_uri(f"zk://{zookeeper_hosts}{new_chroot()}")
+    with pytest.raises(ClusterNotFound, match=r"no cluster at zk://.*Is the chroot .* spelled right"):
+        async with open_store(other):
+            pass
+    async with open_store(other, create=True) as store:
         assert await store.children("a") == []
