@@ -280,6 +280,13 @@ BUSY_DELAY_MIN_S = 0.02
 BUSY_DELAY_MAX_S = 0.5
 """A request that was answered TOO_MANY_REQUESTS is sent again after so long, the pauses growing."""
 
+LIMBO_TELL_S = 600.0
+"""How often a bookie says again what keeps ledgers in limbo, while that does not change."""
+
+LIMBO_TELL_AGAIN_S = 60.0
+"""How long it waits at least before it says something else about that."""
+
+
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
 assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX
 assert FRAME_BYTES_MAX > ENTRY_BYTES_MAX + 128 + 12 * FRAME_ENTRIES_MAX

@@ -13,6 +13,10 @@ no bookie has any more stays in limbo for good, and the log says which entries: 
 unavailable, never that they do not exist. An operator who has given them up deletes the ledger, or, where its
 end cannot be found, closes it (``ledgerlog ledger recover --accept-loss``).
 
+While ledgers stay, the log says which, why, and whom each of them waits for: at once, again when that
+changes, and in any case every ``LIMBO_TELL_S`` seconds, in one line that names ``_TOLD_LEDGERS`` of them at
+most. There is never more than one such line in ``LIMBO_TELL_AGAIN_S`` seconds.
+
 All copying together goes at ``limbo_bytes_per_s`` at most. That is a setting of the bookie's own and not the
 one of auto-recovery, which moves copies that somebody else has too, and has time: a ledger in limbo can
 neither be recovered nor read to its end by whoever needs this bookie's answer.
@@ -26,13 +30,14 @@ The bookie knows no client: who opens it hands in ``OpenPeers``, and that is ope
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
 
-from bookie.core.marks import Range
+from bookie.core.marks import NO_LEDGER, Range
 from bookie.storage.engine import Engine
 from bookie.storage.pace import Pace
 from ledgerlog.errors import (
@@ -42,6 +47,7 @@ from ledgerlog.errors import (
     LedgerLogError,
     StorageError,
 )
+from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, gaps, shares
@@ -62,6 +68,9 @@ between others that leave make them longer, sixteen bytes each. Of long ones mor
 that all writes of a repair come to a few hundred bytes for each ledger, however many stay. A log of changes
 would save that, and bring back the question in what order its parts were written, which one file does not
 have."""
+
+_TOLD_LEDGERS = 8
+"""Ledgers that one line names."""
 
 _LIST_PAIRS = 4096
 _FETCH_ENTRIES = 4096
@@ -117,6 +126,10 @@ class LimboRepair:
         self._open_peers = open_peers
         self._pace = Pace(bytes_per_s)
         self._is_done = trio.Event()
+        self._why: dict[int, str] = {}
+        """Why ledgers stay in limbo, as the present look found."""
+        self._told: dict[int, str] = {}
+        self._told_at = -math.inf
 
     async def wait_done(self) -> None:
         """Return once nothing is in limbo."""
@@ -149,7 +162,8 @@ class LimboRepair:
                 if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
                     raise
                 # A full disk is waited for: to end here would lose what clients have in memory.
-                logger.info("bookie=%s: repair waits: %s", self._bookie_id, trouble)
+                self._why = {NO_LEDGER: str(trouble)}
+                self._tell_why()
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 await trio.sleep(pause_s)
         self._is_done.set()
@@ -161,13 +175,30 @@ class LimboRepair:
         # What has no metadata was deleted, or got its metadata after the boot: nothing of it can be missing.
         await marks.replace(marks.now.cleared(_complement(listed, marks.now.fenced_through)))
         start = 0
+        self._why = {}
         while start < len(listed):
             count = max(_CLEARED_TOGETHER, len(marks.now.limbo) // _RANGES_PER_LEDGER)
             await self._repair_some(peers, listed[start : start + count])
             start += count
+        self._tell_why()
         if not marks.now.limbo:
             logger.info("bookie=%s: nothing is in limbo any more; copied=%d", self._bookie_id, self.copied)
         return bool(marks.now.limbo)
+
+    def _tell_why(self) -> None:
+        """Say what keeps ledgers in limbo, if that is news or was said long ago."""
+        why, now = self._why, trio.current_time()
+        pause_s = LIMBO_TELL_S if why == self._told else LIMBO_TELL_AGAIN_S
+        if not why or now - self._told_at < pause_s:
+            return
+        self._told, self._told_at = why, now
+        lines = [
+            reason if ledger_id == NO_LEDGER else f"ledger={ledger_id} {reason}"
+            for ledger_id, reason in sorted(why.items())[:_TOLD_LEDGERS]
+        ]
+        if len(why) > _TOLD_LEDGERS:
+            lines.append(f"and {len(why) - _TOLD_LEDGERS} more ledgers")
+        logger.warning("bookie=%s: some ledgers stay in limbo: %s", self._bookie_id, "; ".join(lines))
 
     async def _repair_some(self, peers: Peers, ledger_ids: list[int]) -> None:
         whole: dict[int, LedgerMetadata | None] = {}
@@ -184,9 +215,7 @@ class LimboRepair:
                     failures.append(failure)
                     return
                 except LedgerLogError as trouble:
-                    logger.info(
-                        "bookie=%s: ledger=%d stays in limbo: %s", self._bookie_id, ledger_id, trouble
-                    )
+                    self._why[ledger_id] = str(trouble)
 
         async with trio.open_nursery() as nursery:
             for _ in range(min(_LEDGERS_AT_ONCE, len(ledger_ids))):
@@ -220,8 +249,15 @@ class LimboRepair:
             )
         if lost:
             self.lost[ledger_id] = lost
+            self._why[ledger_id] = "has entries of which no intact copy is left: delete it to give them up"
         else:
             self.lost.pop(ledger_id, None)
+        if not metadata.is_closed:
+            self._why[ledger_id] = (
+                f"is {metadata.state.name} on bookies {' '.join(metadata.last_fragment.ensemble)}: it waits "
+                "for its writer to close it, or for the next one to recover it "
+                f"('ledgerlog ledger recover {ledger_id}' does, and stops its writer)"
+            )
         return metadata, metadata.is_closed and not lost
 
     async def _gaps(self, ledger_id: int, share: Share) -> list[Range]:

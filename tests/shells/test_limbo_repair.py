@@ -22,6 +22,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     RecoveryFailed,
 )
+from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
@@ -242,6 +243,46 @@ async def test_an_open_ledger_that_does_not_name_the_bookie_last_stays_in_limbo_
         await writer.close()
         await whole_again(cluster, lost)
         assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == []
+
+
+async def test_what_keeps_ledgers_in_limbo_is_said_at_a_bounded_rate(
+    clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which ledgers, why, and whom they wait for."""
+
+    def told() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "stay in limbo" in each.getMessage()]
+
+    async with open_cluster(4) as cluster, cluster.client() as client:
+        writers = [await client.ledgers.create(replication=R332) for _ in range(10)]
+        for writer in writers:
+            await writer.append(b"x")
+        # Of each ledger the first bookie is replaced: it is in no last fragment any more.
+        before = {writer.ledger_id: writer.metadata.last_fragment.ensemble for writer in writers}
+        await cluster.bookies["b1"].lose_disk()
+        for writer in writers:
+            await writer.append(b"y")
+        await eventually(lambda: all("b1" not in w.metadata.last_fragment.ensemble for w in writers))
+        await cluster.bookies["b1"].start()
+        waiting = [w.ledger_id for w in writers if "b1" in before[w.ledger_id]]
+        assert waiting
+        await eventually(lambda: bool(told()))
+        (line,) = told()
+        for ledger_id in waiting[:8]:
+            assert f"ledger={ledger_id} is OPEN on bookies b" in line
+            assert f"'ledgerlog ledger recover {ledger_id}'" in line
+        await trio.sleep(LIMBO_TELL_S / 2)
+        assert len(told()) == 1, "nothing has changed"
+        await trio.sleep(LIMBO_TELL_S)
+        assert len(told()) == 2, "and it is still so"
+        await trio.sleep(LIMBO_TELL_AGAIN_S)
+        await writers[0].close()
+        await trio.sleep(2 * LIMBO_TELL_AGAIN_S)
+        assert len(told()) <= 3
+        for writer in writers[1:]:
+            await writer.close()
+        await whole_again(cluster, "b1")
+        assert len(told()) <= 4
 
 
 async def test_the_end_of_an_open_ledger_is_not_taken_from_a_bookie_in_limbo(clock: MockClock) -> None:
