@@ -186,6 +186,8 @@ async def open_bookie(
                 journal_write_data=engine_config.journal_write_data,
                 # Only now: what is locked has a place that is nobody else's.
                 place=find_place() if find_place is not None else "",
+                # It grows in phase one only, which is over.
+                fences_through=marks.now.fenced_through,
             )
             registration = Registration(store, info)
             repair = LimboRepair(cookie.bookie_id, engine, peers, bytes_per_s=engine_config.limbo_bytes_per_s)

@@ -82,12 +82,15 @@ class BookieDirectory:
         beside: Collection[BookieId] = (),
         exclude: Collection[BookieId] = (),
         even_doubtful: bool = True,
+        adds_to: int | None = None,
     ) -> list[BookieId]:
-        """``count`` writable bookies, kept apart by their labels, doubtful ones last or not at all.
+        """``count`` writable bookies, kept apart by their labels, doubtful ones last or not at all. With
+        ``adds_to``, the id of a ledger that is there, only those that take its ordinary adds; what recovery
+        and repair write they all take.
 
         NotEnoughBookies where there are fewer; BookieReadOnly, which is one, where those that are read-only
         would make up for it."""
-        candidates = self.writable()
+        candidates = [info for info in self.writable() if adds_to is None or info.fences_through < adds_to]
         self._environment.random.shuffle(candidates)
         if even_doubtful:
             candidates.sort(key=lambda info: self.is_doubtful(info.bookie_id))
@@ -109,15 +112,23 @@ class BookieDirectory:
         return BookieReadOnly(f"{few}; read-only, nearly full or being emptied: {', '.join(read_only)}")
 
     def replacements(
-        self, ensemble: Sequence[BookieId], failed: Sequence[int], *, even_doubtful: bool
+        self,
+        ensemble: Sequence[BookieId],
+        failed: Sequence[int],
+        *,
+        even_doubtful: bool,
+        unfit: Collection[BookieId] = (),
+        adds_to: int | None = None,
     ) -> dict[int, BookieId]:
         """Bookies for failed slots of an ensemble, by slot: for all of them, or for as many as there are
-        bookies."""
+        bookies. None that is ``unfit``; ``adds_to`` as for ``choose``."""
         staying = [bookie for slot, bookie in enumerate(ensemble) if slot not in failed]
-        leaving = [ensemble[slot] for slot in failed]
+        leaving = [*(ensemble[slot] for slot in failed), *unfit]
         for count in range(len(failed), 0, -1):
             try:
-                chosen = self.choose(count, beside=staying, exclude=leaving, even_doubtful=even_doubtful)
+                chosen = self.choose(
+                    count, beside=staying, exclude=leaving, even_doubtful=even_doubtful, adds_to=adds_to
+                )
             except NotEnoughBookies:
                 continue
             return dict(zip(failed, chosen, strict=False))

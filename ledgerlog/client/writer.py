@@ -311,11 +311,17 @@ class LedgerWriter:
             self._core.on_add_ok(bookie, first, last)
 
     def on_add_refused(self, bookie: BookieId, status: Status) -> None:
+        self._refused_with[bookie] = status
         if status is Status.FENCED:
-            self._core.on_fenced(bookie)
+            if self._core.on_fenced(bookie):
+                logger.warning(
+                    "ledger=%d bookie=%s is no replacement: it refuses adds of ledgers as old as this one",
+                    self.ledger_id,
+                    bookie,
+                )
+                self._wake.set()
             return
         self._refused_at[bookie] = trio.current_time()
-        self._refused_with[bookie] = status
         self._failed(bookie, f"it refuses adds: {status.name}")
 
     def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
@@ -452,8 +458,7 @@ class LedgerWriter:
         }
         if not leaving:
             return
-        ensemble = core.pending.ensemble
-        if len(directory.replacements(ensemble, list(leaving), even_doubtful=False)) == len(leaving):
+        if len(self._replacements(list(leaving), even_doubtful=False)) == len(leaving):
             for bookie in leaving.values():
                 self._refused_at[bookie] = trio.current_time()
                 self._failed(bookie, "it takes no adds any more")
@@ -466,13 +471,23 @@ class LedgerWriter:
             # While entries are confirmed there is time to wait for a bookie that can be relied on.
             is_stalled = not core.is_drained and now - self._progress_at >= _LOOK_S
             may_doubt = is_stalled and now - self._doubtful_at >= _LOOK_S
-            chosen = self._directory.replacements(core.pending.ensemble, failed, even_doubtful=may_doubt)
+            chosen = self._replacements(failed, even_doubtful=may_doubt)
             if chosen:
                 if any(map(self._directory.is_doubtful, chosen.values())):
                     self._doubtful_at = now
                 core.change_ensemble(chosen)
                 return
         self._retry_refused()
+
+    def _replacements(self, failed: Sequence[int], *, even_doubtful: bool) -> dict[int, BookieId]:
+        core = self._core
+        return self._directory.replacements(
+            core.pending.ensemble,
+            failed,
+            even_doubtful=even_doubtful,
+            unfit=core.unfit,
+            adds_to=core.ledger_id,
+        )
 
     def _retry_refused(self) -> None:
         """Without a replacement, a bookie that refused an add (it was full, or overloaded) is tried again

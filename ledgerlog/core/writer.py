@@ -95,6 +95,9 @@ class LedgerWriter:
         self._queue_bytes = 0
         self._replacements: dict[int, BookieId] = {}  # the change under way
         self._attempts: list[Fragment] = []  # the last fragments that its writes would leave
+        self._untried: set[BookieId] = set()  # replacements that have confirmed nothing yet
+        self.unfit: set[BookieId] = set()
+        """Bookies that refuse this ledger's adds for good; not to be chosen as replacements."""
         self._closing = _Closing.NO
 
     # --- what callers read --------------------------------------------------------------------
@@ -187,6 +190,8 @@ class LedgerWriter:
         """Whether the LAC or LAFR moved. Counts nothing after the end (T06)."""
         if self.failure is not None:
             return False
+        if self._untried:
+            self._untried.discard(bookie)
         return self.pending.on_add_ok(bookie, first, last)
 
     def on_bookie_failed(self, bookie: BookieId) -> bool:
@@ -198,13 +203,23 @@ class LedgerWriter:
         """Adds can be sent to a bookie, on a new connection."""
         self.pending.on_bookie_connected(bookie)
 
-    def on_fenced(self, bookie: BookieId) -> None:
+    def on_fenced(self, bookie: BookieId) -> bool:
         """A bookie refused an add because the ledger is fenced. Kills the writer if the bookie is in the
         ensemble; never triggers a change (D12). A former member's word counts for nothing. Nor does
         anybody's once a close has begun: a fence does not mean that the metadata changed (D26), and the
-        closing write finds out."""
-        if self.failure is None and self.pending.slot_of(bookie) is not None:
-            self._fail(LedgerFenced(self.ledger_id, f"bookie {bookie} refuses adds"))
+        closing write finds out.
+
+        One exception: a replacement that has not confirmed anything. An unclean boot before it was chosen
+        fences every older ledger, so it is ``unfit`` for this one and fails like any other bookie; True then.
+        If somebody is recovering the ledger after all, then the write that replaces it meets that and kills
+        the writer, and until then the others' confirmations count as if this word were still on its way."""
+        if self.failure is not None or self.pending.slot_of(bookie) is None:
+            return False
+        if bookie in self._untried:
+            self.unfit.add(bookie)
+            return self.on_bookie_failed(bookie)
+        self._fail(LedgerFenced(self.ledger_id, f"bookie {bookie} refuses adds"))
+        return False
 
     # --- ensemble change ----------------------------------------------------------------------
 
@@ -309,6 +324,7 @@ class LedgerWriter:
                 self._fail(self._closed_elsewhere(stored.last_entry))
         elif stored.last_fragment in self._attempts:
             self.pending.install(self._replacements, stored.fragments)
+            self._untried.update(self._replacements.values())
             self._replacements = {}
             self._attempts = []
             self._form_intent()

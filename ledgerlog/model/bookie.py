@@ -34,8 +34,12 @@ class BookieInfo:
     """The lock file that the bookie holds, and the boot of the machine that it holds it on: no two
     processes that live at one time have it in common, and a copy of a directory is another place. ""
     where it is not known."""
+    fences_through: int = -1
+    """It refuses ordinary adds of ledgers up to this id, for ever, since it came back from a stop that was
+    not clean; -1: of none."""
 
     def encode(self) -> bytes:
+        fences = {"fences_through": self.fences_through} if self.fences_through >= 0 else {}
         return encode_record(
             {
                 "v": _FORMAT,
@@ -45,6 +49,7 @@ class BookieInfo:
                 "labels": self.labels,
                 "journal_write_data": self.journal_write_data,
                 "place": self.place,
+                **fences,
             },
             lambda data: BookieInfo.decode_untrusted(data, self.bookie_id),
         )
@@ -60,6 +65,9 @@ class BookieInfo:
             labels=fields.strings("labels"),
             journal_write_data=fields.optional("journal_write_data", bool) is not False,
             place=fields.optional("place", str) or "",
+            fences_through=-1
+            if fields.optional("fences_through", int) is None
+            else fields.integer("fences_through"),
         )
 
 

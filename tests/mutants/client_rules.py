@@ -127,8 +127,8 @@ MUTANTS = (
         "a_fence_is_a_failure_like_others",
         "A.1, D12",
         _WRITER,
-        "        if status is Status.FENCED:\n            self._core.on_fenced(bookie)\n            return\n",
-        "",
+        "        if status is Status.FENCED:\n            if self._core.on_fenced(bookie):\n",
+        "        if False:\n            if self._core.on_fenced(bookie):\n",
         f"{_TEST_CLOSING}::test_a_writer_whose_ledger_is_recovered_acknowledges_nothing_more",
     ),
     mutant(

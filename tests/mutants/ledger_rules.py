@@ -15,6 +15,7 @@ _TEST_QUORUM = "tests/unit/test_model_quorum.py"
 _TEST_LEDGER = "tests/unit/test_model_ledger.py"
 _TEST_PENDING = "tests/unit/test_pending.py"
 _TEST_WRITER = "tests/unit/test_writer_core.py"
+_TEST_ENSEMBLE = "tests/shells/test_client_ensemble.py"
 _TEST_RECOVERY = "tests/unit/test_recovery_core.py"
 _TEST_READER = "tests/unit/test_reader_core.py"
 _SCHEDULE = (
@@ -318,9 +319,8 @@ WRITER = (
         "acks_count_after_the_close_snapshot",
         "D15, T06",
         _WRITER,
-        "        if self.failure is not None:\n            return False\n"
-        "        return self.pending.on_add_ok(bookie, first, last)",
-        "        return self.pending.on_add_ok(bookie, first, last)",
+        "        if self.failure is not None:\n            return False\n        if self._untried:\n",
+        "        if self._untried:\n",
         f"{_TEST_WRITER}::test_once_the_end_is_fixed_nothing_more_is_acknowledged",
         f"{_SCHEDULE}[T06]",
     ),
@@ -336,9 +336,26 @@ WRITER = (
         "a_former_members_fence_kills",
         "D12",
         _WRITER,
-        "if self.failure is None and self.pending.slot_of(bookie) is not None:",
-        "if self.failure is None:",
+        "if self.failure is not None or self.pending.slot_of(bookie) is None:",
+        "if self.failure is not None:",
         f"{_TEST_WRITER}::test_the_word_of_a_bookie_that_left_the_ensemble_does_not_kill_the_writer",
+    ),
+    mutant(
+        "a_replacement_that_was_fenced_before_kills",
+        "D12, D27.1",
+        _WRITER,
+        "        if bookie in self._untried:\n",
+        "        if False:\n",
+        f"{_TEST_WRITER}::test_a_replacement_that_is_fenced_from_the_start_is_unfit_and_no_end",
+        f"{_TEST_ENSEMBLE}::test_whatever_a_replacement_answers_the_writer_goes_on_and_finds_another",
+    ),
+    mutant(
+        "a_replacement_stays_untried_for_ever",
+        "A.1, D12",
+        _WRITER,
+        "            self._untried.discard(bookie)\n",
+        "            pass\n",
+        f"{_TEST_WRITER}::test_a_replacement_that_has_confirmed_an_entry_kills_with_a_fence_as_anybody_does",
     ),
     mutant(
         "a_change_is_written_again_whatever_the_state",

@@ -11,7 +11,14 @@ from clusters import Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.errors import AppendUnknown, LedgerLogError, NotEnoughBookies, WriteQuorumUnavailable
+from ledgerlog.errors import (
+    AppendUnknown,
+    LedgerClosed,
+    LedgerFenced,
+    LedgerLogError,
+    NotEnoughBookies,
+    WriteQuorumUnavailable,
+)
 from ledgerlog.limits import ADD_TIMEOUT_S, APPEND_DEADLINE_S, SESSION_TIMEOUT_S, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
 from ledgerlog.wire.frame import Status
@@ -382,6 +389,92 @@ async def test_a_bookie_that_is_overloaded_for_a_moment_loses_no_entry(
             monkeypatch.undo()
             await load.more(50)
         assert await copies(client, load.writer.ledger_id) == ([], [])
+
+
+# --- replacements that refuse ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "replication"),
+    [*((status, R332) for status in Status if status is not Status.OK), (Status.FENCED, GUARANTEED)],
+    ids=lambda value: value.name if isinstance(value, Status) else str(value),
+)
+async def test_whatever_a_replacement_answers_the_writer_goes_on_and_finds_another(
+    status: Status, replication: Replication, clock: MockClock
+) -> None:
+    async with (
+        open_cluster(5) as cluster,
+        cluster.client() as client,
+        loaded(cluster, client, replication) as load,
+    ):
+        load.pause_s = 0.5
+        dead = ensemble(cluster, load.writer)[0]
+        bad, good = cluster.spares(load.writer.metadata.last_fragment.ensemble)
+        bad.node.engine.add = lambda *frame: status
+        client.opened.bookies.quarantine(good.bookie_id)  # So the bad one is chosen first.
+        await dead.kill()
+        await eventually(lambda: bad in ensemble(cluster, load.writer))
+        await load.more(10)
+        await eventually(lambda: good in ensemble(cluster, load.writer))
+        await load.more(10)
+        assert not {bad, dead} & set(ensemble(cluster, load.writer))
+        await bad.kill()  # So that it takes its own adds again.
+
+
+async def back_from_a_loss(cluster: Cluster, writer: LedgerWriter) -> Bookie:
+    """A spare that lost its disk, and refuses adds of ledgers that there were before."""
+    spare = cluster.spares(writer.metadata.last_fragment.ensemble)[0]
+    await spare.lose_disk()
+    await spare.start()
+    return spare
+
+
+async def test_a_bookie_that_fences_older_ledgers_is_not_chosen_for_them(clock: MockClock) -> None:
+    async with open_cluster(5) as cluster, cluster.client() as client:
+        async with loaded(cluster, client, R332) as load:
+            load.pause_s = 0.5
+            fencing = await back_from_a_loss(cluster, load.writer)
+            assert fencing.node.info.fences_through == load.writer.ledger_id
+            await eventually(lambda: fencing.node.info in client.opened.bookies.writable())
+            await ensemble(cluster, load.writer)[0].kill()
+            await load.more(10)
+            await eventually(lambda: len({b.is_running for b in ensemble(cluster, load.writer)}) == 1)
+            await load.more(10)
+            assert fencing not in ensemble(cluster, load.writer)
+            assert fencing.node.server.counts["adds_refused"] == 0
+        # It takes newer ledgers as anybody does.
+        newer = await client.ledgers.create(replication=Replication(4, 4, 4))
+        assert fencing in ensemble(cluster, newer)
+        await newer.append(b"x")
+        await newer.close()
+
+
+async def test_where_no_other_is_left_a_fencing_bookie_is_no_replacement_and_no_end(clock: MockClock) -> None:
+    async with open_cluster(4) as cluster, cluster.client() as client, loaded(cluster, client, R332) as load:
+        load.pause_s = 0.5
+        fencing = await back_from_a_loss(cluster, load.writer)
+        await ensemble(cluster, load.writer)[0].kill()
+        await load.more(20)
+        assert fencing not in ensemble(cluster, load.writer)
+
+
+async def test_a_recoverer_that_fences_a_new_replacement_ends_the_writer_all_the_same(
+    clock: MockClock,
+) -> None:
+    async with open_cluster(5) as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append(b"x")
+        dead = ensemble(cluster, writer)[0]
+        await dead.kill()
+        await eventually(lambda: dead not in ensemble(cluster, writer))
+        new = ensemble(cluster, writer)[0]
+        for member in ensemble(cluster, writer)[1:]:
+            cluster.network.stall(client.host, member.bookie_id)
+        assert new.is_running
+        await other.ledgers.recover(writer.ledger_id)
+        with pytest.raises((LedgerFenced, LedgerClosed)):
+            await writer.append(b"y")
+        cluster.network.heal()
 
 
 # --- guaranteed write quorum ----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import attrs
 import cbor2
 import pytest
 from hypothesis import given
@@ -139,6 +140,13 @@ COOKIE = Cookie("b1", "instance-1", "cluster-1", ("journal", "data"))
 def test_registrations_and_cookies_come_back() -> None:
     assert BookieInfo.decode_untrusted(INFO.encode(), "b1") == INFO
     assert Cookie.decode_untrusted(COOKIE.encode(), "b1") == COOKIE
+
+
+def test_a_registration_says_which_ledgers_it_fences_and_older_ones_say_nothing() -> None:
+    fencing = attrs.evolve(INFO, fences_through=7)
+    assert BookieInfo.decode_untrusted(fencing.encode(), "b1") == fencing
+    assert b"fences_through" not in INFO.encode(), "as version 0.1 wrote it"
+    assert INFO.fences_through == -1
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,50 @@ def test_the_word_of_a_bookie_that_left_the_ensemble_does_not_kill_the_writer() 
     assert writer.failure is None, "D12: an unclean boot fences too"
 
 
+def test_a_replacement_that_is_fenced_from_the_start_is_unfit_and_no_end() -> None:
+    writer, register = new_writer(entries=1)
+    writer.on_bookie_failed("b0")
+    writer.change_ensemble({0: "b3"})
+    register.carry_out(writer)
+    send_all(writer)
+    assert writer.on_fenced("b3")
+    assert not writer.on_fenced("b3"), "the answer to its next frame is no news"
+    assert writer.failure is None
+    assert writer.unfit == {"b3"}
+    assert writer.replaceable() == [0]
+    confirm(writer, 0, "b1", "b2")
+    assert writer.lac == 0, "an ack quorum lives"
+    writer.change_ensemble({0: "b4"})
+    register.carry_out(writer)
+    assert writer.pending.ensemble == ("b4", "b1", "b2")
+
+
+def test_a_replacement_that_has_confirmed_an_entry_kills_with_a_fence_as_anybody_does() -> None:
+    writer, register = new_writer(entries=1)
+    writer.on_bookie_failed("b0")
+    writer.change_ensemble({0: "b3"})
+    register.carry_out(writer)
+    send_all(writer)
+    confirm(writer, 0, "b3")
+    assert not writer.on_fenced("b3")
+    assert isinstance(writer.failure, LedgerFenced)
+    assert writer.unfit == set()
+
+
+def test_the_change_that_replaces_a_fenced_replacement_finds_a_recovery() -> None:
+    writer, register = new_writer(entries=1)
+    writer.on_bookie_failed("b0")
+    writer.change_ensemble({0: "b3"})
+    register.carry_out(writer)
+    send_all(writer)
+    assert register.stored is not None
+    register.put(register.stored.in_recovery(b"theirs"))
+    writer.on_fenced("b3")
+    writer.change_ensemble({0: "b4"})
+    register.carry_out(writer)
+    assert isinstance(writer.failure, LedgerFenced)
+
+
 def test_the_first_failure_stands() -> None:
     writer, _ = new_writer(entries=1)
     writer.on_fenced("b1")
