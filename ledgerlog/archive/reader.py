@@ -156,11 +156,9 @@ async def check_end(record: ArchiveRecord) -> None:
     read. ArchiveCorrupt, ArchiveUnavailable, ArchiveSupportMissing."""
 
     def look() -> None:
-        try:
+        with pyarrow_needed(record.file):
             from ledgerlog.archive.footer import end_of
             from ledgerlog.archive.parquet import ArchiveFile
-        except ImportError as cause:
-            raise ArchiveSupportMissing(record.file) from cause
         size, _ = end_of(record)
         if size != record.file_bytes:
             raise ArchiveCorrupt(record.file, f"it has {size} bytes where {record.file_bytes} were recorded")
