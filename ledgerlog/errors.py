@@ -28,6 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ledgerlog.redact import redact
+
 __all__ = [
     "LedgerLogError",
     "InvalidArgument",
@@ -86,7 +88,10 @@ __all__ = [
 
 
 class LedgerLogError(Exception):
-    """The base of every fault that ledgerlog and bookie report."""
+    """The base of every fault that ledgerlog and bookie report. Its text holds no password of a URI."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redact(each) if isinstance(each, str) else each for each in args))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
         # BaseException's own calls the constructor with ``args``, which hold the text alone: Truncated(text)
@@ -449,7 +454,7 @@ class ArchiveUnavailable(LedgerLogError):
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"archive file {file}: {why}")
-        self.file = file
+        self.file = redact(file)
 
 
 class ArchiveCorrupt(LedgerLogError):
@@ -458,7 +463,7 @@ class ArchiveCorrupt(LedgerLogError):
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"archive file {file}: {why}")
-        self.file = file
+        self.file = redact(file)
 
 
 class ArchiveSupportMissing(LedgerLogError):
@@ -467,7 +472,7 @@ class ArchiveSupportMissing(LedgerLogError):
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"archive file {file}: {why}")
-        self.file = file
+        self.file = redact(file)
 
 
 # --- replicated state machines ----------------------------------------------------------------

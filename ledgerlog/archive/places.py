@@ -44,6 +44,7 @@ from pyarrow import fs
 
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, InvalidArgument
 from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.redact import redact
 
 __all__ = [
     "Destination",
@@ -157,7 +158,8 @@ def _resolve(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(url)
     except (pa.ArrowException, ValueError, NotImplementedError) as cause:
-        raise InvalidArgument(f"{url!r} is not where pyarrow finds files: {cause}") from cause
+        # Without its cause: that quotes the URL with its password.
+        raise InvalidArgument(f"{url!r} is not where pyarrow finds files: {cause}") from None
     return filesystem, path
 
 
@@ -186,7 +188,7 @@ class Destination:
         self._is_local = isinstance(self._filesystem, fs.LocalFileSystem)
 
     def __repr__(self) -> str:
-        return f"<Destination {self.url}>"
+        return f"<Destination {redact(self.url)}>"
 
     def url_of(self, name: str) -> str:
         """The URL of a file by its name below here."""

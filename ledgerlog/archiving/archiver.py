@@ -62,6 +62,7 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.record import RecordBatch
 from ledgerlog.model.repair import RepairSettings
 from ledgerlog.model.segments import Segment
+from ledgerlog.redact import redact
 from ledgerlog.wire.records import decode_entry
 
 if TYPE_CHECKING:
@@ -86,8 +87,9 @@ class Step:
     records: int = 0
     bytes: int = 0
     """Of the file."""
-    file: str = ""
-    why: str = ""
+    file: str = attrs.field(default="", converter=redact)
+    """Its URL, for people: without a password."""
+    why: str = attrs.field(default="", converter=redact)
     """For what changed nothing."""
 
 
@@ -329,7 +331,7 @@ class Archiver:
         step = await settle(self.client.store, write, what=f"the record of archive file {record.file}")
         if step.what == "copied":
             self.mark("recorded")
-            logger.info("ledger=%d log=%s archived to %s", record.ledger_id, self.name, record.file)
+            logger.info("ledger=%d log=%s archived to %s", record.ledger_id, self.name, redact(record.file))
         return step
 
     # --- giving up ----------------------------------------------------------------------------
@@ -387,7 +389,7 @@ class Archiver:
         step = await settle(self.client.store, write, what=f"giving up the copies of ledger {ledger_id}")
         if step is given_up:
             self.mark("copies given up")
-            logger.info("ledger=%d log=%s is in %s alone", ledger_id, self.name, record.file)
+            logger.info("ledger=%d log=%s is in %s alone", ledger_id, self.name, redact(record.file))
         return step
 
     async def _withdraw(self, record: ArchiveRecord, version: int, ledger_id: int, why: str) -> Step:

@@ -36,6 +36,7 @@ from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.meta.settle import CONFLICTS, settle
 from ledgerlog.model.archive import MARKER_BYTES, ArchivePlace
+from ledgerlog.redact import redact
 
 if TYPE_CHECKING:
     from ledgerlog.archive.places import Destination
@@ -143,7 +144,7 @@ class Markers:
 
         if not await settle(self._client.store, write, what=f"the claim of {destination.url}"):
             return False
-        logger.info("%s is an archive of cluster %s from now on", destination.url, cluster)
+        logger.info("%s is an archive of cluster %s from now on", redact(destination.url), cluster)
         return True
 
     def _refusal(self, destination: Destination, file: str, known: ArchivePlace | None) -> ArchiveUnavailable:

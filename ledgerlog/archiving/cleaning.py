@@ -32,6 +32,7 @@ from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.redact import redact
 
 __all__ = ["clean"]
 
@@ -78,7 +79,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
                 continue
             why = await others.lack(*strays[file.name])
             if why is not None:
-                logger.error("log=%s: %s is kept: %s", archiver.name, url, why)
+                logger.error("log=%s: %s is kept: %s", archiver.name, redact(url), redact(why))
                 steps.append(Step(what="skipped", ledger_id=None, file=url, why=why))
                 continue
         await in_thread(partial(destination.delete, file.name), file=url)

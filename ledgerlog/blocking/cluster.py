@@ -12,6 +12,7 @@ from ledgerlog.blocking.logs import Log
 from ledgerlog.blocking.portal import Held, Portal
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
+from ledgerlog.redact import redact
 
 __all__ = ["Cluster", "connect"]
 
@@ -26,7 +27,7 @@ class Cluster:
         self._held = held
 
     def __repr__(self) -> str:
-        return f"<blocking cluster {self.uri!r}>"
+        return f"<blocking cluster {redact(self.uri)!r}>"
 
     @property
     def uri(self) -> str:

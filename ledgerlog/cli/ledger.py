@@ -28,6 +28,7 @@ from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.record import moment
+from ledgerlog.redact import redact
 
 __all__ = ["ledger", "ledger_fields"]
 
@@ -313,12 +314,12 @@ def _print_archived(ledger_id: int, record: ArchiveRecord, as_json: bool) -> Non
                 "unreadable": [],
                 "unknown_from": None,
                 "unreachable_bookies": [],
-                "archive": record.file,
+                "archive": redact(record.file),
             }
         )
     else:
         print_line(f"ledger {ledger_id}: {_count(entries)}, archived")
-        print_line(f"{record.file} is sound: {record.record_count} records")
+        print_line(f"{redact(record.file)} is sound: {record.record_count} records")
 
 
 class NotSound(LedgerLogError):

@@ -38,6 +38,7 @@ from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.store import MetadataStore
+from ledgerlog.redact import redact
 
 __all__ = [
     "ClusterUri",
@@ -123,13 +124,17 @@ ClusterUri = MemoryUri | FileUri | SqliteUri | ZooKeeperUri
 
 
 def parse_uri(text: str) -> ClusterUri:
-    """What a cluster URI says. InvalidArgument quotes it and names what is wrong."""
-
-    def fail(why: str) -> NoReturn:
-        raise InvalidArgument(f"cluster URI {text!r}: {why}")
-
+    """What a cluster URI says. InvalidArgument quotes it, without what may be a secret, and names what is
+    wrong."""
     if not isinstance(text, str):
         raise InvalidArgument(f"a cluster URI is a str, not {type(text).__name__}")
+    shown = _shown(text)
+
+    def fail(why: str) -> NoReturn:
+        if shown != text:  # The words of ``why`` may quote it.
+            why = f"it takes no user, password or other secret; it is to be {FORMS}"
+        raise InvalidArgument(f"cluster URI {shown!r}: {why}")
+
     scheme, colon, rest = text.partition(":")
     if not colon:
         fail(f"it has no scheme; it is to be {FORMS}")
@@ -150,7 +155,9 @@ def parse_uri(text: str) -> ClusterUri:
         case "zk":
             return _parse_zookeeper(rest, fail)
         case _:
-            raise InvalidArgument(f"cluster URI {text!r}: there is no scheme {scheme!r}; it is to be {FORMS}")
+            raise InvalidArgument(
+                f"cluster URI {shown!r}: there is no scheme {scheme!r}; it is to be {FORMS}"
+            )
 
 
 @asynccontextmanager
@@ -216,6 +223,14 @@ def _nothing_there(uri: ClusterUri) -> str:
 Fail = Callable[[str], NoReturn]
 
 
+def _shown(text: str) -> str:
+    """A cluster URI as a message may quote it."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() not in ("file", "sqlite") and not rest.startswith("//") and "@" in rest:
+        text = f"{scheme}:***@{rest.rpartition('@')[2]}"  # Somebody forgot the slashes before the user.
+    return redact(text)
+
+
 def _split_options(rest: str, fail: Fail) -> tuple[str, dict[str, str]]:
     path, mark, query = rest.partition("?")
     options: dict[str, str] = {}
@@ -223,7 +238,7 @@ def _split_options(rest: str, fail: Fail) -> tuple[str, dict[str, str]]:
         for item in query.split("&"):
             name, equals, value = item.partition("=")
             if not name or not equals:
-                fail(f"the option {item!r} is not NAME=VALUE")
+                fail("what stands behind ? is not NAME=VALUE")
             if name in options:
                 fail(f"the option {name!r} is given twice")
             options[name] = value
@@ -275,6 +290,8 @@ _SERVER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._\-]+))(?::([0-9]{1,5
 def _parse_zookeeper(rest: str, fail: Fail) -> ZooKeeperUri:
     if not rest.startswith("//"):
         fail("it is to be zk://HOST:PORT,.../CHROOT")
+    if "?" in rest:
+        fail("zk: takes no options")
     hosts, slash, chroot = rest[2:].partition("/")
     servers = []
     for item in hosts.split(","):

@@ -47,6 +47,7 @@ from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
 from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.redact import redact
 
 __all__ = ["DIGEST_BYTES", "MARKER_BYTES", "ArchivePlace", "ArchiveRecord", "ArchivedLedger"]
 
@@ -80,8 +81,8 @@ class ArchiveRecord:
 
     log: str
     incarnation: int
-    file: str
-    """Its URL."""
+    file: str = attrs.field(repr=redact)
+    """Its URL, with whatever it takes to read it."""
     file_bytes: int
     footer: bytes
     """The digest of the file's end."""
@@ -197,7 +198,7 @@ class ArchiveRecord:
 class ArchivePlace:
     """A destination that files were archived to. See the module."""
 
-    where: str
+    where: str = attrs.field(repr=redact)
     """``archive.places.Destination.where``."""
     marker: bytes
     """The id of the one marker that vouches for it."""

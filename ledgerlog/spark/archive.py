@@ -38,6 +38,7 @@ from ledgerlog.core.compaction import key_digest, parse_key_rule
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LogNotFound
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.redact import redact
 from ledgerlog.spark.source import connected
 from ledgerlog.spark.watching import Progress, watched
 
@@ -72,10 +73,10 @@ _MADE_ARROW = pa.schema([("part", pa.int64()), ("record", pa.binary()), ("why", 
 class _Where:
     """The archive that tasks work on. Sent to them."""
 
-    uri: str
+    uri: str = attrs.field(repr=redact)
     name: str
     incarnation: int | None
-    destination: str
+    destination: str = attrs.field(repr=redact)
     keep_copies_s: float
 
     def pinned_by(self, archiver: Archiver) -> _Where:

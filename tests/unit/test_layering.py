@@ -45,7 +45,7 @@ PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 # module that begins so. A room that lies inside another room (an entry point) is entered only by
 # those who name it.
 
-VOCABULARY = ("ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
+VOCABULARY = ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
 BELOW_CLIENT = (
     *VOCABULARY,
     "ledgerlog.nurseries",
@@ -70,7 +70,9 @@ BOOKIE = ("bookie", "bookie.core", "bookie.storage", "bookie.server")
 
 ROOMS: dict[str, tuple[str, ...]] = {
     # room: what it may import besides itself
-    "ledgerlog.errors": (),
+    # What in a URI is a secret: every error's text passes through it.
+    "ledgerlog.redact": (),
+    "ledgerlog.errors": ("ledgerlog.redact",),
     "ledgerlog.limits": (),
     # What the body of a nursery raises comes out as itself.
     "ledgerlog.nurseries": (),
@@ -82,7 +84,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.standard_streams": (),
     # What signals do to both.
     "ledgerlog.signals": (),
-    "ledgerlog.model": ("ledgerlog.errors", "ledgerlog.limits"),
+    "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.core": VOCABULARY,
     "ledgerlog.net": (*VOCABULARY, "ledgerlog.nurseries", "ledgerlog.wire"),
@@ -180,6 +182,7 @@ LAZY_ARROWS: tuple[tuple[str, str], ...] = (
 )
 
 PURE_ROOMS = (
+    "ledgerlog.redact",
     "ledgerlog.errors",
     "ledgerlog.limits",
     "ledgerlog.model",
