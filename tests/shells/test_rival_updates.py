@@ -178,7 +178,7 @@ def test_a_command_keeps_what_a_rival_changed_meanwhile(
         if not met:
             met.append(path)
             async with ledgerlog.connect(uri) as cluster:
-                await (await cluster.open_log("log")).configure(**policy)  # type: ignore[arg-type]
+                await (await cluster.open_log("log")).configure(**policy)
         return await write(store, path, value, version=version)
 
     monkeypatch.setattr(SqliteStore, "set", meet)

@@ -51,7 +51,7 @@ def test_connect_in_an_asyncio_loop_says_what_to_use_and_touches_nothing(tmp_pat
 def test_connect_in_no_loop_says_what_to_use() -> None:
     entering = ledgerlog.connect("memory:").__aenter__()
     with pytest.raises(InvalidArgument, match=r"trio\.run.*ledgerlog\.blocking"):
-        entering.send(None)  # type: ignore[attr-defined]
+        entering.send(None)
 
 
 def test_a_store_that_cannot_be_begun_says_why_itself() -> None:
