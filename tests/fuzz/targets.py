@@ -294,7 +294,10 @@ def _decode_checkpoint(data: bytes) -> None:
 def _log_entry_seeds() -> list[bytes]:
     place = {"epoch": 2, "first_offset": 100, "timestamp_ms": 1_700_000_000_000, "bytes_before": 5000}
     numbering = Numbering(1, [NumberedRecords("orders", 0, 2, 40)])
-    states = [ProducerState("orders", 1_700_000_000_000, (Run(0, 40, 10),)), ProducerState("other", 1, ())]
+    states = [
+        ProducerState("orders", 1_700_000_000_000, (Run(0, 40, 10),)),
+        ProducerState("other", 1, (Run(0, 1, 9),)),
+    ]
     return [
         encode_entry([b"a", b"", b"ccc"], **place),
         encode_entry([b"a", b"b"], numbering=numbering, **place),
