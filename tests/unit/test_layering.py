@@ -251,6 +251,8 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
         "ledgerlog.blocking.portal",
         "ledgerlog.machine.directory",
         "ledgerlog.meta.sqlite*",
+        # It makes clusters, whose ids are random.
+        "ledgerlog.meta.uri",
         "ledgerlog.meta.zookeeper",
         "ledgerlog.spark",
         "ledgerlog.standard_streams",
