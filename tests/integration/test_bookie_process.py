@@ -225,8 +225,8 @@ class Nohup(Place):
         return ["nohup", *super().command(*options)]
 
 
-async def test_it_goes_on_after_a_hangup_where_that_is_ignored(tmp_path: Path) -> None:
-    async with Nohup(tmp_path).bookie("--id", "b1") as bookie:
+async def test_it_goes_on_after_a_hangup_where_that_is_ignored(place: Place) -> None:
+    async with Nohup(place.metadata.parent).bookie("--id", "b1") as bookie:
         address = await bookie.address()
         bookie.process.send_signal(signal.SIGHUP)
         await fill(address)
@@ -388,7 +388,7 @@ async def test_a_clients_own_fault_is_no_traceback(place: Place) -> None:
         bookie.process.terminate()
         assert await bookie.wait() == 0
         errors = await bookie.errors()
-        assert "cut off: a frame length of" in errors
+        assert "cut off: a frame of" in errors
         assert "Traceback" not in errors
 
 
@@ -532,4 +532,4 @@ async def test_a_bookie_is_not_started_where_there_is_no_cluster(tmp_path: Path)
     assert code == 1
     assert f"there is no cluster at sqlite:{place.metadata}" in error
     assert f"'ledgerlog metadata init --uri sqlite:{place.metadata}'" in error
-    assert [path async for path in await trio.Path(tmp_path).iterdir()] == [], "nothing was made"
+    assert not os.listdir(tmp_path), "nothing was made"
