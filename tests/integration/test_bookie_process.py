@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 import attrs
 import pytest
@@ -49,6 +50,12 @@ class Place:
     @property
     def data(self) -> Path:
         return self.root / "b1"
+
+    def with_cluster(self) -> Self:
+        """The place itself, once its metadata store has a cluster."""
+        made = CliRunner().invoke(cli, ["metadata", "init", "--uri", f"sqlite:{self.metadata}"])
+        assert made.exit_code == 0, made.output
+        return self
 
     def command(self, *options: str) -> list[str]:
         return [
@@ -164,10 +171,7 @@ class Client:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    made = CliRunner().invoke(cli, ["metadata", "init", "--uri", f"sqlite:{place.metadata}"])
-    assert made.exit_code == 0, made.output
-    return place
+    return Place(tmp_path).with_cluster()
 
 
 async def registered(place: Place) -> BookieInfo | None:
@@ -225,8 +229,13 @@ class Nohup(Place):
         return ["nohup", *super().command(*options)]
 
 
-async def test_it_goes_on_after_a_hangup_where_that_is_ignored(place: Place) -> None:
-    async with Nohup(place.metadata.parent).bookie("--id", "b1") as bookie:
+@pytest.fixture
+def place_under_nohup(tmp_path: Path) -> Nohup:
+    return Nohup(tmp_path).with_cluster()
+
+
+async def test_it_goes_on_after_a_hangup_where_that_is_ignored(place_under_nohup: Nohup) -> None:
+    async with place_under_nohup.bookie("--id", "b1") as bookie:
         address = await bookie.address()
         bookie.process.send_signal(signal.SIGHUP)
         await fill(address)

@@ -34,7 +34,7 @@ class Limited(Place):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Limited:
-    return Limited(tmp_path)
+    return Limited(tmp_path).with_cluster()
 
 
 async def idle_connection(address: str, *, says_hello: bool) -> Stream:
@@ -84,8 +84,13 @@ class Soft(Place):
         return ["sh", "-c", 'ulimit -Sn 64 && ulimit -Hn 1000 && exec "$@"', "sh", *super().command(*options)]
 
 
-async def test_a_bookie_raises_its_limit_as_far_as_it_may(tmp_path: Path) -> None:
-    async with Soft(tmp_path).bookie("--id", "b1") as bookie:
+@pytest.fixture
+def soft_place(tmp_path: Path) -> Soft:
+    return Soft(tmp_path).with_cluster()
+
+
+async def test_a_bookie_raises_its_limit_as_far_as_it_may(soft_place: Soft) -> None:
+    async with soft_place.bookie("--id", "b1") as bookie:
         await bookie.address()
         assert resource.prlimit(bookie.process.pid, resource.RLIMIT_NOFILE) == (1000, 1000)
 
