@@ -23,6 +23,7 @@ import ledgerlog
 from ledgerlog.cli.main import cli
 from ledgerlog.model import layout
 from ledgerlog.testing.pytest_plugin import Simulated, simulated
+from tests.gaps import make_gap
 
 __all__ = ["simulated"]  # The fixture, taken from where the page says that it is to be taken from.
 
@@ -34,7 +35,7 @@ RUN_HERE = {
     "docs/BLOCKING.md": 1,
     "docs/SIMULATION.md": 2,
     "docs/ELECTION.md": 1,
-    "docs/LOGS.md": 2,
+    "docs/LOGS.md": 3,
 }
 RUN_ELSEWHERE = {
     "docs/MACHINES.md": 1,  # by the test of that page
@@ -128,8 +129,24 @@ async def test_a_repeated_sequence_is_a_duplicate_and_a_cursor_moves_as_shown() 
         assert (ack.offset, ack.duplicate) == (0, True)
         async with log.writer() as writer:
             await writer.append_many([b"x"] * 1000)
-        state = (await run_fragment("docs/LOGS.md", 1, log=log))["state"]
+        state = (await run_fragment("docs/LOGS.md", 2, log=log))["state"]
         assert (state.offset, state.pins) == (1000, True)
+
+
+async def test_a_reader_goes_on_behind_a_gap_as_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with ledgerlog.connect(f"file:{tmp_path}/cluster") as cluster:
+        log = await cluster.create_log("orders")
+        async with log.writer() as writer:
+            await writer.append(b"before")
+        await make_gap(cluster.client, log.incarnation)
+        async with log.writer() as writer:
+            behind = await writer.append(b"behind")
+        used: list[ledgerlog.Record] = []
+        await run_fragment("docs/LOGS.md", 1, log=log, use=used.append, ledgerlog=ledgerlog)
+    assert [record.data for record in used] == [b"before", b"behind"]
+    assert capsys.readouterr().out == f"offsets 1 to {behind.offset - 1} are lost\n"
 
 
 # --- what stands on the pages ---------------------------------------------------------------------
