@@ -167,7 +167,7 @@ def test_a_command_keeps_what_a_rival_changed_meanwhile(
     uri = f"sqlite:{tmp_path}/meta"
 
     async def create() -> None:
-        async with ledgerlog.connect(uri) as cluster:
+        async with ledgerlog.connect(uri, create=True) as cluster:
             await cluster.create_log("log")
 
     trio.run(create)
@@ -177,7 +177,7 @@ def test_a_command_keeps_what_a_rival_changed_meanwhile(
     async def meet(store: SqliteStore, path: str, value: bytes, *, version: int) -> int:
         if not met:
             met.append(path)
-            async with ledgerlog.connect(uri) as cluster:
+            async with ledgerlog.connect(uri, create=True) as cluster:
                 await (await cluster.open_log("log")).configure(**policy)
         return await write(store, path, value, version=version)
 
@@ -187,7 +187,7 @@ def test_a_command_keeps_what_a_rival_changed_meanwhile(
     assert met
 
     async def look() -> tuple[RollPolicy, RetentionPolicy]:
-        async with ledgerlog.connect(uri) as cluster:
+        async with ledgerlog.connect(uri, create=True) as cluster:
             info = await (await cluster.open_log("log")).info()
             return info.roll, info.retention
 

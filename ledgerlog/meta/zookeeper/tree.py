@@ -221,9 +221,11 @@ class Tree:
         return [] if isinstance(names, Refused) else [int(name, 16) for name in names]
 
     async def sync(self, attempt: Attempt) -> None:
-        # Whether the root of the tree is there does not matter: a majority has agreed on the answer.
+        # Whether the root of the tree is there does not matter: a majority has agreed on the answer. It
+        # changes nothing, so an answer that is lost leaves nothing in doubt.
+        del attempt
         await self._conversation.write(
-            [CheckZnode(self._names.root, ANY_VERSION)], attempt, is_repeatable=True
+            [CheckZnode(self._names.root, ANY_VERSION)], Attempt(), is_repeatable=True
         )
 
 
