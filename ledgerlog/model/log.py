@@ -391,8 +391,7 @@ class LogMetadata:
 
     def recovered(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
         """The record with nobody leading: ``counts`` for the segments that were not counted, in order. All
-        its
-        ledgers must be CLOSED."""
+        its ledgers must be CLOSED."""
         assert not self.sealed, "a sealed log has nothing to recover"
         return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, token=token)
 
