@@ -86,8 +86,7 @@ async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
 
 async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUndecided | None:
     """The loss that stands between the two open ledgers of a log and that no operator has decided on for the
-    log;
-    None where there is none. Errors as for reading."""
+    log; None where there is none. Errors as for reading."""
     if len(metadata.open_segments) < 2:
         return None
     older, newer = metadata.open_segments
@@ -261,21 +260,26 @@ async def find_moment(
     """The first entry whose timestamp is not before ``when_ms``, or a place where all that will be read is
     newer or is yet to come. Errors as for reading."""
     place = Place(None, None, metadata.first_offset if metadata.segments else metadata.counted_end)
+    is_behind_gap = False
     for segment in metadata.segments:
         if segment.first_offset is None:
             break
-        if segment.last_ms is None or segment.last_ms < when_ms:
-            place = Place(segment, None, segment.end_offset or segment.first_offset)
-            if segment.is_counted:
-                continue
-        if segment.lost_before and segment.first_ms is not None and segment.first_ms >= when_ms:
+        is_behind_gap = is_behind_gap or segment.lost_before > 0
+        if segment.is_counted and segment.last_ms is None and is_behind_gap:
+            continue  # Without records it does not say of what time those were that are lost.
+        if segment.is_counted and (segment.last_ms is None or segment.last_ms < when_ms):
+            place = Place(segment, None, segment.end_offset)
+            is_behind_gap = False
+            continue
+        if is_behind_gap and segment.first_ms is not None and segment.first_ms >= when_ms:
             return place  # What was lost may be of that time too, so its reader is told.
         try:
-            return await _find_moment_in_ledger(ledgers, segment, when_ms)
+            found = await _find_moment_in_ledger(ledgers, segment, when_ms)
         except NOT_ON_BOOKIES as failure:
             record = await archive_of(archives, metadata, segment, failure)
             async with open_archive(record) as archive:
                 return Place(segment, 0, await archive.offset_of_moment(when_ms))
+        return place if is_behind_gap and found.entry_id == 0 else found
     return place
 
 

@@ -9,8 +9,10 @@ import trio
 
 from ledgerlog import blocking, connect
 from ledgerlog.errors import RecordsLost
+from ledgerlog.model.record import moment
 from ledgerlog.spark.looking import DataLoss, plan_table
 from ledgerlog.spark.options import parse_read_options
+from ledgerlog.spark.stream import LogStream
 from tests.gaps import make_gap
 from tests.integration.test_cli_commands import Commands
 
@@ -98,3 +100,87 @@ def test_a_table_takes_a_gap_for_data_loss(uri: str) -> None:
         trio.run(plan)
     assert trio.run(lambda: plan(failOnDataLoss="false")) == [(0, KEPT), (RESUMED, END)]
     assert trio.run(lambda: plan(startingOffsets=str(RESUMED))) == [(RESUMED, END)]
+
+
+@pytest.fixture
+def ending_uri(tmp_path: Path) -> str:
+    """A cluster with the log "orders": 5 records, and 49 that are lost at its end."""
+    uri = f"file:{tmp_path}/ending"
+
+    async def make() -> None:
+        async with connect(uri) as cluster:
+            log = await cluster.create_log("orders")
+            async with log.writer() as writer:
+                await writer.append_many(BELOW)
+            await make_gap(cluster.client, log.incarnation)
+
+    trio.run(make)
+    return uri
+
+
+@pytest.mark.parametrize("bound", [{}, {"maxRecordsPerTrigger": "3"}, {"maxBytesPerTrigger": "10"}])
+def test_a_log_that_ends_with_a_gap_is_planned_up_to_its_end(ending_uri: str, bound: dict[str, str]) -> None:
+    async def follow() -> list[tuple[int, int]]:
+        async with connect(ending_uri) as cluster:
+            given = {"uri": "sqlite:elsewhere", "log": "orders", "failOnDataLoss": "false"}
+            parts = await plan_table(cluster.client, parse_read_options(given, is_stream=False))
+            assert [(piece.start, piece.end) for part in parts for piece in part.pieces] == [(0, KEPT)]
+            options = parse_read_options({**given, "startingOffsets": "earliest"}, is_stream=True)
+            stream = LogStream(cluster.client, options)
+            at = await stream.initial()
+            found = []
+            for _ in range(END):
+                end = await stream.latest(
+                    at,
+                    max_records=int(bound.get("maxRecordsPerTrigger", 0)) or None,
+                    max_bytes=int(bound.get("maxBytesPerTrigger", 0)) or None,
+                )
+                parts = await stream.parts(at, end)
+                found += [(piece.start, piece.end) for part in parts for piece in part.pieces]
+                at = end
+            assert at["orders"].offset == RESUMED
+            return found
+
+    pieces = trio.run(follow)
+    assert [offset for start, end in pieces for offset in range(start, end)] == list(range(KEPT))
+
+
+def test_whoever_starts_at_a_moment_is_told_of_what_was_lost_since(uri: str) -> None:
+    async def read_from(lag_ms: int) -> list[bytes | tuple[int, int]]:
+        found: list[bytes | tuple[int, int]] = []
+        async with connect(uri) as cluster:
+            log = await cluster.open_log("orders")
+            first, *_, last = (await log.info()).segments
+            assert first.last_ms is not None
+            assert last.first_ms is not None
+            when = moment(first.last_ms + 1) if lag_ms < 0 else moment(last.first_ms + lag_ms)
+            async with log.read(when) as reader:
+                while True:
+                    try:
+                        found += [each.data async for each in reader]
+                    except RecordsLost as gap:
+                        found.append((gap.lost_from, gap.first_offset))
+                    else:
+                        return found
+
+    assert trio.run(read_from, -1) == [(KEPT, RESUMED), *ABOVE]
+    assert trio.run(read_from, 1) == []
+
+
+def test_a_moment_before_a_gap_is_found_while_what_follows_is_written(ending_uri: str) -> None:
+    async def follow() -> list[bytes | tuple[int, int]]:
+        found: list[bytes | tuple[int, int]] = []
+        async with connect(ending_uri) as cluster:
+            log = await cluster.open_log("orders")
+            first, *_ = (await log.info()).segments
+            assert first.last_ms is not None
+            async with log.writer() as writer:
+                await writer.append_many(ABOVE)
+                async with log.read(moment(first.last_ms + 1), until=END, follow=True) as reader:
+                    with pytest.raises(RecordsLost) as caught:
+                        await anext(reader)
+                    found.append((caught.value.lost_from, caught.value.first_offset))
+                    found += [each.data async for each in reader]
+        return found
+
+    assert trio.run(follow) == [(KEPT, RESUMED), *ABOVE]
