@@ -4,7 +4,7 @@ A scan is planned in one place and carried out in many. This module is the plan,
 it knows offsets, entries and bytes, and neither bookies nor engines.
 
 **Ranges** are half-open and of dense offsets, everywhere. A ``Stretch`` is what one ledger of a log holds;
-the stretches of a log adjoin each other, but for what was lost between two (``Stretch.lost_before``).
+the stretches of a log adjoin each other, but for what was lost before one (``Stretch.lost_before``).
 ``cut`` takes a range out of them, as one ``Piece`` a ledger.
 ``share`` makes parts of the pieces: it splits what is too heavy for one part and packs neighbours that are
 light, so that a log of ten thousand small ledgers is not ten thousand tasks. Pieces stay in order, so what is
@@ -43,7 +43,8 @@ LEDGER_WEIGHT = 256 * 1024
 
 @attrs.frozen(kw_only=True)
 class Stretch:
-    """The records that one ledger holds of its log: offsets ``start`` to below ``end``."""
+    """The records that one ledger holds of its log: offsets ``start`` to below ``end``. One without records
+    is the end of a log whose last offsets were lost."""
 
     ledger_id: int
     start: int
@@ -55,10 +56,10 @@ class Stretch:
     spliced: Spliced | None = None
     """What the log says of the records, for a ledger that was written apart."""
     lost_before: int = 0
-    """How many offsets between the stretch before it and this one were lost; no piece is made of them."""
+    """How many offsets between the stretch before it and ``start`` were lost; no piece is made of them."""
 
     def __attrs_post_init__(self) -> None:
-        assert 0 <= self.start < self.end, "a stretch holds records"
+        assert 0 <= self.start < self.end + (self.lost_before > 0), "a stretch holds records"
         assert self.byte_length >= 0
 
     def bytes_between(self, start: int, end: int) -> int:

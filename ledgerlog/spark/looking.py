@@ -78,7 +78,8 @@ class LogView:
 
     metadata: LogMetadata
     stretches: tuple[Stretch, ...]
-    """Its ledgers with records, growing and up to ``end``."""
+    """Its ledgers with records, growing and up to ``end``; a last one without any if ``end`` is behind a
+    gap."""
     end: int
     """The offset after the last record that was confirmed."""
 
@@ -182,6 +183,11 @@ async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
             )
             lost = 0
         end, byte_end = header.end_offset, header.bytes_after
+    if lost:
+        ledger_id = metadata.segments[-1].ledger_id
+        stretches.append(
+            Stretch(ledger_id=ledger_id, start=end, end=end, byte_length=0, last_entry=None, lost_before=lost)
+        )
     return LogView(metadata=metadata, stretches=tuple(stretches), end=end)
 
 
@@ -281,8 +287,7 @@ async def plan(
     client: LedgerClient, ranges: Iterable[tuple[LogView, int, int]], options: ReadOptions
 ) -> list[ScanPart]:
     """The parts that read the ranges. DataLoss where a ledger was deleted meanwhile, and where a range
-    reaches
-    into a gap."""
+    reaches into a gap."""
     pieces: list[Piece] = []
     for view, start, end in ranges:
         for gap in view.metadata.gaps:
