@@ -192,8 +192,8 @@ MUTANTS = (
         "file_of_a_merge_that_comes_late_is_deleted",
         "A.6",
         _REWRITE,
-        "            if not is_unsure:\n                await archiver.delete_file(made.file)\n",
-        "            await archiver.delete_file(made.file)\n",
+        "            if not is_unsure:\n                await archiver.delete_file(made)\n",
+        "            await archiver.delete_file(made)\n",
         f"{_REWRITING}::test_a_merge_that_comes_late_keeps_its_file_though_half_of_it_is_seen",
     ),
     mutant(

@@ -88,8 +88,8 @@ CHAIN = (
         "gaps_are_not_written_down",
         "A.6",
         _LOG,
-        '                **({"gaps": gaps} if gaps else {}),\n',
-        "",
+        '            fields["gaps"] = gaps\n',
+        "            pass\n",
         f"{_TEST_LOSS}::test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so",
         f"{_TEST_LOG}::test_a_gap_is_kept_in_the_record_and_by_every_change",
     ),
@@ -319,9 +319,8 @@ SHELLS = (
         "list_is_written_that_breaks_its_rules",
         "logs",
         "ledgerlog/model/segments.py",
-        "    _check(ledgers, epochs, columns, epoch=epoch, offset=offset, last_ms=last_ms, "
-        "fail=_refuse_to_write)\n",
-        "",
+        "        fail=_refuse_to_write,\n",
+        "        fail=lambda why: None,\n",
         f"{_TEST_LOG}::test_what_could_not_be_read_again_is_not_written",
     ),
     mutant(
