@@ -52,6 +52,7 @@ from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
+from ledgerlog.redact import redact
 from ledgerlog.spark.audit_plan import AuditPart, ListedFile, ListedLedger, ListedLog
 
 __all__ = [
@@ -115,8 +116,9 @@ class AuditRow:
     copies_left: int | None = None
     write_quorum: int | None = None
     kind: str
-    file: str | None = None
-    why: str | None = None
+    file: str | None = attrs.field(default=None, converter=attrs.converters.optional(redact))
+    """Its URL, for people: without a password."""
+    why: str | None = attrs.field(default=None, converter=attrs.converters.optional(redact))
 
 
 class AuditBroken(LedgerLogError):

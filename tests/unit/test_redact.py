@@ -23,6 +23,7 @@ from ledgerlog.errors import ArchiveUnavailable, LedgerLogError
 from ledgerlog.meta.uri import parse_uri
 from ledgerlog.model.archive import ArchivePlace, ArchiveRecord
 from ledgerlog.redact import redact
+from ledgerlog.spark.audit_task import AuditRow
 from ledgerlog.spark.options import parse_audit_options, parse_read_options, parse_write_options
 
 SECRET = "S3NT1NEL"
@@ -166,6 +167,7 @@ def test_what_is_known_of_archives_shows_no_secret() -> None:
     shown = [
         attrs.fields_dict(ArchiveRecord)["file"].repr(url),
         repr(ArchivePlace(where=url, marker=b"m" * 16, made_ms=0)),
+        repr(AuditRow(log="log", ledger_id=1, kind="file_missing", file=url, why=f"no route to {url}")),
         repr(attrs.asdict(Step(what="failed", ledger_id=1, file=url, why=f"cannot read {url}"))),
         repr(vars(ArchiveUnavailable(url, f"no route to {url}"))),
         str(ArchiveUnavailable(url, f"no route to {url}")),
