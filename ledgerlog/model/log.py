@@ -37,9 +37,9 @@ that were lost, for ever.
 its ledgers, who appended what (``core.producers``); None where it is off. The newest segment with records
 then tells the whole of it, so truncation leaves that one in the list, whatever is given up.
 
-**Bytes.** Canonical CBOR, format 2:
+**Bytes.** Canonical CBOR, format 2, and 3 if there are gaps:
 
-    v            2                               epoch           of the present leader, 0 before the first
+    v            2 or 3                          epoch           of the present leader, 0 before the first
     name, incarnation, created_ms                first_offset    the first that is readable
     token        of this write                   sealed          bool
     ensemble, write_quorum, ack_quorum, guaranteed               replication of new ledgers
@@ -54,7 +54,8 @@ then tells the whole of it, so truncation leaves that one in the list, whatever 
 A segment takes about 10 bytes packed and 48 at the very worst: 10,000 segments are 100 KB and, whatever
 their numbers, below 500 KB of the 1 MiB that ZooKeeper lets a node have. Segments that are like each other
 take less than a byte, so their number has a bound of its own, ``limits.LOG_SEGMENTS_MAX``, the same for
-writing and for reading. Format 1, which had longer columns, is read and never written.
+writing and for reading. Format 1, which had longer columns, is read and never written. Version 0.1 knows no
+format 3: without the gaps it would give their offsets out again.
 
 A log of ``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by its policy, so that growth goes into the
 ledgers, and one of ``limits.LOG_SEGMENTS_SPLICE_MAX`` takes no splices: takeovers still find room. Retention
@@ -101,6 +102,7 @@ from ledgerlog.model.segments import (
 
 _FORMAT = 2
 _FORMAT_OF_LISTS = 1
+_FORMAT_OF_GAPS = 3
 _NUMBER_MAX = 2**63 - 1
 _SPLICED_BYTES = 640
 """About what a ledger takes in the transaction that splices it: its place in the list, and its metadata."""
@@ -469,7 +471,7 @@ class LogMetadata:
             ),
         }
         if gaps := gap_column(self.segments):
-            fields["gaps"] = gaps
+            fields |= {"v": _FORMAT_OF_GAPS, "gaps": gaps}
         try:
             data = encode_record(fields)
         except RecordTooLong:
@@ -505,8 +507,10 @@ class LogMetadata:
         what = f"record of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
         version = fields.integer("v")
-        if version not in (_FORMAT, _FORMAT_OF_LISTS):
-            fields.fail(f"format {version}; this version reads formats {_FORMAT_OF_LISTS} and {_FORMAT}")
+        if not _FORMAT_OF_LISTS <= version <= _FORMAT_OF_GAPS:
+            fields.fail(
+                f"format {version}; this version reads formats {_FORMAT_OF_LISTS} to {_FORMAT_OF_GAPS}"
+            )
         if fields.integer("incarnation") != incarnation:
             fields.fail("it describes another incarnation")
         before = fields.sequence("before", int)

@@ -12,9 +12,9 @@ the counted segments that are not empty: first timestamp minus the last before i
 its first. ``packed`` says how they are kept: 0, as they are; 1, each column by planes (the lowest bytes of
 all its numbers, then the next, ...) and the whole as one zstd frame.
 
-Format 2 may carry a seventh column beside these, the field ``gaps`` of the record: ``[ledger id, lost,
-...]``, a pair for each segment before which offsets were lost (``Segment.lost_before``). It is left out where
-there are none, which is nearly always.
+Format 3 adds a seventh column, the field ``gaps`` of the record: ``[ledger id, lost, ...]``, a pair for each
+segment before which offsets were lost (``Segment.lost_before``). It is written only if there are any, which
+is nearly never.
 
 A segment takes about 10 bytes packed and 48 at the very worst. Format 1, which had the columns as CBOR lists
 (22 bytes a segment, and 40 ms to read 10,000), is read and never written. Both directions go by the column

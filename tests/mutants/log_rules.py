@@ -88,7 +88,7 @@ CHAIN = (
         "gaps_are_not_written_down",
         "A.6",
         _LOG,
-        '            fields["gaps"] = gaps\n',
+        '            fields |= {"v": _FORMAT_OF_GAPS, "gaps": gaps}\n',
         "            pass\n",
         f"{_TEST_LOSS}::test_what_is_behind_a_loss_is_kept_behind_a_gap_if_an_operator_says_so",
         f"{_TEST_LOG}::test_a_gap_is_kept_in_the_record_and_by_every_change",

@@ -468,7 +468,7 @@ def test_packed_columns_are_read_back_and_small_ones_are_kept_as_they_are() -> N
 @pytest.mark.parametrize(
     "changes",
     [
-        {"v": 3},
+        {"v": 4},
         {"incarnation": 6},
         {"name": "/"},
         {"epoch": -1},
@@ -535,6 +535,11 @@ def test_a_gap_is_kept_in_the_record_and_by_every_change() -> None:
     found = log.taken_over([counts(51), behind], 9, b"c")
     assert [(s.first_offset, s.end_offset) for s in found.segments] == [(0, 51), (100, 120), (120, None)]
     assert found.counted_end == 120
+    # A version that knows no gaps would count without them, and give their offsets out again.
+    formats = [
+        decode_record_untrusted(each.encode(), "it", MetadataCorrupt)._value["v"] for each in (log, found)
+    ]
+    assert formats == [2, 3]
     assert log.recovered([counts(51), behind], b"c").segments == found.segments[:-1]
     assert log.sealed_now([counts(51), behind], b"c").segments == found.segments[:-1]
     for offset, gaps in ((0, [(51, 100)]), (51, [(51, 100)]), (60, [(60, 100)]), (100, []), (101, [])):
