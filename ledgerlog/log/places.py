@@ -265,10 +265,11 @@ async def find_moment(
         if segment.first_offset is None:
             break
         is_behind_gap = is_behind_gap or segment.lost_before > 0
-        if segment.is_counted and segment.last_ms is None and is_behind_gap:
+        end = segment.end_offset
+        if end is not None and segment.last_ms is None and is_behind_gap:
             continue  # Without records it does not say of what time those were that are lost.
-        if segment.is_counted and (segment.last_ms is None or segment.last_ms < when_ms):
-            place = Place(segment, None, segment.end_offset)
+        if end is not None and (segment.last_ms is None or segment.last_ms < when_ms):
+            place = Place(segment, None, end)
             is_behind_gap = False
             continue
         if is_behind_gap and segment.first_ms is not None and segment.first_ms >= when_ms:
