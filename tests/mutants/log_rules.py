@@ -85,6 +85,15 @@ CHAIN = (
         f"{_TEST_LOSS}::test_a_takeover_stops_and_names_what_it_would_drop",
     ),
     mutant(
+        "a_moment_passes_over_a_gap",
+        "A.6",
+        "ledgerlog/log/places.py",
+        "        return place if is_behind_gap and found.entry_id == 0 else found\n",
+        "        return found\n",
+        "tests/integration/test_log_gaps.py"
+        "::test_a_moment_before_a_gap_is_found_while_what_follows_is_written",
+    ),
+    mutant(
         "gaps_are_not_written_down",
         "A.6",
         _LOG,
