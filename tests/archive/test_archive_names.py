@@ -86,6 +86,7 @@ NASTY: dict[str, Callable[[Ground], str]] = {
     "nothing": lambda g: "",
     "slashes": lambda g: "///",
     "another file of the log": lambda g: g.other,
+    "a nonce alone": lambda g: f"file://{g.there}/{g.name.split('/')[0]}/beef",
     "the marker": lambda g: f"file://{g.there}/{next(g.there.glob('_ledgerlog*')).name}",
     "a directory": lambda g: f"file://{g.there}/{g.name.split('/')[0]}",
     "a directory that is a link": through_a_link,
