@@ -135,12 +135,13 @@ def encode_entry(
     assert records, "an entry holds at least one record"
     assert not (staged and (epoch or numbering is not None)), "no leader writes staged entries"
     _check_place(epoch, first_offset, first_offset + len(records), timestamp_ms, bytes_before)
-    size = 4 * len(records) + sum(map(len, records))
-    if size > RECORD_BYTES_MAX and max(map(len, records)) > RECORD_BYTES_MAX:
-        raise RecordTooLarge(max(map(len, records)), RECORD_BYTES_MAX)
+    sizes = array("I", map(len, records))
+    size = 4 * len(sizes) + sum(sizes)
+    if size > RECORD_BYTES_MAX and max(sizes) > RECORD_BYTES_MAX:
+        raise RecordTooLarge(max(sizes), RECORD_BYTES_MAX)
     if size > ENTRY_BYTES_MAX:
         raise RecordTooLarge(size, ENTRY_BYTES_MAX, "ledger entry")
-    lengths = u32_bytes(array("I", map(len, records)))
+    lengths = u32_bytes(sizes)
     codec = _CODEC_NONE
     if compress:
         body = b"".join((lengths, *records))
