@@ -55,6 +55,7 @@ from ledgerlog.errors import (
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     SessionExpired,
+    StorageError,
     WrongCluster,
 )
 from ledgerlog.meta.arguments import check_operations, check_path
@@ -375,8 +376,8 @@ class SqliteStore:
                 self._watches.changed(changed)
 
     async def _adopt(self, displaced: MetadataFile, why: Displaced) -> None:
-        """Go on with what the name of a displaced file leads to, in a new session. WrongCluster, and what
-        opening a file raises, where that cannot be; then nothing was done, and another call tries again."""
+        """Go on with what the name of a displaced file leads to, in a new session. WrongCluster or another
+        MetadataUnavailable where that cannot be now; then nothing was done, and another call tries again."""
 
         def open_again() -> _Opened:
             if displaced.owns_log():
@@ -394,8 +395,16 @@ class SqliteStore:
                 raise self._belonging.refuse(mixed.why) from None
             except ClusterNotFound:
                 raise self._belonging.refuse(why.why) from None
-            except LedgerLogError:
+            except StorageError as damage:
+                # A file that is being copied to its place, for one: the rest of it comes.
                 self._refused_until = trio.current_time() + REFUSED_PAUSE_S
+                raise self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}") from damage
+            except LedgerLogError as failure:
+                self._refused_until = trio.current_time() + REFUSED_PAUSE_S
+                if isinstance(failure, MetadataOutcomeUnknown):  # Of our session, not of what was asked for.
+                    raise MetadataUnavailable(
+                        f"{displaced.path} cannot be opened now: {failure}"
+                    ) from failure
                 raise
             ended = self._session
             self._use(opened)
@@ -413,7 +422,8 @@ class SqliteStore:
                 ended._lease.lock.release()
                 displaced.close()
 
-            await self._worker.run(close)
+            with trio.CancelScope(shield=True):
+                await self._worker.run(close)
 
     async def _close(self) -> None:
         """End the session, if that is possible within the deadline, and close the file. Shielded: what

@@ -151,11 +151,13 @@ class MetadataFile:
 
     Created by ``open_metadata_file``. Not for two threads at once, and not across a fork."""
 
-    def __init__(self, path: str, connection: sqlite3.Connection, belonging: Belonging) -> None:
+    def __init__(
+        self, path: str, place: tuple[int, int], connection: sqlite3.Connection, belonging: Belonging
+    ) -> None:
         self.path = path
         self._connection = connection
         self._belonging = belonging
-        self._place = _place_of(path)
+        self._place = place
         self._log_place: tuple[int, int] | None = None
         self.execute = connection.execute
 
@@ -167,12 +169,12 @@ class MetadataFile:
 
     def require_in_place(self) -> None:
         """Displaced unless the name leads to this file. Looks at the name alone: some microseconds."""
-        found = _place_of(self.path)
+        found = _look_at(self.path)
         if found is None:
             raise Displaced("is gone: there is no such file")
-        if found != self._place:
+        if (found.st_dev, found.st_ino) != self._place:
             raise Displaced("was replaced by another file")
-        if os.path.getsize(self.path) == 0:
+        if found.st_size == 0:
             raise Displaced("was emptied: the file has no bytes")
 
     def owns_log(self) -> bool:
@@ -435,6 +437,7 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
             if not create:
                 raise ClusterNotFound(f"there is no file {path}")
             _create(path)
+        place = _place_of(path)
         if os.path.getsize(path) == 0:
             raise StorageCorrupt(
                 path, 0, "the file is empty; a metadata file is never shorter than its schema"
@@ -448,21 +451,28 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
             _check_identity(path, connection)
             _configure(path, connection)
             _check_structure(path, connection)
+            # SQLite opened whatever had the name in between: it has to be this file, and the name still its.
+            if place is None or _place_of(path) != place:
+                raise MetadataUnavailable(f"the metadata file {path} was replaced while it was opened")
         except BaseException:
             connection.close()
             raise
-    return MetadataFile(path, connection, belonging)
+    return MetadataFile(path, place, connection, belonging)
 
 
-def _place_of(path: str) -> tuple[int, int] | None:
-    """Which file a name leads to: its device and inode; None for none."""
+def _look_at(path: str) -> os.stat_result | None:
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise MetadataUnavailable(f"cannot look for the metadata file {path}: {error}") from error
-    return found.st_dev, found.st_ino
+
+
+def _place_of(path: str) -> tuple[int, int] | None:
+    """Which file a name leads to: its device and inode; None for none."""
+    found = _look_at(path)
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _make_directories(directory: Path) -> None:

@@ -27,7 +27,7 @@ from ledgerlog.meta import sqlite_file
 from ledgerlog.meta.belonging import Belonging, make_cluster
 from ledgerlog.meta.sqlite import SqliteSession, open_sqlite_store
 from ledgerlog.meta.sqlite_file import open_metadata_file
-from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, boot_clock_ns
+from ledgerlog.meta.sqlite_sessions import Lease, SessionLock, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, SessionState
 from tests.waiting import PATIENCE_S
 
@@ -439,3 +439,110 @@ async def test_a_file_that_is_removed_or_emptied_under_a_live_store_is_refused_a
         assert path.exists() == (harm == "emptied")
         os.replace(aside, path)
         assert await store.next_id("counter") == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+async def test_a_store_waits_while_its_file_is_being_copied_back(tmp_path: Path, share: float) -> None:
+    """Whoever looks in the meantime finds a part of a file, which is no reason to end: a bookie would."""
+    path, copy = tmp_path / "meta.db", tmp_path / "copy"
+    async with open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+        await store.transaction([Create(f"ledgers/{n:04}", b"value %d " % n * 20) for n in range(60)])
+        with sqlite3.connect(path) as connection, sqlite3.connect(copy) as target:
+            connection.backup(target)
+        connection.close()
+        target.close()
+        whole = copy.read_bytes()
+        for name in ("meta.db", "meta.db-wal", "meta.db-shm"):
+            (tmp_path / name).unlink()
+        # The whole length with a hole in it is what some tools make first.
+        part = whole[: int(len(whole) * share)] if share < 1 else bytes(len(whole))
+        path.write_bytes(part)
+        for _ in range(2):
+            with pytest.raises(WrongCluster):
+                await store.sync()
+            with pytest.raises(WrongCluster):
+                await store.create("wrong", b"")
+        assert path.read_bytes() == part, "it was not touched"
+        with path.open("r+b") as file:
+            file.write(whole)
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                try:
+                    await store.create("after", b"")
+                    break
+                except MetadataUnavailable:
+                    await trio.sleep(0.05)
+        assert len(await store.children("ledgers")) == 60
+
+
+async def test_a_file_that_goes_while_it_is_looked_at_is_a_file_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "meta.db"
+    async with open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+        find = os.stat
+
+        def find_and_remove(name: object, **options: object) -> os.stat_result:
+            found = find(name, **options)  # type: ignore[call-overload]
+            if name == str(path) and path.exists():
+                path.unlink()
+            return found  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(os, "stat", find_and_remove)
+        await store.get("a")
+        with pytest.raises(WrongCluster):
+            await store.get("a")
+
+
+async def test_a_file_that_is_replaced_while_it_is_opened_is_opened_anew_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody goes on with a file that no name leads to: what is written there is lost."""
+    path, other = tmp_path / "meta.db", tmp_path / "other.db"
+    for made in (path, other):
+        async with open_sqlite_store(made) as store:
+            await make_cluster(store, os.urandom)
+    check = sqlite_file._check_structure
+
+    def check_slowly(name: str, connection: sqlite3.Connection) -> None:
+        check(name, connection)
+        if other.exists():
+            os.replace(other, path)
+
+    monkeypatch.setattr(sqlite_file, "_check_structure", check_slowly)
+    with pytest.raises(MetadataUnavailable, match="replaced"):
+        async with open_sqlite_store(path):
+            pass
+
+
+async def test_a_file_that_cannot_be_adopted_now_did_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of our own session that fails says nothing of what the caller asked for."""
+    path, copy = tmp_path / "meta.db", tmp_path / "copy"
+    async with open_sqlite_store(path) as store:
+        await make_cluster(store, os.urandom)
+        with sqlite3.connect(path) as connection, sqlite3.connect(copy) as target:
+            connection.backup(target)
+        connection.close()
+        target.close()
+        for name in ("meta.db", "meta.db-wal", "meta.db-shm"):
+            (tmp_path / name).unlink()
+        os.replace(copy, path)
+
+        def lose(sessions: Sessions) -> Lease:
+            raise MetadataOutcomeUnknown("the commit failed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Sessions, "open", lose)
+            with pytest.raises(MetadataUnavailable, match="the commit failed"):
+                await store.get("a")
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                try:
+                    await store.create("after", b"")
+                    break
+                except MetadataUnavailable:
+                    await trio.sleep(0.05)
