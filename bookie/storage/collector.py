@@ -47,8 +47,7 @@ logger = logging.getLogger(__name__)
 
 MASS_LEDGERS, MASS_SHARE = 100, 10
 """A pass deletes so many ledgers at once, or one in so many of those that the bookie holds; a second pass
-must
-have found what is more."""
+must have found what is more."""
 
 _PAGE_LEDGERS = 1024
 _PIECE_ROWS = 1024

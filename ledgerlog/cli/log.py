@@ -316,8 +316,7 @@ def log_seal(name: str, uri: str, as_json: bool) -> None:
 @json_option
 def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str, as_json: bool) -> None:
     """End what the last writer of the log NAME left open, so that the next one need not. Whoever writes it
-    now is
-    stopped.
+    now is stopped.
 
     Fails, and says what would be dropped, where a loss that was accepted for a ledger ('ledger recover
     --accept-loss') stands before records that may have been acknowledged."""

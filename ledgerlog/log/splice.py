@@ -60,8 +60,6 @@ logger = logging.getLogger(__name__)
 
 _RECORD_COST_BYTES = 4
 
-"""After a write whose answer was lost, before it is looked what became of it."""
-
 
 @attrs.frozen(kw_only=True)
 class Spliced:

@@ -21,8 +21,7 @@ Faults, for whoever plays the world:
   back, exactly as with a real ensemble.
 * ``store.reconnect()``: CONNECTED again in the old session, or LOST and a new one.
 * ``tree.exchange(content)``: what all stores lead to becomes something else: empty, another cluster's, or
-  what
-  it was before.
+  what it was before.
 
 Invariants: ``_paths`` is the sorted list of the keys of ``_nodes``; an ephemeral node has no
 children; every ephemeral node names a session in ``_sessions``.

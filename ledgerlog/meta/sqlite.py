@@ -353,8 +353,8 @@ class SqliteStore:
 
     async def _run(self, work: Callable[[list[str]], T], *, timeout_s: float | None = None) -> T:
         """Run ``work`` in the thread, on the file that the name leads to if that is ours. It appends the
-        paths
-        that it has committed changes of to the list that it is given; they are announced however it ends."""
+        paths that it has committed changes of to the list that it is given; they are announced however it
+        ends."""
         self._check_open()
         changed: list[str] = []
 

@@ -142,8 +142,7 @@ class MetadataStore(Protocol):
 
     def belong_to(self, cluster: str) -> None:
         """From now on every call is ``WrongCluster``, and does nothing, unless what answers is the store of
-        the
-        cluster with this id. ``InvalidArgument`` where it belongs to another one already."""
+        the cluster with this id. ``InvalidArgument`` where it belongs to another one already."""
         ...
 
     async def get(self, path: str) -> Versioned | None:

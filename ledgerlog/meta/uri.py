@@ -163,8 +163,7 @@ def parse_uri(text: str) -> ClusterUri:
 @asynccontextmanager
 async def open_store(uri: ClusterUri, *, create: bool = False) -> AsyncIterator[MetadataStore]:
     """The metadata store of a cluster, open for the body of the ``async with``. It belongs to that cluster:
-    see
-    ``MetadataStore.belong_to``.
+    see ``MetadataStore.belong_to``.
 
     With ``create`` a cluster is made where there is none; ``memory:`` is always a new one. ClusterNotFound
     where there is none otherwise, MetadataCorrupt, and what opening the store raises (``open_sqlite_store``,

@@ -10,9 +10,8 @@ It applies the same commands in several ways and compares every result and every
 * twice in this process: the state and the results must not depend on which object it is;
 * with a snapshot taken and restored into a fresh machine at every position, which then applies the rest:
   a snapshot must hold everything that matters;
-* with a snapshot taken at every position and read only after the next commands were applied: what it
-holds must
-  not change after the call;
+* with a snapshot taken at every position and read only after the next commands were applied: what it holds
+  must not change after the call;
 * in other processes with other hash seeds: neither must depend on the order of a set or of a dict's strange
   keys. For that the factory has to be importable: a class or a function of a module, not of a test's body.
 

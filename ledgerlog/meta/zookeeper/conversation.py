@@ -51,8 +51,7 @@ class SessionOver(Exception):
 
 class Conversation:
     """Made by the store, which sets ``link`` before anything is asked. ``on_doubt`` is called where the
-    server
-    says that the node is gone by which the store was recognized."""
+    server says that the node is gone by which the store was recognized."""
 
     def __init__(self, hosts: str, on_doubt: Callable[[], None]) -> None:
         self.hosts = hosts
