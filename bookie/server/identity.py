@@ -47,7 +47,8 @@ its own. That two of them do not serve at once is for the registration to see (`
 before the first client. A copy that is served after its original has stopped is an older state of the bookie
 under its name, and nothing here finds that: never start one.
 
-**A lost answer** (MetadataOutcomeUnknown) is settled by looking: the cookie that is there is ours or not.
+**A lost answer** is settled by looking (``meta.settle``): the cookie that is there is ours or not. Where that
+cannot be found out it is MetadataOutcomeUnknown, and the next start looks again.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ from bookie.server.phase_one import marks_after_loss
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.marks import read_marks, write_marks
 from bookie.storage.segments import SegmentFiles
-from ledgerlog.errors import CookieMismatch, InvalidArgument, MetadataOutcomeUnknown, StorageCorrupt
+from ledgerlog.errors import CookieMismatch, InvalidArgument, StorageCorrupt
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.belonging import join_cluster
+from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict, Versioned
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import Cookie
@@ -101,8 +103,9 @@ async def establish_identity(
     ``bookie_id`` is whom the operator expects; None is whoever the directory belongs to, or a new,
     generated id. Raises ClusterNotFound where the store has no cluster in it, CookieMismatch where the two
     sides disagree, StorageCorrupt where the directory's cookie does not decode, MetadataCorrupt where the
-    store's does not, InvalidArgument for a malformed id, StorageError, and MetadataUnavailable. Cancelled or
-    failed, it may have formatted the directory, and the next call completes that."""
+    store's does not, InvalidArgument for a malformed id, StorageError, MetadataUnavailable and
+    MetadataOutcomeUnknown. Cancelled or failed, it may have formatted the directory, and the next call
+    completes that."""
     here = await read_cookie(directory)
     if here is not None and bookie_id is not None and here.bookie_id != bookie_id:
         raise CookieMismatch(
@@ -163,18 +166,20 @@ async def _fix(
     if node is None:
         await _store_cookie(store, directory, here)
         return here
-    try:
-        await store.set(path, here.encode(), version=node.version)
-        return here
-    except (VersionConflict, NodeMissing):
-        pass
-    except MetadataOutcomeUnknown:
-        await store.sync()
-    if await _stored_cookie(store, here.bookie_id) != here:
-        raise CookieMismatch(
-            f"the cookie of bookie {here.bookie_id} was changed in the metadata store while it was fixed "
-            f"for {directory.path}: look whether another process serves that id, and start again"
-        )
+    version = node.version
+
+    async def write(_: bool) -> None:
+        try:
+            await store.set(path, here.encode(), version=version)
+        except (VersionConflict, NodeMissing):
+            if await _stored_cookie(store, here.bookie_id) != here:
+                raise CookieMismatch(
+                    f"the cookie of bookie {here.bookie_id} was changed in the metadata store while it was "
+                    f"fixed for {directory.path}: look whether another process serves that id, and start "
+                    "again"
+                ) from None
+
+    await settle(store, write, what=f"the replacement of the cookie of bookie {here.bookie_id}")
     return here
 
 
@@ -271,25 +276,24 @@ async def _has_data(directory: StorageDirectory, here: Cookie | None) -> bool:
 
 
 async def _stored_cookie(store: MetadataStore, bookie_id: BookieId) -> Cookie | None:
+    await store.sync()
     node = await store.get(layout.cookie_path(bookie_id))
     return None if node is None else Cookie.decode_untrusted(node.value, bookie_id)
 
 
 async def _store_cookie(store: MetadataStore, directory: StorageDirectory, cookie: Cookie) -> None:
-    try:
-        await store.create(layout.cookie_path(cookie.bookie_id), cookie.encode())
-        return
-    except NodeExists:
-        pass
-    except MetadataOutcomeUnknown:
-        await store.sync()
-    there = await _stored_cookie(store, cookie.bookie_id)
-    if there is None:
-        raise MetadataOutcomeUnknown(
-            f"the cookie of bookie {cookie.bookie_id} may or may not reach the metadata store; start again"
-        )
-    if there != cookie:
-        raise CookieMismatch(
-            f"bookie {cookie.bookie_id} was formatted somewhere else at the same time (instance "
-            f"{there.instance}): start the one in {directory.path} under another --id after emptying it"
-        )
+    async def write(_: bool) -> None:
+        try:
+            await store.create(layout.cookie_path(cookie.bookie_id), cookie.encode())
+        except NodeExists:
+            there = await _stored_cookie(store, cookie.bookie_id)
+            if there is None:
+                raise  # It has gone since.
+            if there != cookie:
+                raise CookieMismatch(
+                    f"bookie {cookie.bookie_id} was formatted somewhere else at the same time (instance "
+                    f"{there.instance}): start the one in {directory.path} under another --id after "
+                    "emptying it"
+                ) from None
+
+    await settle(store, write, what=f"the writing of the cookie of bookie {cookie.bookie_id}")

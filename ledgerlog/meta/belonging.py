@@ -21,8 +21,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ledgerlog.errors import ClusterNotFound, InvalidArgument, MetadataOutcomeUnknown, WrongCluster
-from ledgerlog.meta.store import MetadataStore, NodeExists
+from ledgerlog.errors import ClusterNotFound, InvalidArgument, WrongCluster
+from ledgerlog.meta.settle import settle
+from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import CLUSTER
 from ledgerlog.model.ledger import MetadataCorrupt
 
@@ -117,20 +118,15 @@ async def join_cluster(store: MetadataStore) -> str:
 async def make_cluster(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bool:
     """Make a cluster in the store unless there is one, and belong to it; whether it was made now.
 
-    Any number may do this at once: one of them makes it. MetadataOutcomeUnknown: look again."""
-    is_made = False
-    if await find_cluster(store) is None:
-        cluster = random_bytes(_ID_BYTES).hex().encode()
-        try:
-            await store.create(CLUSTER, cluster)
-            is_made = True
-        except NodeExists:
-            pass  # Somebody was faster.
-        except MetadataOutcomeUnknown:
-            await store.sync()
-            node = await store.get(CLUSTER)
-            if node is None:
-                raise
-            is_made = node.value == cluster
-    await join_cluster(store)
-    return is_made
+    Any number may do this at once: one of them makes it. Errors as for ``settle``; MetadataCorrupt."""
+    fresh = random_bytes(_ID_BYTES).hex()
+
+    async def write(_: bool) -> str:
+        there = await find_cluster(store)
+        if there is None:
+            await store.create(CLUSTER, fresh.encode())
+        return there or fresh
+
+    cluster = await settle(store, write, what="the making of a cluster")
+    store.belong_to(cluster)
+    return cluster == fresh

@@ -10,8 +10,9 @@ A change reads, decides, and writes by compare-and-set. Besides success, three t
                            was lost, nobody knows what the change as a whole did, and it must not say
                            "nothing".
 
-``settle`` is that loop. Nobody else handles a lost answer, but for the two owners of tasks that go on for
-ever anyhow (the keeper of a log and the candidate in an election), whose cores read again by themselves.
+``settle`` is that loop. Nobody else handles a lost answer, but for the owners of three tasks that go on for
+ever anyhow and read again by themselves: the keeper of a log, the candidate in an election, and a bookie's
+registration.
 
 **Bound.** A store that can be read and takes no write, one in a file on a full disk for example, would be
 asked for ever. A change gives up once no write of it has been answered for ``limits.METADATA_TIMEOUT_S``, and

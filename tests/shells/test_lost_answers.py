@@ -11,6 +11,7 @@ the operation ends without meeting it. Whoever loses an answer, and however:
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bookie.server.identity import establish_identity
+from bookie.storage.directory import open_directory
+from bookie.storage.index import MemoryIndexes
+from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.decommission import decommission
 from ledgerlog.core.splice import Commit, Staged
@@ -37,7 +42,9 @@ from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.log.splice import splice, stage
 from ledgerlog.log.sweep import sweep
 from ledgerlog.machine.snapshots import LedgerSnapshots
+from ledgerlog.meta.belonging import find_cluster, make_cluster
 from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import cookie_path, draining_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
@@ -502,11 +509,55 @@ class Lead(Operation):
         return getattr(self, "was_leader", False)
 
 
+class MakeCluster(Operation):
+    async def prepare(self) -> None:
+        self.tree = MemoryTree()
+
+    async def act(self) -> object:
+        assert await make_cluster(LosingStore(self.plan, self.tree), os.urandom), "nobody else makes one"
+        return None
+
+    async def happened(self, peek: Client) -> bool:
+        return await find_cluster(self.tree.open_store()) is not None
+
+
+class FormatBookie(Operation):
+    async def prepare(self) -> None:
+        self.tree = MemoryTree("ours")
+        self.disk, self.indexes = MemoryDisk(), MemoryIndexes()
+
+    async def establish(self, store: MetadataStore, *, fix_cookie: bool = False) -> None:
+        async with open_directory("/new", disk=self.disk, indexes=self.indexes) as directory:
+            await establish_identity(
+                store, directory, bookie_id="b9", random_bytes=os.urandom, fix_cookie=fix_cookie
+            )
+
+    async def act(self) -> object:
+        return await self.establish(LosingStore(self.plan, self.tree))
+
+    async def happened(self, peek: Client) -> bool:
+        async with open_directory("/new", disk=self.disk, indexes=self.indexes) as directory:
+            here = await directory.read_cookie()
+        there = await self.tree.open_store().get(cookie_path("b9"))
+        return there is not None and there.value == here
+
+
+class FixCookie(FormatBookie):
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.establish(self.tree.open_store())
+        self.disk, self.indexes = MemoryDisk(), MemoryIndexes()
+
+    async def act(self) -> object:
+        return await self.establish(LosingStore(self.plan, self.tree), fix_cookie=True)
+
+
 OPERATIONS = [
-    CreateLog, CreateLogExistOk, DeleteLog, Truncate, ApplyRetention, Seal, Configure, SetProperties,
-    SetPropertiesExpected, UpdateProperties, MakeCursor, MoveCursor, SetCursor, DeleteCursor, TakeOver, Roll,
-    Splice, CreateLedger, DeleteLedger, RecoverLedger, RecoverLedgerAcceptingLoss, CloseLedger, Sweep,
-    ChangeSettings, PostTask, Drain, Keep, Decommission, SaveSnapshot, Lead,
+    MakeCluster, FormatBookie, FixCookie, CreateLog, CreateLogExistOk, DeleteLog, Truncate, ApplyRetention,
+    Seal, Configure, SetProperties, SetPropertiesExpected, UpdateProperties, MakeCursor, MoveCursor,
+    SetCursor, DeleteCursor, TakeOver, Roll, Splice, CreateLedger, DeleteLedger, RecoverLedger,
+    RecoverLedgerAcceptingLoss, CloseLedger, Sweep, ChangeSettings, PostTask, Drain, Keep, Decommission,
+    SaveSnapshot, Lead,
 ]  # fmt: skip
 
 
