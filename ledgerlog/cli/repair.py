@@ -285,7 +285,7 @@ async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool)
             await board.post(ledger_id, lost=hit)
         for why, bookies in (
             ("not registered", [bookie for bookie in hit if bookie not in registered]),
-            ("being emptied", [bookie for bookie in hit if bookie in registered]),
+            ("being emptied", [bookie for bookie in hit if bookie in registered and bookie in draining]),
         ):
             if bookies:
                 found.append({"ledger": ledger_id, "bookies": bookies, "why": why})

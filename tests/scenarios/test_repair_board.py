@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 import ledgerlog.cluster
-from ledgerlog.autorecovery.auditor import pass_over_now
+from ledgerlog.autorecovery.auditor import Pass, pass_over_now
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
@@ -396,6 +398,24 @@ async def test_status_an_audit_and_the_auditor_find_the_same_ledgers(clock: Mock
         for bookie in dead:
             await cluster.bookies[bookie].start()
         assert await said() == (0, len(hit))
+
+
+async def test_an_audit_says_of_a_bookie_that_comes_back_during_it_no_untruth(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(bookies=4) as cluster, cluster.client() as client:
+        ledger_id = await written(client, 3)
+        bookie = min(await names(client, ledger_id))
+        await cluster.bookies[bookie].kill(session_s=0)
+
+        async def pass_slowly(*args: Any, **options: Any) -> Pass:
+            found = await pass_over_now(*args, **options)
+            await cluster.bookies[bookie].start()
+            return found
+
+        monkeypatch.setattr("ledgerlog.cli.repair.pass_over_now", pass_slowly)
+        handle = ledgerlog.cluster.Cluster("memory:", client.opened)
+        assert await audit(handle, entries="none", per_s=100, make_tasks=False) == []
 
 
 async def test_a_bookie_that_registers_during_a_pass_is_not_missed_by_it(clock: MockClock) -> None:
