@@ -227,7 +227,10 @@ def _shown(text: str) -> str:
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() not in ("file", "sqlite") and not rest.startswith("//") and "@" in rest:
         text = f"{scheme}:***@{rest.rpartition('@')[2]}"  # Somebody forgot the slashes before the user.
-    return redact(text)
+    # In a sentence a blank or a quote ends a URI; this is nothing but one, and they belong to the password.
+    unbroken = re.sub(r"[\s'\"]", "_", text)
+    hidden = redact(unbroken)
+    return text if hidden == unbroken else hidden
 
 
 def _split_options(rest: str, fail: Fail) -> tuple[str, dict[str, str]]:

@@ -83,6 +83,14 @@ ENTRIES: dict[str, Callable[[str], object]] = {
 }
 
 
+@pytest.mark.parametrize("password", ["pa'S3NT1NEL", "pa S3NT1NEL", 'S3NT1NEL"x', "a\tS3NT1NEL 'b'"])
+@pytest.mark.parametrize("scheme", ["zk", "s3", "sqlite"])
+def test_a_cluster_uri_shows_no_password_with_blanks_and_quotes(scheme: str, password: str) -> None:
+    with pytest.raises(errors.InvalidArgument) as raised:
+        parse_uri(f"{scheme}://user:{password}@host/x")
+    assert SECRET not in str(raised.value)
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
 @settings(max_examples=40, deadline=None)
 @given(uri=uris)
