@@ -1,7 +1,7 @@
-"""Which event loop a caller is in, for the two entries that only one kind of them may use.
+"""Which event loop the caller runs in: a check for ``ledgerlog.connect`` and ``ledgerlog.blocking``.
 
 ``ledgerlog`` runs under trio, and ``ledgerlog.blocking`` in ordinary threads. In the wrong place the first
-would fail somewhere deep in trio, and the second would stop the loop that its caller is in."""
+would fail somewhere deep in trio, and the second would stop the caller's loop."""
 
 from __future__ import annotations
 

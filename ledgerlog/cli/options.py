@@ -177,8 +177,8 @@ def replication_of(
 async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
     """The cluster that a command was told of.
 
-    A ``file:`` directory that is not there would be made, so a mistyped path would be an empty cluster:
-    unless the command is one that may ``make`` it, that is ClusterNotFound, as it is for every other URI."""
+    ClusterNotFound if there is none. Opening ``file:`` would make its directory, and a mistyped path would be
+    an empty cluster: only commands that may ``make`` one do that."""
     check_there(uri, make=make)
     async with ledgerlog.connect(uri) as cluster:
         yield cluster

@@ -1,12 +1,12 @@
 """Which cluster a metadata store is of, and that it stays so.
 
-A cluster has a random id, which lies at ``layout.CLUSTER`` and never changes. Who opens a store says whose it
-is to be (``MetadataStore.belong_to``): a bookie the cluster of its cookie, a client the one that it found
+A cluster has a random id, which lies at ``layout.CLUSTER`` and never changes. Whoever opens a store names its
+cluster (``MetadataStore.belong_to``): a bookie names that of its cookie, a client the one that it found
 first. From then on what answers must show that id, before anything is read from it, written to it, or deleted
 because of what it says. A store that was emptied, a file that was replaced, a name that leads to other
 servers: all of these answer readily, and to a bookie each of its ledgers would look deleted.
 
-This module owns the judgement and what is said about it. *When* a store must look is for the store to know:
+This module compares the ids and words the messages. *When* to compare depends on the kind of store:
 
 * memory and SQLite look in every call, in the same instant or the same transaction;
 * ZooKeeper looks on every new connection, and binds what follows to that session (``zookeeper.store``).
@@ -49,7 +49,7 @@ def check_cluster(value: bytes) -> str:
 
 
 class Belonging:
-    """Of one store: whose it is to be, and whether what answers shows that."""
+    """Which cluster one store belongs to. It judges what answers in the store's place."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -58,11 +58,11 @@ class Belonging:
 
     @property
     def cluster(self) -> str | None:
-        """Whose it is to be; None: nobody has said so yet, and anything may answer."""
+        """The id of the cluster. None before ``belong_to``: any store may answer then."""
         return self._cluster
 
     def belong_to(self, cluster: str) -> None:
-        """From now on only that cluster's store may answer. InvalidArgument where it is another's already."""
+        """From now on only that cluster's store may answer. InvalidArgument if it belongs to another."""
         if self._cluster not in (None, cluster):
             raise InvalidArgument(
                 f"the metadata store at {self._where} belongs to cluster {self._cluster}, not to {cluster}"
@@ -70,7 +70,8 @@ class Belonging:
         self._cluster = cluster
 
     def judge(self, found: bytes | None) -> None:
-        """What lies at ``layout.CLUSTER`` now (None: nothing). WrongCluster unless it is what is expected."""
+        """WrongCluster unless ``found``, which lies at ``layout.CLUSTER`` now, is the id of the cluster. None:
+        nothing lies there."""
         if self._cluster is None:
             return
         if found is None:
@@ -82,7 +83,7 @@ class Belonging:
             logger.info("the metadata store at %s is that of cluster %s again", self._where, self._cluster)
 
     def refuse(self, why: str) -> WrongCluster:
-        """The refusal of what answers, for the caller to raise."""
+        """The exception for the caller to raise. It is logged when refusals begin."""
         whose = (
             "" if self._cluster is None else f" of cluster {self._cluster}, which this process belongs to,"
         )
