@@ -62,7 +62,7 @@ class Belonging:
         return self._cluster
 
     def belong_to(self, cluster: str) -> None:
-        """From now on only that cluster's store may answer. InvalidArgument if it belongs to another."""
+        """From now on only that cluster's store may answer. InvalidArgument: it is another's."""
         if self._cluster not in (None, cluster):
             raise InvalidArgument(
                 f"the metadata store at {self._where} belongs to cluster {self._cluster}, not to {cluster}"
@@ -70,8 +70,8 @@ class Belonging:
         self._cluster = cluster
 
     def judge(self, found: bytes | None) -> None:
-        """WrongCluster unless ``found``, which lies at ``layout.CLUSTER`` now, is the id of the cluster. None:
-        nothing lies there."""
+        """WrongCluster unless ``found``, which lies at ``layout.CLUSTER`` now, is the id of the cluster.
+        None: nothing lies there."""
         if self._cluster is None:
             return
         if found is None:

@@ -161,17 +161,23 @@ def parse_uri(text: str) -> ClusterUri:
 
 
 @asynccontextmanager
-async def open_store(uri: ClusterUri, *, create: bool = False) -> AsyncIterator[MetadataStore]:
+async def open_store(
+    uri: ClusterUri, *, create: bool = False, cluster: str | None = None
+) -> AsyncIterator[MetadataStore]:
     """The metadata store of a cluster, open for the body of the ``async with``. It belongs to that cluster:
     see ``MetadataStore.belong_to``.
 
-    With ``create`` a cluster is made where there is none; ``memory:`` is always a new one. ClusterNotFound
+    With ``create`` a cluster is made where there is none; ``memory:`` is always a new one. ``cluster`` is the
+    id that it must have, from whoever has seen it before: WrongCluster if it has another. ClusterNotFound
     where there is none otherwise, MetadataCorrupt, and what opening the store raises (``open_sqlite_store``,
     ``open_zookeeper_store``)."""
     async with AsyncExitStack() as stack:
         try:
             store = await stack.enter_async_context(_open_any(uri, create=create))
-            if create or isinstance(uri, MemoryUri):
+            if cluster is not None:
+                store.belong_to(cluster)
+                await store.sync()
+            elif create or isinstance(uri, MemoryUri):
                 await make_cluster(store, os.urandom)
             else:
                 await join_cluster(store)

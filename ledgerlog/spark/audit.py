@@ -95,7 +95,7 @@ def read_audit(part: AuditPart, schema: Any) -> Iterator[Any]:
     """What a task finds, as Arrow batches. A consumer that stops early leaves nothing running."""
     portal = Portal()
     try:
-        client, _ = portal.enter(connected(part.uri))
+        client, _ = portal.enter(connected(part.uri, cluster=part.cluster))
         take, held = portal.enter(open_audit(part, client))
         while True:
             try:

@@ -74,6 +74,8 @@ class AuditPart:
     """What one task checks. Everything in it can be sent to another process."""
 
     uri: str
+    cluster: str | None
+    """The id of the cluster that it was planned in."""
     ledgers: tuple[ListedLedger, ...] = ()
     logs: tuple[ListedLog, ...] = ()
     files: tuple[ListedFile, ...] = ()
@@ -118,7 +120,11 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
 
     await _for_each(wanted, weigh)
     empty = AuditPart(
-        uri=options.uri, scrub=options.scrub, summary=options.summary, settle_s=options.settle_s
+        uri=options.uri,
+        cluster=client.store.cluster,
+        scrub=options.scrub,
+        summary=options.summary,
+        settle_s=options.settle_s,
     )
     parts = [
         attrs.evolve(empty, ledgers=tuple(map(ledger, part)))

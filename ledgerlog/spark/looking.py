@@ -316,6 +316,7 @@ async def plan(
     return [
         ScanPart(
             uri=options.uri,
+            cluster=client.store.cluster,
             pieces=part,
             ledgers=_of_pieces(part, ledgers),
             archives=_of_pieces(part, archives),

@@ -88,6 +88,8 @@ class ScanPart:
     """What one task reads. Everything in it can be sent to another process."""
 
     uri: str
+    cluster: str | None
+    """The id of the cluster that it was planned in. In another one its ledgers would seem deleted."""
     pieces: tuple[Piece, ...]
     ledgers: Mapping[int, bytes]
     """Metadata of the ledgers of the pieces. They hold the ledgers' keys, so a part is as secret as they."""

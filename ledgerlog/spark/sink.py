@@ -70,6 +70,8 @@ class BatchOf:
 class StagedRows(WriterCommitMessage):
     """What one task has staged."""
 
+    cluster: str | None
+    """The id of the cluster in which it did."""
     incarnation: int
     batch_of: BatchOf
     staged: Staged | None
@@ -94,13 +96,13 @@ async def commit_rows(
         raise SpliceRefused(f"log {options.log!r}: a task of the batch has not said what it staged")
     if not rows:
         return  # A batch of no partition has nothing to number either.
-    if len({(each.incarnation, each.batch_of) for each in rows}) != 1 or batch_id not in (
+    if len({(each.cluster, each.incarnation, each.batch_of) for each in rows}) != 1 or batch_id not in (
         None,
         rows[0].batch_of.batch,
     ):
         raise SpliceRefused(
             f"log {options.log!r}: the tasks of batch {batch_id} wrote for different batches, or the log was "
-            "deleted and made again while they did"
+            "deleted and made again while they did, or the URI led to different clusters"
         )
     of = rows[0].batch_of
     staged = tuple(each.staged for each in rows if each.staged is not None)
@@ -139,7 +141,7 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
         held.leave()
     finally:
         portal.close()
-    return StagedRows(incarnation, of, staged)
+    return StagedRows(client.store.cluster, incarnation, of, staged)
 
 
 def _values(batch: Any) -> list[bytes]:
@@ -169,7 +171,9 @@ def _commit(
     rows = [message if isinstance(message, StagedRows) else None for message in messages]
 
     async def work() -> None:
-        async with connected(options.uri) as client:
+        # In another cluster the ids of staged ledgers are those of others.
+        cluster = next((each.cluster for each in rows if each is not None), None)
+        async with connected(options.uri, cluster=cluster) as client:
             await commit_rows(client, options, rows, batch_id)
 
     portal = Portal()

@@ -51,9 +51,13 @@ class LogPartition(InputPartition):
 
 
 @asynccontextmanager
-async def connected(uri: str) -> AsyncIterator[LedgerClient]:
-    """A client of the cluster, for the body of the ``async with``."""
-    async with open_store(parse_uri(uri)) as store, open_client(store, TcpNetwork()) as client:
+async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[LedgerClient]:
+    """A client of the cluster, for the body of the ``async with``. WrongCluster where it is not the one with
+    the id ``cluster``."""
+    async with (
+        open_store(parse_uri(uri), cluster=cluster) as store,
+        open_client(store, TcpNetwork()) as client,
+    ):
         yield client
 
 
@@ -61,7 +65,7 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
     """The part as Arrow batches. A consumer that stops early leaves nothing running."""
     portal = Portal()
     try:
-        scan = open_scan(part, TcpNetwork(), lambda: open_store(parse_uri(part.uri)))
+        scan = open_scan(part, TcpNetwork(), lambda: open_store(parse_uri(part.uri), cluster=part.cluster))
         take, held = portal.enter(scan)
 
         def fetched() -> Iterator[Fetched]:

@@ -35,7 +35,7 @@ async def message(
     async with stage(client.opened, registry, log.name, log.incarnation) as opened:
         await opened.append_many(values)
         staged = await opened.close()
-    made = StagedRows(log.incarnation, BatchOf("query", run, batch), staged)
+    made = StagedRows(client.opened.store.cluster, log.incarnation, BatchOf("query", run, batch), staged)
     sent: StagedRows = pickle.loads(pickle.dumps(made))
     return sent
 
