@@ -17,6 +17,7 @@ import pytest
 import bookie
 import ledgerlog
 import ledgerlog.testing
+from bookie.core.records import Run
 from ledgerlog import errors
 
 PUBLIC = [getattr(ledgerlog, name) for name in ledgerlog.__all__]
@@ -54,6 +55,7 @@ VALUES: dict[str, Any] = {
     "int | None": 8,
     "str | None": "more text",
     "bool": True,
+    "Run | None": Run._make(range(len(Run._fields))),
 }
 """A value for each annotation of a constructor's parameters. One that is not here fails: add it."""
 
@@ -64,6 +66,9 @@ def made(kind: type[BaseException]) -> BaseException:
         return kind("some text")
     in_place, named = [], {}
     for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            in_place.append("some text")  # The base class's: its subclass has no constructor of its own.
+            continue
         value = VALUES[str(parameter.annotation)]
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             named[parameter.name] = value
