@@ -73,13 +73,17 @@ async def run_until_stopped(body: Callable[[], Awaitable[T]]) -> Returned[T] | s
     received: list[signal.Signals] = []
     with receiving_stops() as signals:
         async with trio.open_nursery() as nursery:
+            running = trio.CancelScope()
 
             async def listen() -> None:
+                # Until the body has cleaned up: trio raises a signal again that nobody took, and that would
+                # end the process in the middle.
                 async for number in signals:
                     received.append(signal.Signals(number))
-                    nursery.cancel_scope.cancel()
+                    running.cancel()
 
             nursery.start_soon(listen)
-            returned.append(Returned(await body()))
+            with running:
+                returned.append(Returned(await body()))
             nursery.cancel_scope.cancel()
     return returned[0] if returned else received[0]
