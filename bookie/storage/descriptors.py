@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import resource
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -72,30 +73,47 @@ def connections_within(limit: int, most: int) -> int:
 
 
 class SpareDescriptor:
-    """One descriptor that is kept for those who cannot wait for another."""
+    """One descriptor that is kept for those who cannot wait for another. Any thread may use it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._descriptor = -1
+        self._is_closed = False
         self.keep()
 
     def keep(self) -> None:
         """Take one, if it is not held and can be had."""
         if self._descriptor < 0:
-            with contextlib.suppress(OSError):
-                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            with self._lock:
+                self._take()
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Free it for good."""
+        with self._lock:
+            self._is_closed = True
+            self._free()
 
     def lend(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns, which is called again with the descriptor free if it found none. Call
-        ``keep`` once what it opened is closed."""
+        """What ``function`` returns, which is called again with the descriptor free if it found none; one
+        caller after the other. If what it opened stays open, call ``keep`` once that is closed."""
         try:
             return function()
         except Exception as cause:
-            if self._descriptor < 0 or not is_exhaustion(cause):
+            if not is_exhaustion(cause):
                 raise
-        self.close()
-        return function()
+        with self._lock:
+            self._free()
+            try:
+                return function()
+            finally:
+                self._take()
+
+    def _take(self) -> None:
+        if self._descriptor < 0 and not self._is_closed:
+            with contextlib.suppress(OSError):
+                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _free(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -185,8 +185,10 @@ class LevelDbIndex:
                 self._limiter.release_on_behalf_of(reader)
 
     async def aclose(self) -> None:
-        self._spare.close()
-        await trio.to_thread.run_sync(self._open_database.close, limiter=self._writer)
+        try:
+            await trio.to_thread.run_sync(self._open_database.close, limiter=self._writer)
+        finally:
+            self._spare.close()
 
 
 class LevelDb:

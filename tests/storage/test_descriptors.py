@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -214,6 +217,62 @@ def test_a_spare_descriptor_is_for_exhaustion_alone() -> None:
         spare.lend(fail)
     assert calls == 1
     spare.close()
+
+
+def test_threads_that_need_the_spare_descriptor_have_it_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To close it twice would close a file of somebody else, who has its number by then."""
+    threads = 4
+    spare = SpareDescriptor()
+    all_found_none = threading.Barrier(threads)
+    users = 0
+    outcomes: list[str] = []
+    close = os.close
+
+    def close_slowly(descriptor: int) -> None:
+        close(descriptor)
+        time.sleep(0.01)  # Another thread runs now, if it may.
+
+    monkeypatch.setattr("os.close", close_slowly)
+
+    def lend() -> None:
+        found_none = False
+
+        def read() -> None:
+            nonlocal found_none, users
+            if not found_none:
+                found_none = True
+                all_found_none.wait(PATIENCE_S)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            users += 1
+            time.sleep(0.01)
+            assert users == 1
+            users -= 1
+
+        try:
+            spare.lend(read)
+        except Exception as failure:
+            outcomes.append(repr(failure))
+        else:
+            outcomes.append("read")
+
+    running = [threading.Thread(target=lend) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(PATIENCE_S)
+    spare.close()
+    assert outcomes == ["read"] * threads
+
+
+def test_a_spare_descriptor_that_was_closed_is_not_taken_again() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    spare = SpareDescriptor()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    spare.close()
+    spare.keep()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize(
