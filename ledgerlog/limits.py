@@ -231,6 +231,9 @@ BOOKIE_UNIDENTIFIED_PER_ADDRESS = 128
 HELLO_BYTES_MAX = 4 * KIB
 """The largest frame that a bookie takes before a peer has said HELLO."""
 
+JOURNAL_GATHER_BYTES = 2 * MIB
+"""While a connection has more adds at hand, a sync waits for them until so many bytes have gathered."""
+
 TURN_BYTES = 64 * KIB
 TURN_FRAMES = 64
 TURN_CALLS = 16

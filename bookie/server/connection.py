@@ -217,6 +217,7 @@ class Connection:
                     and frames[0].header.kind == Kind.ADD
                     and engine.has_room
                     and not turns.is_over
+                    and not buffer.is_mid_frame
                 ):
                     turns.spend(len(frames[0].raw))
                     self._on_lone_add(frames[0])
@@ -235,6 +236,8 @@ class Connection:
             was_mid_frame = is_mid_frame
             if buffer.unfinished_bytes > limits.BOOKIE_CONNECTION_BUFFER_BYTES and not self._holds_large:
                 await self._take_large()
+            if is_mid_frame:
+                engine.more_follows()
             count = await stream.receive_into(buffer.writable())
             if not count:
                 return
@@ -258,6 +261,7 @@ class Connection:
     async def _let_others_run(self) -> None:
         self._await_sync()
         self._expect(_NEVER)  # What is left to be handled has come in time.
+        self._shared.engine.more_follows()
         await self._turns.take()
 
     def _on_lone_add(self, frame: Frame) -> None:

@@ -168,6 +168,11 @@ class Engine:
         the company of adds that other tasks would bring in this pass: for who is alone. Raises nothing."""
         self._journal.release(at_once=at_once)
 
+    def more_follows(self) -> None:
+        """The caller has more adds at hand and brings them in the next pass of the event loop: one sync for
+        all of them is cheaper. Nobody else waits for them: ``release`` has everything made durable."""
+        self._journal.more_follows()
+
     @property
     def pending_bytes(self) -> int:
         """Bytes received and not durable yet."""

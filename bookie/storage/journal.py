@@ -3,8 +3,10 @@
 ``append`` copies a record into the current segment's arena and wakes the writer. Two tasks:
 
 * ``run_writer`` takes whatever has gathered as one block, writes it with one sync, and tells everybody who
-  waits (callbacks for the many, ``wait_durable`` for the few). It never waits for anything else, so
-  the disk is idle only when there is nothing to write.
+  waits (callbacks for the many, ``wait_durable`` for the few). It waits for nothing else but for adds that
+  are at hand: who appends in turns says ``more_follows`` between them, and gets one sync for up to
+  ``limits.JOURNAL_GATHER_BYTES`` of them instead of one for each turn. Nobody else waits for that
+  (``release``), and whoever says it and brings nothing delays the sync by two passes of the event loop.
   A group that is small may be written right where it was appended instead (``hold`` and ``release``): for a
   lone append the way to the writer and back, one more pass of the event loop, costs as much as all that the
   append needs.
@@ -37,7 +39,7 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.disk import Disk
 from bookie.storage.segments import Segment, SegmentFiles
 from ledgerlog.errors import DiskFull, StorageError
-from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES
+from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES, JOURNAL_GATHER_BYTES
 from ledgerlog.wire.frame import Status
 
 Forget = Callable[[Segment], Awaitable[None]]
@@ -90,6 +92,10 @@ class Journal:
         self._wake = trio.Event()
         self._is_awake = True
         self._is_held = False
+        self._follows = False
+        """Whether somebody said ``more_follows`` since the writer last looked."""
+        self._is_urgent = False
+        """Whether somebody else waits for what has gathered."""
         self._failure: StorageError | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._waiters: list[tuple[int, trio.Event]] = []
@@ -122,13 +128,20 @@ class Journal:
         nothing: a write that fails leaves ``run_writer``, like every other."""
         self._is_held = False
         commit = self.commit
+        self._is_urgent = commit.newest != commit.durable
         if self._is_awake or commit.newest == commit.durable:
             return
         if at_once and self._disk.may_write_now(commit.pending_bytes + PAGE_BYTES):
             self._write_now()
             if commit.newest == commit.durable:
+                self._is_urgent = False
                 return
         self._rouse()
+
+    def more_follows(self) -> None:
+        """The caller has appended and has more at hand, which it appends in the next pass of the event loop:
+        the writer waits for that."""
+        self._follows = True
 
     def _write_now(self) -> None:
         block = self.commit.take_block()
@@ -226,10 +239,21 @@ class Journal:
         while True:
             if self._failure is not None:
                 raise self._failure
+            await self._gather()
             if not await self.write_block():
                 self._is_awake = False
                 self._wake = trio.Event()
                 await self._wake.wait()
+
+    async def _gather(self) -> None:
+        """Let those go on who said ``more_follows``, as long as they say it again."""
+        while self._follows and not self._is_urgent and self.commit.pending_bytes < JOURNAL_GATHER_BYTES:
+            self._follows = False
+            await trio.lowlevel.checkpoint()
+            if not self._follows and not self._is_urgent:
+                # Tasks run in any order: whoever comes last in one pass and first in the next was not missed.
+                await trio.lowlevel.checkpoint()
+        self._follows = self._is_urgent = False
 
     async def write_block(self) -> bool:
         """Write the next block, if there is one, and tell everybody. Whether there was one."""

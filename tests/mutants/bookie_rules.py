@@ -251,6 +251,22 @@ ADDS = (
         "test_a_write_at_once_that_fails_ends_the_engine_and_is_neither_told_nor_tried_again",
     ),
     mutant(
+        "neighbours_wait_for_who_has_more_at_hand",
+        "storage",
+        _JOURNAL,
+        "        while self._follows and not self._is_urgent and",
+        "        while self._follows and",
+        f"{_TEST_AT_ONCE}::test_a_neighbour_does_not_wait_for_who_has_more_at_hand",
+    ),
+    mutant(
+        "turns_have_a_sync_each",
+        "storage",
+        _JOURNAL,
+        "            await self._gather()\n",
+        "",
+        f"{_TEST_AT_ONCE}::test_who_has_more_at_hand_has_one_sync_for_all_of_it",
+    ),
+    mutant(
         "failed_sync_is_taken_for_done",
         "storage",
         _JOURNAL,

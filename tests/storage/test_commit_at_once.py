@@ -115,3 +115,63 @@ async def test_a_write_at_once_that_fails_ends_the_engine_and_is_neither_told_no
     assert by_the_writer == [disk.by_the_writer]
     async with running("b", disk=disk, indexes=indexes) as engine:
         assert await read_all(engine, 1) == {}
+
+
+async def test_who_has_more_at_hand_has_one_sync_for_all_of_it() -> None:
+    disk = QuickDisk()
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        before = disk.by_the_writer
+        for entry in range(20):
+            position = add(engine, 1, [entry])
+            if entry < 19:
+                engine.more_follows()
+                await trio.lowlevel.checkpoint()
+        assert isinstance(position, int)
+        await engine.wait_durable(position)
+        assert disk.by_the_writer - before == 1
+
+
+async def test_who_does_not_bring_more_is_waited_for_for_a_moment_only() -> None:
+    disk = QuickDisk()
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        position = add(engine, 1, [0])
+        assert isinstance(position, int)
+        engine.more_follows()
+        await wait_all_tasks_blocked()
+        assert engine.durable_position >= position
+
+
+async def test_a_neighbour_does_not_wait_for_who_has_more_at_hand() -> None:
+    disk = QuickDisk()
+    disk.is_quick = False
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        for round_ in range(10):
+            add(engine, 1, [2 * round_])
+            engine.more_follows()
+            engine.hold()
+            position = add(engine, 2, [round_])
+            assert isinstance(position, int)
+            engine.release(at_once=False)
+            by_the_writer = disk.by_the_writer
+            for _ in range(3):
+                engine.more_follows()
+                await trio.lowlevel.checkpoint()
+            assert disk.by_the_writer > by_the_writer
+            await engine.wait_durable(position)
+
+
+async def test_no_more_than_so_much_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie.storage.journal.JOURNAL_GATHER_BYTES", 1_000)
+    disk = QuickDisk()
+    most = 0
+    async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
+        await wait_all_tasks_blocked()
+        for entry in range(40):
+            add(engine, 1, [entry])
+            most = max(most, engine.pending_bytes)
+            engine.more_follows()
+            await trio.lowlevel.checkpoint()
+        assert most < 3_000
