@@ -180,6 +180,18 @@ def block_damage(view: memoryview, header: BlockHeader, *, nonce: bytes) -> Dama
     return Damage.TORN if bad <= torn else Damage.ROTTEN
 
 
+def bad_pages(view: memoryview, header: BlockHeader, *, nonce: bytes) -> frozenset[int] | None:
+    """The pages of the block at the start of ``view``, whose header is valid, that do not read as they were
+    written, torn or rotten; None where the table does not: then it is not known."""
+    block = view[: header.block_bytes]
+    table = bytes(block[header.block_bytes - header.pages * _TABLE_ENTRY_BYTES :])
+    if value(table) != header.table_checksum:
+        return None
+    actual = _table(block, nonce=nonce, segment=header.segment, sequence=header.sequence)
+    pairs = zip(u64_array(table), u64_array(actual), strict=True)
+    return frozenset(page for page, (wanted, found) in enumerate(pairs) if wanted != found)
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 

@@ -44,5 +44,10 @@ class FileSet:
         at = bisect_right(self.ranges, (number, 2**63)) - 1
         return at >= 0 and number <= self.ranges[at][1]
 
+    @property
+    def highest(self) -> int:
+        """The greatest number, 0 where there is none above it."""
+        return max((0, *(last for _, last in self.ranges)))
+
     def __bool__(self) -> bool:
         return bool(self.ranges)

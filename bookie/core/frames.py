@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from bookie.core.records import Run
+from bookie.core.records import ADD, Record, Run, decode_add
 from ledgerlog.errors import StorageCorrupt, WireError
 from ledgerlog.wire.checksum import checksum, entry_digests, u32_array
 from ledgerlog.wire.entries import Entries, compact_ids, decode_entries_untrusted, split_payloads
@@ -45,6 +45,19 @@ def decode_head(run: Run, head: bytes, path: str) -> tuple[Sequence[int], Sequen
         return range(run.first, run.last + 1), digests
     offsets = u32_array(head[HEADER_BYTES + 8 * count :])
     return [run.first + offset for offset in offsets], digests
+
+
+def is_head_sound(frame: memoryview) -> bool:
+    """Whether an ADD's frame says rightly which entries it holds and how long it is, whatever became of their
+    payloads."""
+    try:
+        run, _ = decode_add(Record(ADD, 0, frame), file=0, sequence=0, path="")
+        head = bytes(frame[: run.head_length])
+        decode_head(run, head, "")
+    except StorageCorrupt:
+        return False
+    lengths = u32_array(head[HEADER_BYTES : HEADER_BYTES + 4 * run.entry_count])
+    return run.head_length + sum(lengths) == run.length
 
 
 def decode_run(run: Run, raw: bytes) -> Entries:

@@ -24,6 +24,12 @@ evidence within the segment: the end (nothing but zeros follow), a torn write (s
 damage, which is StorageCorrupt with the offset. A torn block is damage all the same when anything was
 written behind it: a later block's header, or, where the torn block's own header stands and so its size is
 known, any byte that is not zero. What later segments have to say about it is for ``bookie.core.boot``.
+
+**Passing rot.** Damage ends a scan because nothing is known of what it hides. If it is in payloads only, it
+hides nothing: the block's header and table prove themselves, so it is known which pages are bad, and each
+record that touches one is an ADD whose frame says, under its own checksum, which entries it holds and how
+long it is. Whoever asks for it (``passes_rot``) gets such a block as any other. The entries that do not match
+their digests are found by who reads them.
 """
 
 from __future__ import annotations
@@ -33,16 +39,20 @@ import struct
 import attrs
 
 from bookie.core.block import (
+    BLOCK_HEADER_BYTES,
     NONCE_BYTES,
     PADDING,
     PAGE_BYTES,
     BlockHeader,
     Damage,
+    bad_pages,
     block_damage,
     decode_header,
     first_nonzero,
     header_damage,
 )
+from bookie.core.frames import is_head_sound
+from bookie.core.records import ADD, RECORD_HEAD_BYTES, decode_records
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
@@ -125,13 +135,20 @@ class SegmentScan:
 
 
 def scan_segment(
-    image: memoryview, header: SegmentHeader, *, path: str, sequence: int | None, stop: int | None = None
+    image: memoryview,
+    header: SegmentHeader,
+    *,
+    path: str,
+    sequence: int | None,
+    stop: int | None = None,
+    passes_rot: bool = False,
 ) -> SegmentScan:
     """The blocks of a segment, of which ``image`` is the whole file.
 
     ``sequence`` is that of its first block, None if it is not known. With ``stop`` it is known where its last
     block ends (a START record or the index says so): blocks must reach exactly there, and what stands
-    behind is not looked at. Raises StorageCorrupt for damage, naming ``path`` and the offset."""
+    behind is not looked at. Raises StorageCorrupt for damage, naming ``path`` and the offset; with
+    ``passes_rot`` for such only as may hide more than payloads."""
     size = len(image)
     if size > header.size or size % PAGE_BYTES:
         raise StorageCorrupt(path, None, f"the file has {size} bytes, {header.size} were preallocated")
@@ -150,7 +167,11 @@ def scan_segment(
         else:
             damage = block_damage(view, block, nonce=header.nonce)
         if damage is not None:
-            return _tail(image, header, tuple(blocks), at, block, damage, path=path, stop=stop)
+            try:
+                return _tail(image, header, tuple(blocks), at, block, damage, path=path, stop=stop)
+            except StorageCorrupt:
+                if not passes_rot or block is None or not _hides_nothing(view, block, header.nonce, path):
+                    raise
         assert block is not None
         blocks.append(FoundBlock(at, block))
         sequence = block.sequence + 1
@@ -159,6 +180,27 @@ def scan_segment(
         raise StorageCorrupt(path, at, f"the last block passes the end of the journal at {limit}")
     is_trimmed = size < header.size and at == size
     return SegmentScan(header.number, tuple(blocks), at, is_torn=False, is_trimmed=is_trimmed)
+
+
+def _hides_nothing(view: memoryview, block: BlockHeader, nonce: bytes, path: str) -> bool:
+    """Whether the block at the start of ``view``, which is damaged, says all that it said but payloads."""
+    bad = bad_pages(view, block, nonce=nonce)
+    if bad is None:
+        return False
+    count = 0
+    try:
+        stop = BLOCK_HEADER_BYTES + block.content_bytes
+        for record in decode_records(view, BLOCK_HEADER_BYTES, stop, path):
+            count += 1
+            first = (record.offset - RECORD_HEAD_BYTES) // PAGE_BYTES
+            last = (record.offset + len(record.body) - 1) // PAGE_BYTES
+            if bad.isdisjoint(range(first, last + 1)):
+                continue
+            if record.kind != ADD or not is_head_sound(record.body):
+                return False
+    except StorageCorrupt:
+        return False
+    return count == block.records
 
 
 def first_block(image: memoryview, header: SegmentHeader) -> FoundBlock | None:

@@ -377,7 +377,7 @@ def inspect_index(path: str, journal_directory: str | None, as_json: bool) -> No
 @_journal_dir
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rebuild_index_command(path: str, journal_directory: str | None, as_json: bool) -> None:
-    """Make the index in PATH again from its journal and entry logs, which must all be there and sound."""
+    """Make the index in PATH again from its journal and entry logs, which must all be there."""
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {"runs": await rebuild_index(directory)}

@@ -10,12 +10,14 @@ forgotten, which is safe (they are lower bounds).
        bookie would deny what it acknowledged
     3  the segments that count, in order, as replay takes them. Between two of them whose neighbours went to
        entry logs the chain of blocks cannot be followed; within each stretch it is
-    4  the new index takes the place of the old one
+    4  of entries that stand in two files, one run is named
+    5  the new index takes the place of the old one
 
-An entry can stand in two files: copied again because its disk gave back other bytes than were written
-(``bookie.storage.scrub``), and put together with what follows it since. Which of two rows that begin with the
-same id was the newer cannot be seen here, so the longer one stays: else the rest of it would be
-denied. At worst it is the rotten one, which answers CORRUPT and is found again.
+**Rot.** A payload that does not read as it was written stops nothing, where the heads around it prove
+themselves: it is known which entries there are. Its run gets a row as any other, so the entry is damaged and
+not denied, as it was before, and scrubbing has it restored. If it was stored again already, the copy is what
+the index names (``bookie.storage.doubles``). Rot in a head, or in a record that is no ADD, hides what there
+was: that is damage, and nothing is made.
 
 START records tell where torn blocks were cut, as far as the segments that begin with them are still there.
 That the newest segments or logs are lost cannot be seen without an index, but for the loss of all segments:
@@ -27,15 +29,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bookie.core import rows
-from bookie.core.block import PAGE_BYTES
+from bookie.core.block import PAGE_BYTES, decode_header
 from bookie.core.boot import Mark, start_of
 from bookie.core.file_set import FileSet
-from bookie.core.records import Place
-from bookie.core.rows import Change
+from bookie.core.records import Place, Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, first_block
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.directory import NOTHING_YET, StorageDirectory
+from bookie.storage.doubles import Age, AllRuns, Doubles
 from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.files import FilePool
 from bookie.storage.replay import Replay
 from bookie.storage.segments import SegmentFiles
 from bookie.storage.settling import take_over_log
@@ -59,9 +62,12 @@ async def rebuild_index(directory: StorageDirectory) -> int:
             "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
         )
     replaced = FileSet()
+    reach: dict[int, int] = {}
     for number in reversed(log_numbers):
         if -number not in replaced:  # Else it may be rotten: what took its place says what it had replaced.
-            replaced |= await logs.read_replaced(number)
+            by_this = await logs.read_replaced(number)
+            reach[-number] = by_this.highest
+            replaced |= by_this
     for number in _missing(numbers, replaced, sign=1):
         raise StorageCorrupt(files.path(number), None, "the segment is missing, and no entry log replaced it")
     for number in _missing(log_numbers, replaced, sign=-1):
@@ -71,13 +77,18 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     index = await directory.indexes.create(fresh_path)
     runs = 0
     try:
-        catalogue = _LongestRuns(index)
+        catalogue = AllRuns(Catalogue(index))
         for number in log_numbers:
             if -number not in replaced:
-                runs += await take_over_log(logs, catalogue, number, replaced)
+                runs += await take_over_log(logs, catalogue, number, replaced, passes_rot=True)
         counting = [number for number in numbers if number not in replaced]
         found, mark = await _follow(directory, files, catalogue, counting)
         runs += found
+        pool = FilePool(directory.disk, lambda file: files.path(file) if file > 0 else logs.path(-file))
+        try:
+            await Doubles(catalogue, pool, lambda run: _newness(run, reach)).settle()
+        finally:
+            pool.close()
         await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
     finally:
         await index.aclose()
@@ -85,22 +96,10 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     return runs
 
 
-class _LongestRuns(Catalogue):
-    """Of two runs that begin with the same id, the longer one keeps the row."""
-
-    async def write(self, batch: Sequence[Change]) -> None:
-        longest: dict[bytes, Change] = {}
-        for key, value in batch:
-            if value is None or not rows.is_run_key(key):
-                longest[key] = (key, value)
-                continue
-            known = longest[key][1] if key in longest else self.index.get_now(key)
-            if known is None or self._last(key, known) <= self._last(key, value):
-                longest[key] = (key, value)
-        await super().write(list(longest.values()))
-
-    def _last(self, key: bytes, value: bytes) -> int:
-        return rows.decode_run(key, value, self.path).last
+def _newness(run: Run, reach: Mapping[int, int]) -> Age:
+    """Of two runs with the same entry, the newer one has the greater; ``reach`` is the last segment that each
+    log replaced."""
+    return (run.file, 0, 0, run.offset) if run.file > 0 else (reach[run.file], 1, -run.file, run.offset)
 
 
 def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterable[int]:
@@ -128,7 +127,14 @@ async def _follow(
                 SEGMENT_HEADER_BYTES,
                 f"block {mark.sequence}, though block {end.sequence} is in segment {end.segment}",
             )
-        steps = Replay(disk=directory.disk, files=files, catalogue=catalogue, mark=mark, may_be_trimmed=True)
+        steps = Replay(
+            disk=directory.disk,
+            files=files,
+            catalogue=catalogue,
+            mark=mark,
+            may_be_trimmed=True,
+            passes_rot=True,
+        )
         for number in stretch:
             await steps.take_segment(number, seals.get(number))
         runs += steps.runs
@@ -163,10 +169,12 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) ->
     before = end.sequence
     for number in stretch:
         header = await files.read_header(number)
-        block = first_block(memoryview(await files.read_image(number)), header)
+        image = memoryview(await files.read_image(number))
+        block = decode_header(image[SEGMENT_HEADER_BYTES:], nonce=header.nonce, segment=number)
         if block is not None:
-            before = block.header.sequence - 1
-            break  # Those before it have nothing but the rest of a torn write, or not even that.
+            # Of a block that was torn, too: the one that took its place has the same number.
+            before = block.sequence - 1
+            break
     place = Place(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
     return Mark(stretch[0], before + 1, is_optional=True, end=place)
 

@@ -68,6 +68,7 @@ class Replay:
         mark: Mark,
         replaced: FileSet = _NOTHING,
         may_be_trimmed: bool = False,
+        passes_rot: bool = False,
     ) -> None:
         self.walk = JournalWalk(mark, may_be_trimmed=may_be_trimmed)
         self.runs = 0
@@ -78,13 +79,14 @@ class Replay:
         self._files = files
         self._catalogue = catalogue
         self._replaced = replaced
+        self._passes_rot = passes_rot
 
     async def take_segment(self, number: int, seal: int | None) -> None:
         """The next segment; ``seal`` is where its last valid block ends, if a later START record says so."""
         path = self._files.path(number)
         header = await self._files.read_header(number)
         image = memoryview(await self._files.read_image(number))
-        scan = scan_segment(image, header, path=path, sequence=None, stop=seal)
+        scan = scan_segment(image, header, path=path, sequence=None, stop=seal, passes_rot=self._passes_rot)
         self.walk.on_segment(scan, path, is_sealed=seal is not None)
         if not scan.blocks:
             if scan.is_pristine and seal is None:

@@ -77,14 +77,21 @@ async def _read_replaced(
     return replaced, gone
 
 
-async def take_over_log(logs: EntryLogFiles, catalogue: Catalogue, number: int, replaced: FileSet) -> int:
+async def take_over_log(
+    logs: EntryLogFiles,
+    catalogue: Catalogue,
+    number: int,
+    replaced: FileSet,
+    *,
+    passes_rot: bool = False,
+) -> int:
     """Bring an entry log into an index that does not know it, in the place of the files that are
-    ``replaced``; how many runs it has."""
+    ``replaced``; how many runs it has. ``passes_rot``: runs with rotten payloads as well."""
     path = logs.path(number)
     header = await logs.read_header(number)
     ledgers = Ledgers(catalogue, maximum=2**63, durable=lambda: 0)
     runs: list[Run] = []
-    async with aclosing(logs.records(number)) as records:
+    async with aclosing(logs.records(number, passes_rot=passes_rot)) as records:
         async for record in records:
             run = apply_record(ledgers, record, file=-number, path=path)
             if run is not None and not ledgers.loaded[run.ledger_id].is_deleted:

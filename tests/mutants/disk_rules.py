@@ -101,9 +101,9 @@ MUTANTS = (
     mutant(
         "the_index_made_again_goes_by_the_newest_of_two_runs",
         "rule 8",
-        "bookie/storage/rebuild.py",
-        "if known is None or self._last(key, known) <= self._last(key, value):",
-        "if True:",
+        "bookie/storage/doubles.py",
+        "            found = [held for held in alike if _all_ids([held, *others]) == known]\n",
+        "            found = alike\n",
         "tests/storage/test_damage.py::"
         "test_of_entries_that_stand_in_two_files_none_is_denied_once_the_index_was_made_again",
     ),

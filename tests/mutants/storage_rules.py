@@ -266,6 +266,23 @@ MUTANTS = (
         f"{_ROTTEN}::test_a_file_that_was_healed_is_freed_and_does_not_stop_rebuild_index",
     ),
     mutant(
+        "the_index_made_again_names_the_rotten_one_of_two_runs",
+        "storage",
+        "bookie/storage/doubles.py",
+        "            if not known.issuperset(held.ids):\n",
+        "            if True:\n",
+        "tests/storage/test_rebuilt_with_rot.py::"
+        "test_the_index_made_again_says_what_it_said_whatever_rots_and_is_healed",
+    ),
+    mutant(
+        "a_run_whose_head_has_rotted_is_passed_over",
+        "rule 8",
+        "bookie/core/frames.py",
+        '        decode_head(run, head, "")\n    except',
+        "    except",
+        "tests/storage/test_rebuilt_with_rot.py::test_rot_in_a_head_is_refused_by_name",
+    ),
+    mutant(
         "a_rotten_log_that_was_replaced_keeps_a_bookie_from_starting",
         "storage",
         _SETTLING,
