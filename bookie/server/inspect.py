@@ -24,7 +24,7 @@ from bookie.core.records import (
 )
 from bookie.core.segment import SegmentHeader, SegmentScan, scan_segment
 from bookie.server.identity import read_cookie
-from bookie.server.inspect_entries import kept_because, known_files
+from bookie.server.inspect_entries import is_healed, kept_because, known_files
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.marks import read_marks
@@ -59,7 +59,8 @@ async def show_marks(directory: StorageDirectory) -> dict[str, Any]:
 
 
 async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-    """One item for each segment, in order; the item of a damaged one has ``damage``."""
+    """One item for each segment, in order; the item of a damaged one has ``damage``, or ``healed``
+    if replay has passed it and no entry that counts is damaged in it."""
     cookie = await _cookie(directory)
     files = SegmentFiles(directory.disk, directory.journal_path, cookie.instance)
     known = await known_files(directory)
@@ -75,7 +76,9 @@ async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
             scan = scan_segment(image, header, path=path, sequence=None)
             item |= _segment_figures(image, scan, path)
         except StorageCorrupt as damage:
-            item["damage"] = str(damage)
+            is_past = begins is not None and number < begins
+            healed = is_past and await is_healed(directory, cookie.instance, number)
+            item["healed" if healed else "damage"] = str(damage)
         if begins is not None and number >= begins:
             item["kept_because"] = "the journal: the next start replays it"
         else:

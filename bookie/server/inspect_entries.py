@@ -15,10 +15,14 @@ from bookie.core.records import ADD, Record, decode_add
 from bookie.core.rows import FileRow
 from bookie.core.space import why_kept
 from bookie.storage.catalogue import Catalogue
+from bookie.storage.compaction import verify_frame
 from bookie.storage.config import StorageConfig
+from bookie.storage.contents import Contents
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.disk import FileMissing
 from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.files import FilePool
+from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import StorageCorrupt, StorageError
 
 _POLICY = StorageConfig().space_policy(is_journal_apart=False)
@@ -44,8 +48,38 @@ def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
     return None if known is None else why_kept(known.get(file), _POLICY)
 
 
+async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bool:
+    """Whether every run that the index names in a damaged file, of ledgers that are not deleted, reads as it
+    was written. False where the index cannot be read."""
+    files = SegmentFiles(directory.disk, directory.journal_path, instance)
+    logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
+    pool = FilePool(directory.disk, lambda file: files.path(file) if file > 0 else logs.path(-file))
+    try:
+        index = await directory.indexes.open(directory.index_path)
+    except StorageError:
+        return False
+    try:
+        catalogue = Catalogue(index)
+        row = await catalogue.file(file)
+        if row is None:
+            return False
+        for run in (await Contents(files, logs, catalogue).counted(row)).runs:
+            stored = catalogue.ledger_now(run.ledger_id)
+            if stored is None or not stored.is_deleted:
+                (frame,) = await pool.read(file, [(run.offset, run.length)])
+                verify_frame(run, frame, pool.path_of(file))
+    except StorageError:
+        return False
+    else:
+        return True
+    finally:
+        pool.close()
+        await index.aclose()
+
+
 async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
-    """One item for each entry log, in order; the item of a damaged one has ``damage``."""
+    """One item for each entry log, in order; the item of a damaged one has ``damage``, or ``healed`` if no
+    entry that counts is damaged in it."""
     instance = await directory.read_instance()
     logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
     known = await known_files(directory)
@@ -58,7 +92,7 @@ async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
         try:
             item |= await _figures(logs, number)
         except StorageCorrupt as damage:
-            item["damage"] = str(damage)
+            item["healed" if await is_healed(directory, instance, -number) else "damage"] = str(damage)
         row = None if known is None else known.get(-number)
         if row is not None:
             item["live_bytes"] = row.live_bytes

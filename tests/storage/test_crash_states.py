@@ -108,7 +108,9 @@ async def test_once_rot_was_freed_the_index_is_made_again_from_the_other_files()
     await rebuild_and_check(state, recorder.notes_before(recorder.position))
 
 
-@pytest.mark.parametrize(("scenario", "stride"), [(rolls_and_checkpoints, 7), (moving, 11)])
+@pytest.mark.parametrize(
+    ("scenario", "stride"), [(rolls_and_checkpoints, 7), (moving, 11), (restoring, 11), (mending, 11)]
+)
 async def test_the_index_made_again_from_the_other_files_says_the_same(
     scenario: Scenario, stride: int
 ) -> None:

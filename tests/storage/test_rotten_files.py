@@ -11,6 +11,8 @@ import pytest
 import trio
 from storing import KEY, SMALL, Crash, add_durably, add_frame, opened, read
 
+from bookie.server.inspect import show_journal
+from bookie.server.inspect_entries import show_entries
 from bookie.storage.collector import Witness
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import Engine
@@ -193,6 +195,22 @@ async def test_a_file_that_was_healed_is_freed_and_does_not_stop_rebuild_index(m
     assert path not in machine.disk.files
     await machine.make_index_again()
     await machine.check_all()
+
+
+async def test_inspection_tells_healed_files_from_damaged_ones(machine: Machine) -> None:
+    async def look() -> list[str]:
+        async with opened("b", machine.disk, machine.indexes) as directory:
+            items = [item for show in (show_journal, show_entries) async for item in show(directory)]
+        return [name for item in items for name in ("damage", "healed") if name in item]
+
+    machine.rot_entry(2, 5)
+    assert await look() == ["damage"]
+    async with machine.running() as engine:
+        await machine.bring_again(engine, 2, 5)
+        await machine.fill_memory(engine)
+    assert await look() == ["healed"]
+    machine.indexes.indexes.clear()
+    assert await look() == ["damage"]
 
 
 async def test_rot_of_a_live_entry_stays_until_it_is_deleted(machine: Machine) -> None:
