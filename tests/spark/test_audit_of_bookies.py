@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from pyspark.sql.types import StructType
 
+from ledgerlog import connect
 from ledgerlog.client.client import open_client
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.core.copies import FaultKind
@@ -453,6 +454,16 @@ async def test_a_cluster_that_changes_ensembles_meanwhile_gives_no_false_alarm(
             assert there.isdisjoint(range(row.first_entry, row.last_entry + 1)), "a false alarm"
 
 
+async def made_cluster(uri: str) -> str | None:
+    """The id of a cluster that is made there, in a thread, whose clock is the real one."""
+
+    async def make() -> str | None:
+        async with connect(uri, create=True) as cluster:
+            return cluster.client.store.cluster
+
+    return await trio.to_thread.run_sync(trio.run, make)
+
+
 async def test_an_audit_that_breaks_off_is_not_one_that_has_ended(
     autojump_clock: object, tmp_path: Path
 ) -> None:
@@ -460,7 +471,7 @@ async def test_an_audit_that_breaks_off_is_not_one_that_has_ended(
         await stored(cluster, client, 4)
         (part,) = await parts_of(client, uri=f"sqlite:{tmp_path}/metadata.sqlite")
     ledgers: Any = (*part.ledgers, None)
-    broken = attrs.evolve(part, ledgers=ledgers)
+    broken = attrs.evolve(part, ledgers=ledgers, cluster=await made_cluster(part.uri))
     # What a task does not expect is a bug, and ends it with just that.
     with pytest.RaisesGroup(AttributeError, flatten_subgroups=True):
         await trio.to_thread.run_sync(lambda: list(read_audit(broken, audit_schema(StructType([])))))
