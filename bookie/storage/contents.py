@@ -42,7 +42,7 @@ from bookie.core.records import (
 from bookie.core.rows import FileRow
 from bookie.core.segment import SEGMENT_HEADER_BYTES
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.entry_logs import EntryLogFiles, Pace
 from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.limits import KIB
@@ -72,16 +72,16 @@ class Contents:
 
     # --- by reading -------------------------------------------------------------------------------
 
-    async def read(self, row: FileRow) -> Held:
-        """What a file says, all of it proved. StorageCorrupt for damage anywhere before its end, StorageError
-        where it cannot be read."""
-        return await (self._read_segment(row) if row.file > 0 else self._read_log(row))
+    async def read(self, row: FileRow, *, pace: Pace | None = None) -> Held:
+        """What a file says, all of it proved, read at a ``pace`` if there is one. StorageCorrupt for damage
+        anywhere before its end, StorageError if it cannot be read."""
+        return await (self._read_segment(row, pace) if row.file > 0 else self._read_log(row, pace))
 
-    async def _read_segment(self, row: FileRow) -> Held:
+    async def _read_segment(self, row: FileRow, pace: Pace | None) -> Held:
         number, path = row.file, self._files.path(row.file)
         held = Held()
         header = await self._files.read_header(number)
-        image = memoryview(await self._files.read_image(number))
+        image = memoryview(await self._files.read_image(number, pace=pace))
         at, step = SEGMENT_HEADER_BYTES, 0
         while at < row.end:
             block = decode_header(image[at : row.end], nonce=header.nonce, segment=number)
@@ -103,11 +103,11 @@ class Contents:
                 await trio.lowlevel.checkpoint()
         return held
 
-    async def _read_log(self, row: FileRow) -> Held:
+    async def _read_log(self, row: FileRow, pace: Pace | None) -> Held:
         number, path = -row.file, self._logs.path(-row.file)
         held = Held()
         replaced = FileSet()
-        async with aclosing(self._logs.records(number)) as records:
+        async with aclosing(self._logs.records(number, pace=pace)) as records:
             async for record in records:
                 if record.kind == ADD:
                     add = Record(ADD, record.offset, memoryview(record.body))

@@ -225,10 +225,12 @@ class EntryLogFiles:
                 break
         raise StorageCorrupt(self.path(number), LOG_HEADER_BYTES, "the log does not begin as it should")
 
-    async def records(self, number: int, *, passes_rot: bool = False) -> AsyncGenerator[LogRecord, None]:
-        """All records of a log but its FOOTER, in order, each of them proved. StorageCorrupt for damage; with
-        ``passes_rot`` not for payloads that have rotted: the frame of such an ADD still says, under its own
-        checksum, which entries it holds and how long it is."""
+    async def records(
+        self, number: int, *, passes_rot: bool = False, pace: Pace | None = None
+    ) -> AsyncGenerator[LogRecord, None]:
+        """All records of a log but its FOOTER, in order, each of them proved, read at a ``pace`` if there is
+        one. StorageCorrupt for damage; with ``passes_rot`` not for payloads that have rotted: the frame of
+        such an ADD still says, under its own checksum, which entries it holds and how long it is."""
         path = self.path(number)
         header = await self.read_header(number)
         file = await self.disk.open(path)
@@ -244,7 +246,10 @@ class EntryLogFiles:
                 if at + need > stop:
                     raise StorageCorrupt(path, at, f"a record of {need} bytes passes the last one")
                 if len(data) - (at - start) < need:
-                    (data,) = await self.disk.read(file, [(at, min(stop - at, max(need, _PIECE_BYTES)))])
+                    size = min(stop - at, max(need, _PIECE_BYTES))
+                    if pace is not None:
+                        await pace(size)
+                    (data,) = await self.disk.read(file, [(at, size)])
                     start = at
                     if len(data) < need:
                         raise StorageCorrupt(path, at, "the file ends inside a record")

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import trio
 
+from ledgerlog.limits import MIB
+
+PACED_PIECE_BYTES = MIB
+"""What is read at once of a file that is read at a pace."""
+
 _SAVED_S = 1.0
 
 

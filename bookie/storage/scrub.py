@@ -45,6 +45,7 @@ from bookie.storage.contents import Contents
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
+from bookie.storage.pace import Pace
 from bookie.storage.segments import Segment
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import MIB
@@ -99,7 +100,7 @@ class Scrubber:
         self._compaction_rests = compaction_rests
         self._contents = contents
         self._suspect = suspect
-        self._bytes_per_s = bytes_per_s
+        self._pace = Pace(bytes_per_s)
         self._held: dict[int, Segment | None] = {}
         """Files of rotten runs, and the segment with the last of their copies; None while these are made."""
         self._lock = trio.Lock()
@@ -150,7 +151,7 @@ class Scrubber:
             if taken == len(part) < _BATCH_ROWS:
                 break
             start = part[taken - 1][0] + b"\0"
-            await trio.sleep(size / self._bytes_per_s)
+            await self._pace.pass_through(size)
         for gone in self.rotten.keys() - seen:
             del self.rotten[gone]
 
@@ -162,14 +163,13 @@ class Scrubber:
             if row.file in self._residents or row.file in with_rotten_runs:
                 continue
             try:
-                await self._contents.read(row)
+                await self._contents.read(row, pace=self._pace.pass_through)
             except StorageError as damage:
                 # It may have been written again, and be gone or another segment's, since the row was read.
                 if await self._catalogue.file(row.file) == row:
                     logger.error("rotten: in what no entry that counts needs: %s", damage)
                     self._suspect(row.file)
             self.bytes_checked += row.end
-            await trio.sleep(row.end / self._bytes_per_s)
 
     async def _check(self, run: Run) -> bool:
         """Whether a run reads as it was written."""

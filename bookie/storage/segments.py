@@ -8,6 +8,7 @@ durably, its real name: a segment that exists has its full size and a valid head
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 
 import attrs
 
@@ -16,6 +17,7 @@ from bookie.core.records import Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.ballast import Ballast
 from bookie.storage.disk import Disk, File, FileMissing
+from bookie.storage.pace import PACED_PIECE_BYTES
 from bookie.storage.recycling import SPARE, Recycler
 from ledgerlog.errors import DiskFull
 
@@ -157,12 +159,25 @@ class SegmentFiles:
             self.disk.close(file)
         return SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
 
-    async def read_image(self, number: int, bytes_max: int | None = None) -> bytes:
-        """The whole file, or its first ``bytes_max`` bytes."""
+    async def read_image(
+        self,
+        number: int,
+        bytes_max: int | None = None,
+        *,
+        pace: Callable[[int], Awaitable[None]] | None = None,
+    ) -> bytes:
+        """The whole file, or its first ``bytes_max`` bytes; at a ``pace`` a piece at a time."""
         file = await self.disk.open(self.path(number))
         try:
             size = await self.disk.size(file) if bytes_max is None else bytes_max
-            (image,) = await self.disk.read(file, [(0, size)])
-            return image
+            if pace is None:
+                (image,) = await self.disk.read(file, [(0, size)])
+                return image
+            pieces = []
+            for at in range(0, size, PACED_PIECE_BYTES):
+                length = min(PACED_PIECE_BYTES, size - at)
+                await pace(length)
+                pieces += await self.disk.read(file, [(at, length)])
+            return b"".join(pieces)
         finally:
             self.disk.close(file)
