@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_CORE = "ledgerlog/core/archiving.py"
-_COMPACTION = "ledgerlog/core/compaction.py"
-_JOB = "ledgerlog/archiving/archiver.py"
-_CLEANING = "ledgerlog/archiving/cleaning.py"
-_CLAIMING = "ledgerlog/archiving/claiming.py"
-_REWRITE = "ledgerlog/archiving/rewrite.py"
-_PARQUET = "ledgerlog/archive/parquet.py"
-_PLACES_CODE = "ledgerlog/archive/places.py"
-_READER = "ledgerlog/log/reader.py"
-_LOOKING = "ledgerlog/log/places.py"
-_SCANNING = "ledgerlog/spark/scanning.py"
-_LOG = "ledgerlog/model/log.py"
-
 _PLAN = "tests/archive/test_archive_plan.py"
 _TEST = "tests/archive/test_archive_job.py"
 _REWRITING = "tests/archive/test_archive_rewriting.py"
@@ -30,390 +17,479 @@ MUTANTS = (
     mutant(
         "what_a_record_names_is_deleted_whatever_it_is",
         "A.6",
-        _PLACES_CODE,
-        '        or file != f"{file_start}{nonce}.parquet"\n',
-        "",
+        "name_of_record",
+        """
+        not directory.startswith(directory_start) or len(directory) > len(
+            directory_start
+        ) + _CLUSTER_DIGITS or file != f"{file_start}{nonce}.parquet" or (not _NONCE.match(nonce))
+        """,
+        """
+        not directory.startswith(directory_start) or len(directory) > len(
+            directory_start
+        ) + _CLUSTER_DIGITS or (not _NONCE.match(nonce))
+        """,
         f"{_NAMES}::test_no_name_leads_out_of_its_destination",
     ),
     mutant(
         "a_link_leads_out_of_a_destination",
         "A.6",
-        _PLACES_CODE,
-        "            if there != os.path.join(here, name):\n",
-        "            if False:\n",
+        "Destination._path",
+        "there != os.path.join(here, name)",
+        "False",
         f"{_NAMES}::test_no_name_of_a_destination_leads_out_of_it",
     ),
     mutant(
         "a_file_is_retired_where_nothing_vouches_for_the_place",
         "A.6",
-        _JOB,
-        "        self.expect_own(record)\n        await self.markers.expect(record.file)\n",
-        "        self.expect_own(record)\n",
+        "Archiver.retire",
+        """
+        self.expect_own(record)
+        await self.markers.expect(record.file)
+        """,
+        "self.expect_own(record)",
         f"{_NAMES}::test_no_name_leads_out_of_its_destination[retire]",
     ),
     mutant(
         "newest_ledger_is_given_up",
         "A.6",
-        _CORE,
-        "keep_copies_ms and newest not in standing",
-        "keep_copies_ms",
+        "plan_archive",
+        "now_ms - record.archived_ms >= keep_copies_ms and newest not in standing",
+        "now_ms - record.archived_ms >= keep_copies_ms",
         _PLAN,
     ),
     mutant(
         "copies_are_given_up_before_their_delay",
         "A.6",
-        _CORE,
-        "now_ms - record.archived_ms >= keep_copies_ms and",
-        "now_ms >= record.archived_ms and",
+        "plan_archive",
+        "now_ms - record.archived_ms >= keep_copies_ms",
+        "now_ms >= record.archived_ms",
         f"{_PLAN}::test_copies_wait_for_their_delay_and_the_newest_ledger_for_ever",
     ),
     mutant(
         "what_bookies_have_is_merged",
         "A.6",
-        _CORE,
-        "            and not any(ledger.ledger_id in with_copies for ledger in record.ledgers)\n",
-        "",
+        "_given_up",
+        """
+        record is not None and (record.first_offset, record.end_offset) == (
+            segment.first_offset,
+            segment.end_offset,
+        ) and (not any((ledger.ledger_id in with_copies for ledger in record.ledgers)))
+        """,
+        """
+        record is not None and (record.first_offset, record.end_offset) == (
+            segment.first_offset,
+            segment.end_offset,
+        )
+        """,
         f"{_PLAN}::test_merging_takes_neighbours_up_to_a_size_and_leaves_large_files_alone",
     ),
     mutant(
         "neighbours_are_merged_over_what_lies_between",
         "A.6",
-        _CORE,
-        "        if record is None or 2 * record.file_bytes > bytes_max:\n            end()\n",
-        "        if record is None or 2 * record.file_bytes > bytes_max:\n",
+        "merge_groups",
+        """
+        end()
+        continue
+        """,
+        "continue",
         f"{_PLAN}::test_merging_takes_neighbours_up_to_a_size_and_leaves_large_files_alone",
     ),
     mutant(
         "ledger_that_left_the_list_gets_an_archive",
         "A.6",
-        _JOB,
-        "            if metadata is None or metadata.index_of(record.ledger_id) is None:\n",
-        "            if metadata is None:\n",
+        "Archiver._record.write",
+        "metadata is None or metadata.index_of(record.ledger_id) is None",
+        "metadata is None",
         f"{_TEST}::test_records_that_are_truncated_while_they_are_copied_get_no_archive",
     ),
     mutant(
         "lost_answer_of_an_archive_is_another_job",
         "A.6",
-        _JOB,
-        "                if found.token == record.token:\n"
-        '                    return done("copied", record)\n',
+        "Archiver._record.write",
+        """
+        if found.token == record.token:
+            return done("copied", record)
+        """,
         "",
         f"{_TEST}::test_a_lost_answer_of_the_store_is_settled",
     ),
     mutant(
         "copies_are_given_up_for_a_file_that_was_not_read_again",
         "A.6",
-        _JOB,
-        "            await check_archive(record)\n        except (ArchiveCorrupt",
-        "            pass\n        except (ArchiveCorrupt",
+        "Archiver.give_up",
+        "await check_archive(record)",
+        "",
         f"{_TEST}::test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it",
     ),
     mutant(
         "ledger_that_is_not_fully_replicated_is_archived",
         "A.6",
-        _JOB,
-        "        if not faults.is_clean or faults.silent:\n",
-        "        if not faults.is_clean:\n",
+        "Archiver.copy",
+        "not faults.is_clean or faults.silent",
+        "not faults.is_clean",
         f"{_TEST}::test_a_ledger_that_is_not_fully_replicated_is_left_to_repair",
     ),
     mutant(
         "file_of_another_ledger_is_read",
         "A.6",
-        _PARQUET,
-        "        if said != wanted:\n",
-        "        if False:\n",
+        "ArchiveFile._check_record",
+        "said != wanted",
+        "False",
         f"{_TEST}::test_another_file_under_the_name_is_told",
     ),
     mutant(
         "damaged_pages_are_read",
         "A.6",
-        _PARQUET,
-        "page_checksum_verification=True",
-        "page_checksum_verification=False",
+        "ArchiveFile._open",
+        "True",
+        "False",
         f"{_TEST}::test_a_damaged_file_is_told_and_copies_are_not_given_up_for_it",
     ),
     mutant(
         "reader_passes_over_what_was_merged",
         "A.6",
-        _READER,
-        "            if end is not None and end > self._offset:\n",
-        "            if False and end is not None:\n",
+        "LogReader._after",
+        "end is not None and end > self._offset",
+        "False and end is not None",
         f"{_REWRITING}::test_a_follower_at_the_end_of_a_ledger_that_is_merged_leaves_nothing_out",
     ),
     mutant(
         "reader_looks_only_for_the_file_that_was",
         "A.6",
-        _READER,
-        "                if moved is None or moved.file == record.file:\n                    raise\n",
-        "                raise\n",
+        "LogReader._read_elsewhere",
+        """
+        if moved is None or moved.file == record.file:
+            raise
+        """,
+        "raise",
         f"{_REWRITING}::test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged",
     ),
     mutant(
         "gap_is_kept_from_a_dense_reader",
         "A.6",
-        _READER,
-        "                    if self._dense and batch.first_offset > self._offset:\n",
-        "                    if False:\n",
+        "LogReader._read_archive",
+        "self._dense and batch.first_offset > self._offset",
+        "False",
         f"{_REWRITING}::test_a_dense_reader_is_told_of_the_gap_as_of_a_truncation",
     ),
     mutant(
         "merged_segment_counts_its_first_ledger_alone",
         "A.6",
-        _LOG,
-        "            sum(part.record_count or 0 for part in parts),\n",
-        "            parts[0].record_count,\n",
+        "LogMetadata.merged",
+        """
+        Segment(
+            first_ledger,
+            parts[0].epoch,
+            parts[0].first_offset,
+            sum((part.record_count or 0 for part in parts)),
+            sum((part.byte_length or 0 for part in parts)),
+            with_records[0].first_ms,
+            with_records[-1].last_ms,
+            parts[0].lost_before,
+        )
+        """,
+        """
+        Segment(
+            first_ledger,
+            parts[0].epoch,
+            parts[0].first_offset,
+            parts[0].record_count,
+            sum((part.byte_length or 0 for part in parts)),
+            with_records[0].first_ms,
+            with_records[-1].last_ms,
+            parts[0].lost_before,
+        )
+        """,
         _PLAN,
     ),
     mutant(
         "record_without_a_key_is_dropped",
         "A.6",
-        _COMPACTION,
-        "        if key is None:\n            return True\n",
-        "        if key is None:\n            return False\n",
+        "Latest.keeps",
+        "True",
+        "False",
         f"{_PLAN}::test_of_each_key_the_latest_stays_and_what_has_no_key_stays",
     ),
     mutant(
         "tombstones_go_at_once",
         "A.6",
-        _COMPACTION,
-        "return timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)",
-        "return not self._rule.is_tombstone(record)",
+        "Latest.keeps",
+        "timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)",
+        "not self._rule.is_tombstone(record)",
         f"{_PLAN}::test_tombstones_go_when_they_are_old_and_the_latest_of_their_key",
     ),
     mutant(
         "newer_files_are_compacted_first",
         "A.6",
-        _REWRITE,
-        "    for group in groups:\n        if not tell(",
-        "    for group in reversed(groups):\n        if not tell(",
+        "compact_log",
+        """
+        for group in groups:
+            if not tell(await _guarded(archiver, group, latest.keeps)):
+                break
+        """,
+        """
+        for group in reversed(groups):
+            if not tell(await _guarded(archiver, group, latest.keeps)):
+                break
+        """,
         f"{_REWRITING}::test_a_compaction_that_crashes_anywhere_leaves_the_latest_of_each_key",
     ),
     mutant(
         "file_of_a_merge_that_comes_late_is_deleted",
         "A.6",
-        _REWRITE,
-        "            if not is_unsure:\n                await archiver.delete_file(made)\n",
-        "            await archiver.delete_file(made)\n",
+        "commit_group.write",
+        """
+        if not is_unsure:
+            await archiver.delete_file(made)
+        """,
+        "await archiver.delete_file(made)",
         f"{_REWRITING}::test_a_merge_that_comes_late_keeps_its_file_though_half_of_it_is_seen",
     ),
     mutant(
         "files_are_replaced_by_one_that_is_gone",
         "A.6",
-        _REWRITE,
-        "        await archiver.expect_file(made)\n",
+        "commit_group.write",
+        "await archiver.expect_file(made)",
         "",
         f"{_REWRITING}::test_files_are_not_replaced_by_one_that_is_gone_or_another",
     ),
     mutant(
         "files_of_a_place_in_other_words_are_strays",
         "A.6",
-        _CLEANING,
-        "        if places.base_name(file.name) not in named\n",
-        "        if destination.url_of(file.name) not in {record.file for record in records}\n",
+        "clean",
+        "places.base_name(file.name) not in named",
+        "destination.url_of(file.name) not in {record.file for record in records}",
         f"{_PLACES}::test_files_are_not_strays_where_their_place_is_given_in_other_words",
     ),
     mutant(
         "new_directories_of_an_archive_are_not_durable",
         "A.6",
-        "ledgerlog/archive/places.py",
-        "    for above in directory.parents:\n",
-        "    for above in ():\n",
+        "_sync_directories",
+        "directory.parents",
+        "()",
         f"{_PLACES}::test_a_published_file_is_durable_with_every_directory_on_the_way_to_it",
     ),
     mutant(
         "destination_that_is_not_mounted_is_taken_for_a_new_one",
         "A.6",
-        _CLAIMING,
-        "                if found is not None:\n                    raise",
-        "                if False and found is not None:\n                    raise",
+        "Markers.claim",
+        "found is not None",
+        "False and found is not None",
         f"{_MARKER}::test_a_destination_that_is_known_is_refused_without_its_marker_before_it_has_a_file",
     ),
     mutant(
         "destination_with_files_is_taken_for_a_new_one",
         "A.6",
-        _CLAIMING,
-        "                if named is not None:\n",
-        "                if False and named is not None:\n",
+        "Markers.claim",
+        "named is not None",
+        "False and named is not None",
         f"{_MARKER}::test_a_link_that_leads_elsewhere_now_is_no_new_destination",
     ),
     mutant(
         "any_marker_vouches_for_any_destination",
         "A.6",
-        _CLAIMING,
-        "candidates = [known] if known is not None else await self._places.all()",
-        "candidates = await self._places.all()",
+        "Markers._is_vouched",
+        "[known] if known is not None else await self._places.all()",
+        "await self._places.all()",
         f"{_MARKER}::test_an_archive_of_another_destination_does_not_vouch_for_one_that_is_known",
     ),
     mutant(
         "marker_below_a_mount_point_vouches_for_ever",
         "A.6",
-        _CLAIMING,
-        "        marker = environment.new_token()[:MARKER_BYTES]\n",
-        "        marker = bytes(MARKER_BYTES)\n",
+        "Markers._make",
+        "environment.new_token()[:MARKER_BYTES]",
+        "bytes(MARKER_BYTES)",
         f"{_MARKER}::test_a_marker_below_the_mount_point_vouches_no_more_once_the_disk_has_its_own",
     ),
     mutant(
         "file_that_was_merged_is_not_looked_for_in_the_list",
         "A.6",
-        "ledgerlog/archive/registry.py",
-        "            ledger_id = listed\n",
-        "            return None\n",
+        "ArchiveRegistry.holding",
+        "ledger_id = listed",
+        "return None",
         "tests/archive/test_archive_registry.py",
     ),
     mutant(
         "record_is_withdrawn_where_the_place_of_its_file_is_away",
         "A.6",
-        _JOB,
-        "        await self.markers.expect(record.file)\n        if gone is not None:\n",
-        "        if gone is not None:\n",
+        "Archiver.give_up",
+        """
+        try:
+            await check_archive(record)
+        except (ArchiveCorrupt, ArchiveUnavailable) as failure:
+            if isinstance(failure, ArchiveUnavailable) and not isinstance(
+                failure.__cause__, FileNotFoundError
+            ):
+                raise
+            gone = str(failure)
+        await self.markers.expect(record.file)
+        """,
+        """
+        try:
+            await check_archive(record)
+        except (ArchiveCorrupt, ArchiveUnavailable) as failure:
+            if isinstance(failure, ArchiveUnavailable) and not isinstance(
+                failure.__cause__, FileNotFoundError
+            ):
+                raise
+            gone = str(failure)
+        """,
         f"{_MARKER}::test_a_destination_that_goes_away_while_its_file_is_looked_at_has_nothing_withdrawn",
     ),
     mutant(
         "file_below_a_mount_point_is_recorded",
         "A.6",
-        _JOB,
-        "        await archiver.markers.expect(url)\n",
+        "_Writing.finish",
+        "await archiver.markers.expect(url)",
         "",
         f"{_MARKER}::test_a_destination_that_goes_away_under_a_job_gets_no_record_and_withdraws_none",
     ),
     mutant(
         "what_fails_once_is_not_decoded_again",
         "A.6",
-        _PARQUET,
-        "            return work()\n",
-        '            raise OSError("not again")\n',
+        "ArchiveFile._decode_again",
+        "return work()",
+        'raise OSError("not again")',
         f"{_FAULTS}::test_a_fault_of_the_store_while_a_group_is_read_is_not_damage",
     ),
     mutant(
         "file_that_cannot_be_read_is_damaged",
         "A.6",
-        _PARQUET,
-        "            _read_bytes(self.url, start, length)\n",
+        "ArchiveFile._decode_again",
+        "_read_bytes(self.url, start, length)",
         "",
         f"{_FAULTS}::test_a_fault_that_stays_is_unavailable_and_never_damage",
     ),
     mutant(
         "files_that_a_missing_one_was_made_of_are_cleaned",
         "A.6",
-        _CLEANING,
-        "            if not await self._is_there(record):\n",
-        "            if False:\n",
+        "_Others.lack",
+        "not await self._is_there(record)",
+        "False",
         f"{_MARKER}::test_a_stray_is_kept_while_the_file_that_replaced_it_is_not_there",
     ),
     mutant(
         "record_of_a_strange_place_ends_every_run",
         "A.6",
-        "ledgerlog/archive/places.py",
-        "    except InvalidArgument as cause:\n        raise ArchiveUnavailable(",
-        "    except ZeroDivisionError as cause:\n        raise ArchiveUnavailable(",
+        "recorded",
+        "InvalidArgument",
+        "ZeroDivisionError",
         f"{_MARKER}::test_a_record_of_a_place_that_is_not_known_here_stops_no_other_step",
     ),
     mutant(
         "file_below_a_mount_point_vouches_for_the_one_on_the_disk",
         "A.6",
-        _JOB,
-        "        await self.markers.expect(record.file)\n        try:\n",
-        "        try:\n",
+        "Archiver.give_up",
+        """
+        gone: str | None = None
+        # Before the look at the file and behind it: what was there may have gone away under it, and what was
+        # looked at may have been what lies below a mount point.
+        await self.markers.expect(record.file)
+        """,
+        "gone: str | None = None",
         f"{_MARKER}::test_a_file_below_the_mount_point_is_not_taken_for_the_one_on_the_disk",
     ),
     mutant(
         "copies_are_given_up_by_the_version_of_another_record",
         "A.6",
-        _JOB,
-        "            found = await self.archives.find(self.incarnation, record.ledger_id)\n"
-        "            if found is None or found[0] != record:\n"
-        '                return done("skipped", record, why="its archive has changed meanwhile")\n'
-        "            await self.client.store.transaction(\n",
-        "            await self.client.store.transaction(\n",
+        "Archiver.give_up.write",
+        """
+        found = await self.archives.find(self.incarnation, record.ledger_id)
+        if found is None or found[0] != record:
+            return done("skipped", record, why="its archive has changed meanwhile")
+        """,
+        "",
         f"{_TEST}::test_a_ledger_that_is_archived_anew_waits_anew_though_its_record_has_the_version_of_the_old_one",
     ),
     mutant(
         "files_are_replaced_by_one_that_a_cleaner_is_about_to_delete",
         "A.6",
-        _REWRITE,
-        "        if not is_unsure and archiver.is_late(made):\n",
-        "        if False:\n",
+        "commit_group.write",
+        "not is_unsure and archiver.is_late(made)",
+        "False",
         f"{_REWRITING}::test_files_are_not_replaced_by_one_that_a_cleaner_may_be_about_to_delete",
     ),
     mutant(
         "numbers_that_are_one_double_are_one_key",
         "A.6",
-        _COMPACTION,
-        "            if not isinstance(value, str | int):\n",
-        "            if False:\n",
+        "json_rule.key",
+        "not isinstance(value, str | int)",
+        "False",
         f"{_PLAN}::test_numbers_that_are_one_double_and_differ_are_no_keys",
     ),
     mutant(
         "end_of_a_file_is_believed",
         "A.6",
-        _PARQUET,
-        "            if self._record is not None and digest_of(end) != self._record.footer:\n",
-        "            if False:\n",
+        "ArchiveFile._open",
+        "self._record is not None and digest_of(end) != self._record.footer",
+        "False",
         f"{_FAULTS}::test_any_wrong_bit_in_the_end_of_a_file_is_told_before_it_is_decoded",
     ),
     mutant(
         "bounds_of_a_file_are_recorded_unseen",
         "A.6",
-        _PARQUET,
-        "            has_bounds = self._file.bounds(self._group - 1) == (first, last, last_ms)\n",
-        "            has_bounds = True\n",
+        "FileCheck.step",
+        "self._file.bounds(self._group - 1) == (first, last, last_ms)",
+        "True",
         f"{_FAULTS}::test_a_file_whose_bounds_are_not_those_of_its_records_is_told",
     ),
     mutant(
         "record_is_withdrawn_where_bookies_have_lost_the_entries",
         "A.6",
-        _JOB,
-        "            async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):\n"
-        "                pass\n",
-        "            pass\n",
+        "Archiver._withdraw",
+        """
+        async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):
+            pass
+        """,
+        "",
         f"{_TEST}::test_a_file_that_is_damaged_keeps_its_record_while_bookies_do_not_give_the_records",
     ),
     mutant(
         "files_that_were_merged_go_at_once",
         "A.6",
-        _CLEANING,
-        "            if replaced.get(file.name, 0) > _ms(made_before):\n",
-        "            if False:\n",
+        "clean",
+        "replaced.get(file.name, 0) > _ms(made_before)",
+        "False",
         f"{_TEST}::test_files_that_were_merged_stay_for_a_day_from_then_on",
     ),
     mutant(
         "files_of_ledgers_that_bookies_alone_have_are_cleaned",
         "A.6",
-        _CLEANING,
-        "            if max(first, start) < stop and segment.ledger_id not in self._archived:\n",
-        "            if False:\n",
+        "_Others.lack",
+        "max(first, start) < stop and segment.ledger_id not in self._archived",
+        "False",
         f"{_TEST}::test_a_file_that_was_withdrawn_stays_until_its_ledger_is_archived_again",
     ),
     mutant(
         "what_has_rotted_on_every_bookie_is_denied_though_its_file_has_it",
         "A.6",
-        _LOOKING,
-        "NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)\n",
-        "NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable)\n",
+        "NOT_ON_BOOKIES",
+        "(LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)",
+        "(LedgerNotFound, EntryNotFound, EntryUnavailable)",
         _OVER_ROT,
     ),
     mutant(
         "task_gives_records_twice_where_it_goes_on_in_a_file",
         "A.6",
-        _SCANNING,
-        "                    self._at = max(self._at, offset)  #",
-        "                    #",
+        "_Scan._read_records",
+        "self._at = max(self._at, offset)  # What comes next may have to be read from a file.",
+        "",
         f"{_OVER_ROT}::test_a_task_that_finds_damage_within_a_reply_gives_no_record_twice",
     ),
     mutant(
         "log_that_begins_within_an_entry_looks_truncated_further",
         "A.6",
-        _READER,
-        "        if max(self._offset, self._first_offset) < self._metadata.first_offset:\n",
-        "        if self._offset < self._metadata.first_offset:\n",
+        "LogReader._look_for_truncation",
+        "max(self._offset, self._first_offset)",
+        "self._offset",
         f"{_OVER_ROT}::test_a_log_that_begins_within_an_entry_goes_on_in_its_file_when_bookies_fall_silent",
     ),
     mutant(
         "file_is_closed_in_the_loop",
         "A.6",
-        "ledgerlog/archive/reader.py",
-        "            _close_beside(file.close)",
-        "            file.close()",
+        "open_archive",
+        "_close_beside(file.close)",
+        "file.close()",
         f"{_PLACES}::test_a_file_is_closed_beside_the_loop",
     ),
 )

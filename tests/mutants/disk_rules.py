@@ -2,207 +2,212 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Edit, mutant
-
-_FULLNESS = "bookie/core/fullness.py"
-_NODE = "bookie/server/node.py"
-_SCRUB = "bookie/storage/scrub.py"
-_BALLAST = "bookie/storage/ballast.py"
+from tests.mutants.mutant import Change, mutant
 
 _FULLNESS_TEST = "tests/unit/test_fullness.py"
 _FULL_TEST = "tests/storage/test_full_disk.py"
 _WATCH_TEST = "tests/shells/test_disk_watch.py"
 _SCRUB_TEST = "tests/storage/test_scrub.py"
-_MENDING = "bookie/storage/mending.py"
 _MENDING_TEST = "tests/storage/test_mending.py"
 
 MUTANTS = (
     mutant(
         "no_reserve_is_kept",
         "rule 5",
-        _FULLNESS,
-        "return max(self.reserve_bytes, round(total * (1 - self.read_only_ratio)))",
-        "return round(total * (1 - self.read_only_ratio))",
+        "FullnessPolicy.read_only_below",
+        "max(self.reserve_bytes, round(total * (1 - self.read_only_ratio)))",
+        "round(total * (1 - self.read_only_ratio))",
         f"{_FULLNESS_TEST}::test_the_reserve_holds_where_it_is_more_than_the_share_and_the_way_back_is_as_long",
     ),
     mutant(
         "writable_again_at_the_read_only_mark",
         "bounds",
-        _FULLNESS,
-        "bound = self.read_only_below if was is not Fullness.READ_ONLY else self.writable_from",
-        "bound = self.read_only_below",
+        "FullnessPolicy._judge",
+        "self.read_only_below if was is not Fullness.READ_ONLY else self.writable_from",
+        "self.read_only_below",
         f"{_FULLNESS_TEST}::test_a_read_only_bookie_comes_back_at_the_lower_mark_and_not_before",
     ),
     mutant(
         "a_full_bookie_starts_as_writable",
         "bounds",
-        _NODE,
-        "        await watch.look()  # Who starts on a full disk is never seen as writable.\n",
+        "_serving",
+        "await watch.look()  # Who starts on a full disk is never seen as writable.",
         "",
         f"{_WATCH_TEST}::test_who_starts_on_a_full_disk_is_never_registered_as_writable",
     ),
     mutant(
         "a_rotten_row_outlives_its_copy",
         "rule 8",
-        "bookie/storage/rewriting.py",
-        "for run in runs[:indexed]}.union(restored),",
-        "for run in runs[:indexed]},",
+        "Rewriter.flush",
+        "{(run.ledger_id, run.first) for run in runs[:indexed]}.union(restored)",
+        "{(run.ledger_id, run.first) for run in runs[:indexed]}",
         f"{_SCRUB_TEST}::test_rotten_runs_are_named_and_restored_ones_take_their_rows_even_put_together",
     ),
     mutant(
         "a_copy_takes_the_row_before_the_rest_is_there",
         "rule 8",
-        _SCRUB,
-        "for entries in reversed(parts):",
-        "for entries in parts:",
+        "Scrubber._restore",
+        "reversed(parts)",
+        "parts",
         f"{_SCRUB_TEST}::test_a_run_restored_in_parts_begins_with_its_last_part",
     ),
     mutant(
         "a_file_is_compacted_while_copies_are_on_their_way",
         "rule 8",
-        "bookie/storage/opening.py",
-        "is_busy=lambda file: file in journal.residents or scrubber.holds(file),",
-        "is_busy=lambda file: file in journal.residents,",
+        "_assemble",
+        "file in journal.residents or scrubber.holds(file)",
+        "file in journal.residents",
         f"{_SCRUB_TEST}::test_the_file_of_a_rotten_run_is_held_until_its_copies_are_indexed",
     ),
     mutant(
         "large_files_take_the_room_that_the_index_needs",
         "storage",
-        _BALLAST,
-        "elif free - size < 2 * kept - min(kept, await self._held()):",
-        "elif free - size < 0:",
+        "Ballast.check",
+        "free - size < 2 * kept - min(kept, await self._held())",
+        "free - size < 0",
         f"{_FULL_TEST}::test_large_files_leave_what_the_index_needs",
     ),
     mutant(
         "the_index_is_written_to_the_last_byte",
         "storage",
-        _BALLAST,
-        "        if free < size // 2:\n            raise DiskFull(",
-        "        if False:\n            raise DiskFull(",
+        "Ballast.ensure",
+        "free < size // 2",
+        "False",
         f"{_FULL_TEST}::test_what_the_index_has_no_room_for_waits_and_goes_on_when_there_is_some",
     ),
     mutant(
         "what_a_stop_gave_up_is_left_to_others",
         "storage",
-        _BALLAST,
-        "        if self._was_given_up:\n",
-        "        if False:\n",
+        "Ballast.leave",
+        "self._was_given_up",
+        "False",
         f"{_FULL_TEST}::"
         "test_a_bookie_whose_disk_others_fill_refuses_adds_fences_and_stops_and_starts_in_order",
     ),
     mutant(
         "leveldb_writes_behind_half_a_batch",
         "storage",
-        "bookie/storage/leveldb.py",
-        "        if self._is_torn:\n",
-        "        if False:\n",
+        "LevelDbIndex.write",
+        """
+        if self._is_torn:
+            with trio.CancelScope(shield=True):
+                await self._open_again()
+        """,
+        """
+        if False:
+            with trio.CancelScope(shield=True):
+                await self._open_again()
+        """,
         f"{_FULL_TEST}::test_leveldb_takes_the_next_batch_after_one_that_found_no_room",
     ),
     mutant(
         "the_index_made_again_goes_by_the_newest_of_two_runs",
         "rule 8",
-        "bookie/storage/doubles.py",
-        "            found = [held for held in alike if _all_ids([held, *others]) == known]\n",
-        "            found = alike\n",
+        "Doubles._one_for_each_row",
+        "[held for held in alike if _all_ids([held, *others]) == known]",
+        "alike",
         "tests/storage/test_damage.py::"
         "test_of_entries_that_stand_in_two_files_none_is_denied_once_the_index_was_made_again",
     ),
     mutant(
         "nobody_hears_of_rot_that_cannot_be_mended",
         "rule 24",
-        "bookie/server/rot.py",
-        "                    stuck.add(rotten.run.ledger_id)\n",
-        "                    continue\n",
+        "RotRepair._repair",
+        "stuck.add(rotten.run.ledger_id)",
+        "continue",
         "tests/shells/test_rot_repair.py::"
         "test_auto_recovery_is_asked_about_what_cannot_be_copied_again_and_about_nothing_else",
     ),
     mutant(
         "a_rotten_copy_is_taken_for_stored",
         "rule 6, rule 8",
-        _MENDING,
-        "        bad = wanted.intersection(damaged_entries(entries))\n",
-        "        bad = wanted.intersection(damaged_entries(entries)[:0])\n",
+        "Mender._look",
+        "wanted.intersection(damaged_entries(entries))",
+        "wanted.intersection(damaged_entries(entries)[:0])",
         f"{_MENDING_TEST}::test_a_good_copy_of_a_rotten_entry_takes_its_place_for_good",
     ),
     mutant(
         "what_mends_a_run_leaves_the_rest_of_it_out",
         "rule 8",
-        _MENDING,
-        "        found = [payloads.get(entry_id) or self.kept.get(entry_id) for entry_id in self.ids]\n"
-        "        parts = [part for part in found if part is not None]\n",
-        "        found = [payloads.get(entry_id) for entry_id in self.ids]\n"
-        "        parts = found = [part for part in found if part is not None]\n",
+        "Damaged.replaced_by",
+        "payloads.get(entry_id) or self.kept.get(entry_id)",
+        "payloads.get(entry_id)",
         f"{_MENDING_TEST}::test_a_frame_that_proves_nothing_is_replaced_by_all_of_its_entries_and_by_no_fewer",
         also=(
-            Edit(
-                _MENDING,
-                "compact_ids(list(self.ids)),",
-                "compact_ids([e for e in self.ids if e in payloads]),",
+            Change(
+                "Damaged.replaced_by",
+                "parts = [part for part in found if part is not None]",
+                "parts = found = [part for part in found if part is not None]",
+            ),
+            Change(
+                "Damaged.replaced_by",
+                "compact_ids(list(self.ids))",
+                "compact_ids([e for e in self.ids if e in payloads])",
             ),
         ),
     ),
     mutant(
         "what_is_carried_on_damaged_is_given_out_from_memory",
         "rule 8",
-        "bookie/storage/reader.py",
-        "        if resident is not None and (run.ledger_id, run.first) not in resident.restored:\n",
-        "        if resident is not None:\n",
+        "Reader._give",
+        "resident is not None and (run.ledger_id, run.first) not in resident.restored",
+        "resident is not None",
         f"{_MENDING_TEST}::test_of_two_rotten_entries_of_a_run_each_is_mended_when_it_is_brought",
     ),
     mutant(
         "what_is_carried_on_damaged_counts_as_verified",
         "rule 6, rule 8",
-        _MENDING,
-        "is_verified = resident is not None and (run.ledger_id, run.first) not in resident.restored",
-        "is_verified = resident is not None",
+        "Mender._look",
+        "resident is not None and (run.ledger_id, run.first) not in resident.restored",
+        "resident is not None",
         f"{_MENDING_TEST}::test_of_two_rotten_entries_of_a_run_each_is_mended_when_it_is_brought",
     ),
     mutant(
         "entries_without_a_head_are_not_compared",
         "rule 6",
-        _MENDING,
-        "        return {e: digest for e, (digest, _) in kept.items()}, Damaged(run, ids, kept, error)\n",
-        "        return {}, Damaged(run, ids, kept, error)\n",
+        "Mender._look_without_head",
+        "{e: digest for e, (digest, _) in kept.items()}, Damaged(run, ids, kept, error)",
+        "{}, Damaged(run, ids, kept, error)",
         f"{_MENDING_TEST}::test_a_frame_without_a_head_is_replaced_by_all_of_its_entries",
     ),
     mutant(
         "the_file_of_what_was_mended_is_put_together",
         "rule 8",
-        _MENDING,
-        "            self._holder.hold(each.run.file)\n",
+        "Mender.mend_now",
+        "self._holder.hold(each.run.file)",
         "",
         f"{_MENDING_TEST}::test_the_file_of_what_was_mended_is_held_until_the_copy_is_indexed",
     ),
     mutant(
         "what_is_being_moved_is_mended",
         "rule 8",
-        _MENDING,
-        "is_settled = not self._is_moving(each.run.file) and each",
-        "is_settled = each",
+        "Mender.mend_now",
+        "not self._is_moving(each.run.file) and each.run.file not in self._residents",
+        "each.run.file not in self._residents",
         f"{_MENDING_TEST}::test_nothing_is_mended_in_a_file_that_is_being_written_again",
     ),
     mutant(
         "what_was_mended_is_found_rotten_again",
         "storage",
-        _SCRUB,
-        "not in self._residents and not self._is_superseded(run):",
-        "not in self._residents:",
+        "Scrubber._pass",
+        "run.file not in self._residents and not self._is_superseded(run)",
+        "run.file not in self._residents",
         f"{_MENDING_TEST}::test_a_mended_run_is_not_found_rotten_nor_stored_again_before_it_is_indexed",
     ),
     mutant(
         "what_is_left_of_the_ballast_counts_as_all_of_it",
         "storage",
-        _BALLAST,
-        "            if size <= await self._held():\n",
-        "            if size <= 0 or await self._held():\n",
+        "Ballast._take",
+        "size <= await self._held()",
+        "size <= 0 or await self._held()",
         f"{_FULL_TEST}::test_what_was_left_of_the_ballast_is_made_whole_when_there_is_plenty",
     ),
     mutant(
         "a_ballast_without_its_name_stays_in_the_way",
         "storage",
-        _BALLAST,
-        "            for path in (self._path, self._fresh):\n",
-        "            for path in (self._path,):\n",
+        "Ballast.give_up",
+        "(self._path, self._fresh)",
+        "(self._path,)",
         f"{_FULL_TEST}::test_a_ballast_that_a_crash_kept_from_its_name_is_given_up_as_well",
         "tests/storage/test_crash_full_disk.py::"
         "test_every_crash_state_of_a_full_disk_boots_on_it_to_what_was_acknowledged",
@@ -210,41 +215,50 @@ MUTANTS = (
     mutant(
         "of_what_mends_a_long_run_only_the_beginning_is_stored",
         "rule 8",
-        _MENDING,
-        "    return [entries.select(part) for part in parts]\n",
-        "    return [entries.select(part) for part in parts[:1]]\n",
+        "mending._cut",
+        "[entries.select(part) for part in parts]",
+        "[entries.select(part) for part in parts[:1]]",
         "tests/storage/test_crash_states.py::"
         "test_every_crash_state_boots_to_what_was_acknowledged[mending-False]",
     ),
     mutant(
         "what_is_on_its_way_to_the_disk_is_mended",
         "rule 8",
-        _MENDING,
-        " and each.run.file not in self._residents\n",
-        "\n",
+        "Mender.mend_now",
+        "not self._is_moving(each.run.file) and each.run.file not in self._residents",
+        "not self._is_moving(each.run.file)",
         f"{_MENDING_TEST}::test_what_took_the_place_of_a_rotten_run_is_not_mended_before_it_is_on_the_disk",
     ),
     mutant(
         "a_part_takes_the_place_of_another_run",
         "rule 8",
-        _SCRUB,
-        "        if any(self.begins(state, part.first) for part in parts[1:]):\n            return False\n",
+        "Scrubber._restore",
+        """
+        if any(self.begins(state, part.first) for part in parts[1:]):
+            return False
+        """,
         "",
         f"{_SCRUB_TEST}::test_no_part_of_what_is_restored_takes_the_place_of_another_run",
     ),
     mutant(
         "what_was_stored_again_in_parts_is_looked_for_in_the_rotten_run",
         "rule 8",
-        "bookie/storage/reader.py",
-        " and not state.is_replaced(run.first, durable)",
-        "",
+        "Reader._find",
+        """
+        {
+            run.first: run
+            for run in indexed
+            if run.first <= horizon and (not state.is_replaced(run.first, durable))
+        }
+        """,
+        "{run.first: run for run in indexed if run.first <= horizon}",
         f"{_SCRUB_TEST}::test_a_run_restored_in_parts_begins_with_its_last_part",
     ),
     mutant(
         "name_of_the_directory_of_entry_logs_is_not_synced",
         "storage",
-        "bookie/storage/entry_logs.py",
-        '        await self.disk.sync_directory(self.directory.rpartition("/")[0])\n',
+        "EntryLogFiles.prepare",
+        'await self.disk.sync_directory(self.directory.rpartition("/")[0])',
         "",
         "tests/storage/test_crash_states.py::test_every_crash_state_boots_to_what_was_acknowledged",
     ),

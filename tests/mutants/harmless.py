@@ -18,9 +18,9 @@ MUTANTS = (
     equivalent(
         "harmless_bookie_lac_is_the_latest_told",
         "D10",
-        "bookie/core/ledger.py",
-        "if lac > self.lac:",
-        "if lac != self.lac:",
+        "LedgerState.tell",
+        "lac > self.lac",
+        "lac != self.lac",
         *_INVARIANTS,
         because="a LAC is a lower bound, and an older one is as true as a newer one: recovery reads a little "
         "more, readers see the last entries later. test_lac_and_lafr_are_the_greatest_values_told pins it",
@@ -28,9 +28,9 @@ MUTANTS = (
     equivalent(
         "harmless_bookie_remembers_no_lac",
         "rule 9",
-        "bookie/core/ledger.py",
-        "if lac > self.lac:",
-        "if lac > self.lac and lac < 0:",
+        "LedgerState.tell",
+        "lac > self.lac",
+        "lac > self.lac and lac < 0",
         *_INVARIANTS,
         because="recovery starts at the last fragment's first entry then, which is always right and takes "
         "longer. test_rule_9_lac_and_lafr_are_the_greatest_told pins it",
@@ -38,9 +38,9 @@ MUTANTS = (
     equivalent(
         "harmless_recovery_starts_at_the_floor",
         "A.1, D6",
-        "ledgerlog/core/recovery.py",
-        "self.start = max(self.start, lafr if self.replication.guaranteed else lac)",
-        "self.start = max(self.start, self.frozen.first_entry - 1)",
+        "LedgerRecovery.on_fence_ok",
+        "max(self.start, lafr if self.replication.guaranteed else lac)",
+        "max(self.start, self.frozen.first_entry - 1)",
         *_INVARIANTS,
         because="what lies at or below the LAC is read and written back again as the same. "
         "test_reading_starts_after_the_highest_lac_that_a_fenced_bookie_has_seen pins it",
@@ -48,9 +48,9 @@ MUTANTS = (
     equivalent(
         "harmless_verdict_waits_for_every_answer",
         "D3",
-        "ledgerlog/core/recovery.py",
-        "elif negatives >= replication.negative_quorum:",
-        "elif negatives >= replication.negative_quorum and not outstanding:",
+        "LedgerRecovery._judge",
+        "negatives >= replication.negative_quorum",
+        "negatives >= replication.negative_quorum and not outstanding",
         _INVARIANTS[1],
         because="a negative quorum stays one, and a read that gets no answer times out; recovery of a ledger "
         "with a dead bookie takes that much longer. "
@@ -59,9 +59,9 @@ MUTANTS = (
     equivalent(
         "harmless_full_pinning_for_relaxed",
         "A.4 rule 3, D17",
-        "ledgerlog/core/pending.py",
-        "elif self._keeps_committed([*chosen, slot.index]):",
-        "elif not self._is_pinned(slot):",
+        "PendingAdds.replaceable",
+        "self._keeps_committed([*chosen, slot.index])",
+        "not self._is_pinned(slot)",
         *_INVARIANTS,
         because="full pinning allows less, so nothing is lost by it; a bookie that died may be waited for in "
         "vain (T29). "
@@ -70,9 +70,9 @@ MUTANTS = (
     equivalent(
         "harmless_everything_is_sent_again_after_a_loss",
         "A.1 queue rule 3",
-        "ledgerlog/core/pending.py",
-        "            slot.sent = slot.confirmed.reach(self._carried.get(slot.index, self.settled) + 1)\n",
-        "            slot.sent = self.settled\n",
+        "PendingAdds.on_bookie_connected",
+        "slot.confirmed.reach(self._carried.get(slot.index, self.settled) + 1)",
+        "self.settled",
         *_INVARIANTS,
         because="bookies take an entry that they have as the same (rule 6). "
         "test_a_failed_slot_is_sent_nothing_and_a_returned_one_all_that_it_has_not_confirmed pins it",

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_PRODUCERS = "ledgerlog/core/producers.py"
-_QUEUE = "ledgerlog/core/append_queue.py"
-_LOG = "ledgerlog/model/log.py"
-_SENDER = "ledgerlog/log/sender.py"
-_TAKEOVER = "ledgerlog/log/takeover.py"
-_CURSORS = "ledgerlog/log/cursors.py"
-_KEEPING = "ledgerlog/log/keeping.py"
-_CORE_KEEPING = "ledgerlog/core/keeping.py"
-_SWEEP = "ledgerlog/log/sweep.py"
-
 _TEST_PRODUCERS = "tests/unit/test_producers.py"
 _TEST_DEDUPE = "tests/shells/test_log_producers.py"
 _TEST_CURSORS = "tests/shells/test_log_cursors.py"
@@ -26,65 +16,65 @@ ONCE = (
     mutant(
         "repeat_of_a_record_on_its_way_is_written_again",
         "A.6",
-        _PRODUCERS,
-        "        in_flight.append((Run(first_sequence, count, slot), batch))\n",
+        "Producers.on_taken",
+        "in_flight.append((Run(first_sequence, count, slot), batch))",
         "",
         f"{_TEST_PRODUCERS}::test_a_repeat_is_found_while_it_gathers_while_it_is_under_way_and_for_good",
     ),
     mutant(
         "sequence_that_was_left_out_is_told_as_a_duplicate",
         "A.6",
-        _PRODUCERS,
-        "            place = self._find(producer_id, sequence)\n",
-        "            place = self._find(producer_id, sequence) or last\n",
+        "Producers.admit",
+        "self._find(producer_id, sequence)",
+        "self._find(producer_id, sequence) or last",
         f"{_TEST_PRODUCERS}::test_with_gaps_a_sequence_need_only_grow_and_what_was_left_out_cannot_come_later",
     ),
     mutant(
         "producer_is_forgotten_early",
         "A.6",
-        _PRODUCERS,
-        "if self._states[oldest].last_ms >= before_ms or oldest in self._in_flight:",
-        "if oldest in self._in_flight:",
+        "Producers._make_place",
+        "self._states[oldest].last_ms >= before_ms or oldest in self._in_flight",
+        "oldest in self._in_flight",
         f"{_TEST_PRODUCERS}::test_nobody_is_forgotten_early_and_whoever_finds_no_place_is_refused",
     ),
     mutant(
         "takeover_starts_with_an_empty_table",
         "A.6",
-        _TAKEOVER,
-        "                producers.load(decode_checkpoint(payload, ledger_id=ledger_id, entry_id=at))\n",
-        "                decode_checkpoint(payload, ledger_id=ledger_id, entry_id=at)\n",
+        "takeover._replay",
+        "producers.load(decode_checkpoint(payload, ledger_id=ledger_id, entry_id=at))",
+        "decode_checkpoint(payload, ledger_id=ledger_id, entry_id=at)",
         f"{_TEST_DEDUPE}::test_a_repeat_is_found_after_a_takeover_and_after_rolls",
     ),
     mutant(
         "takeover_does_not_replay_what_follows_the_checkpoint",
         "A.6",
-        _TAKEOVER,
-        "                producers.replay(numbering.numbered, header.first_offset, header.timestamp_ms)\n",
-        "                pass\n",
+        "takeover._replay",
+        "producers.replay(numbering.numbered, header.first_offset, header.timestamp_ms)",
+        "",
         f"{_TEST_DEDUPE}::test_a_takeover_replays_what_follows_the_newest_checkpoint_and_no_more",
     ),
     mutant(
         "no_checkpoint_after_the_first",
         "A.6",
-        _SENDER,
-        "if checkpoint is None or checkpoint.is_old:",
-        "if checkpoint is None:",
+        "Sender._numbering",
+        "checkpoint is None or checkpoint.is_old",
+        "checkpoint is None",
         f"{_TEST_DEDUPE}::test_a_takeover_replays_what_follows_the_newest_checkpoint_and_no_more",
     ),
     mutant(
         "truncation_drops_the_ledger_that_tells_who_appended_what",
         "A.6",
-        _LOG,
-        "for segment in self.segments[:told_by]:",
-        "for segment in self.segments:",
+        "LogMetadata.truncated",
+        "self.segments[:told_by]",
+        "self.segments",
         f"{_TEST_DEDUPE}::test_the_table_outlives_the_records_that_were_truncated",
     ),
     mutant(
         "slots_of_producers_are_not_moved_up_with_their_records",
         "A.6",
-        _QUEUE,
-        "return [one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]",
-        "return self.numbered or []",
+        "Batch.live_numbered",
+        "[one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]",
+        "self.numbered or []",
         f"{_TEST_PRODUCERS}::test_a_record_that_moved_up_when_another_was_taken_back_is_found_where_it_is",
     ),
 )
@@ -93,83 +83,98 @@ KEPT = (
     mutant(
         "retention_drops_the_ledger_that_tells_who_appended_what",
         "A.6",
-        _CORE_KEEPING,
-        "        if index == told_by:\n            found.add(Hold.DEDUPE)\n",
+        "keeping.holds",
+        """
+        if index == told_by:
+            found.add(Hold.DEDUPE)
+        """,
         "",
         f"{_TEST_CORE_KEEPING}::test_the_first_ledger_of_a_list_that_deduplication_holds_says_so",
     ),
     mutant(
         "retention_passes_over_pins",
         "A.6",
-        _CORE_KEEPING,
-        "            found.add(Hold.PIN)\n",
-        "            pass\n",
+        "keeping.holds",
+        "found.add(Hold.PIN)",
+        "",
         f"{_TEST_CORE_KEEPING}::test_an_operator_is_told_why_each_ledger_is_there",
     ),
     mutant(
         "pin_does_not_touch_the_record",
         "A.6",
-        _CURSORS,
-        "        return [Set(log_record_path(self._incarnation), touched.encode(), version), cursor]\n",
-        "        return [cursor]\n",
+        "Cursor._operations",
+        "[Set(log_record_path(self._incarnation), touched.encode(), version), cursor]",
+        "[cursor]",
         f"{_TEST_CURSORS}::test_a_pin_that_comes_while_a_truncation_is_written_is_not_passed_over",
     ),
     mutant(
         "move_of_a_cursor_overwrites_somebody_elses",
         "A.6",
-        _CURSORS,
-        "                if _version(found) != _version(expected):\n",
-        "                expected = found\n                if False:\n",
+        "Cursor.move.write",
+        """
+        if _version(found) != _version(expected):
+            raise self._conflict()
+        """,
+        """
+        expected = found
+        if False:
+            raise self._conflict()
+        """,
         f"{_TEST_CURSORS}::test_of_two_that_move_a_cursor_at_once_one_is_told",
     ),
     mutant(
         "truncation_passes_over_pins",
         "A.6",
-        _KEEPING,
-        "if pin is not None and pin.offset < before_offset:",
-        "if False:",
+        "truncate.shorten",
+        "pin is not None and pin.offset < before_offset",
+        "False",
         f"{_TEST_CURSORS}::test_a_pin_holds_against_truncation_and_retention",
     ),
     mutant(
         "deposed_leader_truncates",
         "A.6",
-        _KEEPING,
-        "            raise LostLeadership(name, metadata.epoch)\n",
-        "            pass\n",
+        "truncate.shorten",
+        "raise LostLeadership(name, metadata.epoch)",
+        "",
         f"{_TEST_TRAPS}::test_a_truncation_by_a_deposed_leader_fails",
     ),
     mutant(
         "deposed_leader_applies_retention",
         "A.6",
-        _KEEPING,
-        "        if epoch is not None and metadata.epoch != epoch:\n            return None\n",
+        "apply_retention.shorten",
+        """
+        if epoch is not None and metadata.epoch != epoch:
+            return None
+        """,
         "",
         f"{_TEST_KEEPING}::test_a_deposed_leader_drops_nothing",
     ),
     mutant(
         "sweep_deletes_what_a_leader_has_made_ahead",
         "A.6",
-        _SWEEP,
-        "    if epoch < record.epoch:\n",
-        "    if epoch <= record.epoch:\n",
+        "_why_orphan",
+        "epoch < record.epoch",
+        "epoch <= record.epoch",
         f"{_TEST_KEEPING}::test_a_ledger_that_a_leader_has_made_ahead_is_not_swept",
     ),
     mutant(
         "sweep_believes_in_a_log_that_the_store_never_had",
         "A.6",
-        _SWEEP,
-        "        if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:\n"
-        "            continue",
-        "        if False:\n            continue",
+        "_look_over",
+        "record is None and await client.store.highest_id(LOG_COUNTER) < incarnation",
+        "False",
         f"{_TEST_KEEPING}::test_ledgers_that_belong_to_no_log_are_left_alone",
     ),
     mutant(
         "sweep_deletes_a_snapshot_that_its_saver_is_finishing",
         "A.6",
-        _SWEEP,
-        "    if delete and _find(await snapshots.change("
-        "lambda listed: [s for s in listed if s != found]), ledger_id):\n"
-        "        return None  # It was finished meanwhile.\n",
+        "_why_lost_snapshot",
+        """
+        if delete and _find(
+            await snapshots.change(lambda listed: [s for s in listed if s != found]), ledger_id
+        ):
+            return None  # It was finished meanwhile.
+        """,
         "",
         f"{_TEST_SNAPSHOTS}::test_a_snapshot_that_is_finished_while_it_is_being_swept_is_kept",
         f"{_TEST_SNAPSHOTS}::test_a_snapshot_whose_saver_died_while_writing_is_swept_after_a_day",
@@ -177,34 +182,34 @@ KEPT = (
     mutant(
         "sweep_deletes_a_ledger_that_has_changed_since_it_was_read",
         "A.6",
-        _SWEEP,
-        "                await ledgers.delete(ledger_id, version=version)\n",
-        "                await ledgers.delete(ledger_id)\n",
+        "_look_over",
+        "ledgers.delete(ledger_id, version=version)",
+        "ledgers.delete(ledger_id)",
         f"{_TEST_SNAPSHOTS}::test_a_snapshot_that_was_closed_while_a_sweep_looked_is_not_deleted",
     ),
     mutant(
         "snapshot_that_was_taken_off_its_list_is_finished",
         "A.6",
-        "ledgerlog/machine/snapshots.py",
-        "        raise LedgerNotFound(finished.ledger_id)\n",
-        "        return [*listed, finished]\n",
+        "snapshots._finish",
+        "raise LedgerNotFound(finished.ledger_id)",
+        "return [*listed, finished]",
         f"{_TEST_SNAPSHOTS}::test_a_saver_whose_snapshot_was_taken_off_its_list_does_not_finish",
     ),
     mutant(
         "leader_keeps_to_the_policy_that_he_began_with",
         "A.6",
-        _SENDER,
-        "            self._policy = metadata.roll\n            self._want_roll_of",
-        "            self._want_roll_of",
+        "Sender.on_record",
+        "self._policy = metadata.roll",
+        "",
         f"{_TEST_KEEPING}::test_a_leader_keeps_to_the_roll_policy_that_somebody_else_has_written",
         f"{_TEST_KEEPING}::test_a_leader_keeps_to_a_bound_of_age_that_comes_and_goes",
     ),
     mutant(
         "retention_counts_what_is_only_on_its_way",
         "A.6",
-        _SENDER,
-        "            durable_bytes = self._bytes_before + self.queue.durable_bytes\n",
-        "            durable_bytes = self.bytes_total\n",
+        "Sender._retain",
+        "self._bytes_before + self.queue.durable_bytes",
+        "self.bytes_total",
         f"{_TEST_KEEPING}::test_what_is_only_on_its_way_lets_nothing_go",
     ),
 )

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_PLAN = "ledgerlog/meta/zookeeper/plan.py"
-_CALLS = "ledgerlog/meta/zookeeper/calls.py"
-_SESSION = "ledgerlog/meta/zookeeper/session.py"
-_STORE = "ledgerlog/meta/zookeeper/store.py"
-_LINK = "ledgerlog/meta/zookeeper/link.py"
-_CONVERSATION = "ledgerlog/meta/zookeeper/conversation.py"
-_BELONGING = "ledgerlog/meta/belonging.py"
-_REGISTRATION = "bookie/server/registration.py"
-
 _TEST_SESSION = "tests/unit/test_zookeeper_session.py"
 _TEST_PLAN = "tests/unit/test_zookeeper_plan.py"
 _TEST_CONTRACT = "tests/contract/test_metadata_contract.py"
@@ -20,7 +11,6 @@ _TEST_STORE = "tests/integration/test_zookeeper_store.py"
 _TEST_BELONGING = "tests/contract/test_belonging.py"
 _TEST_REGISTRATION = "tests/shells/test_server_registration.py"
 
-_SETTLE = "ledgerlog/meta/settle.py"
 _TEST_LOST = "tests/shells/test_lost_answers.py"
 _TEST_PATIENCE = "tests/shells/test_log_patience.py"
 
@@ -28,193 +18,221 @@ MUTANTS = (
     mutant(
         "a_change_that_may_have_happened_did_not",
         "rule 14",
-        _SETTLE,
-        "            if doubt is None:\n                raise\n            raise Meta",
-        "            raise\n            raise Meta",
+        "settle.settle",
+        """
+        if doubt is None:
+            raise
+        """,
+        "raise",
         f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[Truncate-applied_away]",
         f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLedger-applied_away]",
     ),
     mutant(
         "a_store_that_answers_no_write_is_asked_for_ever",
         "rule 14",
-        _SETTLE,
-        "            elif now - unanswered_since < METADATA_TIMEOUT_S:\n",
-        "            elif now - unanswered_since < 1e9:\n",
+        "settle.settle",
+        "now - unanswered_since < METADATA_TIMEOUT_S",
+        "now - unanswered_since < 1e9",
         f"{_TEST_PATIENCE}::test_a_store_that_answers_no_write_is_not_asked_for_ever[truncate]",
         "tests/archive/test_archive_patience.py::test_a_store_that_answers_no_write_does_not_hold_a_job[merge]",
     ),
     mutant(
         "a_refusal_is_no_answer",
         "rule 14",
-        _SETTLE,
-        "            unanswered_since = None\n            refusals += 1\n",
-        "            refusals += 1\n",
+        "settle.settle",
+        "unanswered_since = None",
+        "",
         f"{_TEST_PATIENCE}::test_a_lost_answer_is_settled_at_once_and_a_refusal_is_an_answer",
     ),
     mutant(
         "what_a_lost_delete_deleted_is_not_found",
         "rule 14",
-        "ledgerlog/client/metadata.py",
-        "                if not is_unsure:  # Else",
-        "                if True:  # Else",
+        "LedgerRegistry.delete.write",
+        "not is_unsure",
+        "True",
         f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLedger-applied]",
     ),
     mutant(
         "a_log_that_is_deleted_is_not_where_its_cursors_stay",
         "rule 14",
-        "ledgerlog/log/log.py",
-        '    with left_to_a_sweep(f"what log {name!r} left"):\n',
-        "    if True:\n",
+        "log.delete_log",
+        """
+        with left_to_a_sweep(f"what log {name!r} left"):
+            await delete_cursors(client, incarnation)
+            await delete_marks(client, incarnation)
+            try:
+                await delete_snapshots(client, incarnation)
+            except MetadataCorrupt:
+                if not damaged:
+                    raise  # Nobody knows which they are. A sweep does, as with the ledgers.
+        """,
+        """
+        if True:
+            await delete_cursors(client, incarnation)
+            await delete_marks(client, incarnation)
+            try:
+                await delete_snapshots(client, incarnation)
+            except MetadataCorrupt:
+                if not damaged:
+                    raise  # Nobody knows which they are. A sweep does, as with the ledgers.
+        """,
         f"{_TEST_LOST}::test_what_an_operation_says_of_itself_is_true[DeleteLog-away]",
     ),
     mutant(
         "any_store_is_the_right_one",
         "rule 25",
-        _BELONGING,
-        "        if found != self._cluster.encode():\n",
-        "        if False:\n",
+        "Belonging.judge",
+        "found != self._cluster.encode()",
+        "False",
         f"{_TEST_BELONGING}::test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back",
     ),
     mutant(
         "a_file_that_was_replaced_is_not_noticed",
         "rule 25",
-        "ledgerlog/meta/sqlite.py",
-        "            self._file.require_in_place()\n",
-        "            pass\n",
+        "SqliteStore._run.work_in_place",
+        "self._file.require_in_place()",
+        "",
         f"{_TEST_BELONGING}::test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back",
     ),
     mutant(
         "a_log_that_was_left_is_played_into_another_file",
         "metadata contract",
-        "ledgerlog/meta/sqlite.py",
-        "            if displaced.owns_log():\n",
-        "            if False:\n",
+        "SqliteStore._adopt.open_again",
+        "displaced.owns_log()",
+        "False",
         "tests/integration/test_sqlite_metadata_file.py"
         "::test_a_file_in_whose_place_another_was_put_beside_its_log_is_not_mixed_with_it",
     ),
     mutant(
         "an_older_state_of_the_ensemble_is_believed",
         "rule 25",
-        _STORE,
-        "                if link.zxid_of(number) < self._zxid_floor:\n",
-        "                if False:\n",
+        "ZooKeeperStore._judge",
+        "link.zxid_of(number) < self._zxid_floor",
+        "False",
         f"{_TEST_STORE}::test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back",
     ),
     mutant(
         "a_refused_ensemble_is_not_left",
         "rule 25",
-        _STORE,
-        "                self._link_ended.set()\n                return\n",
-        "                return\n",
+        "ZooKeeperStore._judge",
+        "self._link_ended.set()",
+        "",
         f"{_TEST_STORE}::test_an_older_state_of_the_right_store_is_refused_until_the_newer_one_is_back",
         f"{_TEST_BELONGING}::test_a_store_that_becomes_another_answers_nothing_until_the_right_one_is_back",
     ),
     mutant(
         "compare_and_set_at_a_negative_version_is_a_plain_write",
         "rule 13",
-        _PLAN,
-        "return version if 0 <= version < NO_VERSION else NO_VERSION",
-        "return version if version < NO_VERSION else NO_VERSION",
+        "_spellable",
+        "0 <= version < NO_VERSION",
+        "version < NO_VERSION",
         f"{_TEST_PLAN}::test_a_version_that_zookeeper_would_read_as_any_or_not_at_all_matches_none",
         f"{_TEST_CONTRACT}::test_a_set_at_another_version_conflicts_and_changes_nothing",
     ),
     mutant(
         "delete_does_not_look_for_children",
         "metadata contract",
-        _PLAN,
-        "                    step(Role.PROVE_NO_DIRECTORY, MakeZnode(directory))\n"
-        "                    step(Role.PROVE_NO_DIRECTORY, DeleteZnode(directory))\n",
-        "                    pass\n",
+        "plan.plan",
+        """
+        step(Role.PROVE_NO_DIRECTORY, MakeZnode(directory))
+        step(Role.PROVE_NO_DIRECTORY, DeleteZnode(directory))
+        """,
+        "",
         f"{_TEST_PLAN}::test_a_delete_proves_in_the_same_instant_that_nothing_lies_below",
         f"{_TEST_CONTRACT}::test_a_node_with_children_is_not_deleted",
     ),
     mutant(
         "ephemeral_create_slips_into_the_next_session",
         "D27.5",
-        _CALLS,
-        "            self._met_wrong_session = self.session_id not in (None, carrier.session_id)\n",
-        "            self._met_wrong_session = False\n",
+        "Call.serialize",
+        "self.session_id not in (None, carrier.session_id)",
+        "False",
         f"{_TEST_STORE}::test_an_ephemeral_create_for_a_session_that_ended_out_of_contact_is_refused",
     ),
     mutant(
         "what_was_given_up_is_sent_later",
         "rule 14",
-        _CALLS,
-        "            if self._is_revoked or self._met_wrong_session:\n",
-        "            if self._met_wrong_session:\n",
+        "Call.serialize",
+        "self._is_revoked or self._met_wrong_session",
+        "self._met_wrong_session",
         f"{_TEST_STORE}::test_a_write_that_kazoo_keeps_for_its_next_connection_is_taken_back_in_time",
     ),
     mutant(
         "a_lost_answer_is_a_definite_failure",
         "rule 14",
-        _CONVERSATION,
-        "                attempt.is_in_doubt = not call.revoke()\n",
-        "                call.revoke()\n",
+        "Conversation.write",
+        "attempt.is_in_doubt = not call.revoke()",
+        "call.revoke()",
         f"{_TEST_STORE}::test_a_write_whose_answer_is_lost_is_unknown_and_settled_by_reading",
     ),
     mutant(
         "a_lost_connection_writes_again",
         "rule 14",
-        _CONVERSATION,
-        "                if not is_repeatable:\n",
-        "                if False:\n",
+        "Conversation.write",
+        "not is_repeatable",
+        "False",
         f"{_TEST_STORE}::test_a_write_that_was_under_way_when_its_server_died_is_unknown_at_once",
     ),
     mutant(
         "a_session_is_believed_in_beyond_its_lease",
         "metadata contract",
-        _SESSION,
-        "        if self._state is SessionState.CONNECTED and self.lease_left_s <= 0:\n",
-        "        if False:\n",
+        "ZooKeeperSession.state",
+        "self._state is SessionState.CONNECTED and self.lease_left_s <= 0",
+        "False",
         f"{_TEST_STORE}::test_a_process_that_was_stopped_for_too_long_believes_nothing_when_it_wakes",
     ),
     mutant(
         "a_session_is_believed_in_by_the_lease_of_the_next_one",
         "metadata contract",
-        _LINK,
-        "        return until_ns if present == session_id else 0\n",
-        "        return until_ns\n",
+        "Link.lease_until_ns",
+        "until_ns if present == session_id else 0",
+        "until_ns",
         f"{_TEST_SESSION}::test_a_session_is_not_believed_in_because_the_next_one_was_opened",
     ),
     mutant(
         "watches_are_not_added_again_on_a_new_connection",
         "metadata contract",
-        _STORE,
-        "        for path, attached in self._attached.items():\n"
-        "            self._add_watches(path, attached)\n",
+        "ZooKeeperStore._judge",
+        """
+        for path, attached in self._attached.items():
+            self._add_watches(path, attached)
+        """,
         "",
         f"{_TEST_STORE}::test_a_session_outlives_a_server_that_is_killed_and_started_again",
     ),
     mutant(
         "watches_sleep_through_what_happened_out_of_contact",
         "metadata contract",
-        _STORE,
-        "                if attached.is_given_out:\n                    self._watches.changed([path])\n",
+        "ZooKeeperStore._add_watches.added",
+        """
+        if attached.is_given_out:
+            self._watches.changed([path])
+        """,
         "",
         f"{_TEST_STORE}::test_a_session_outlives_a_server_that_is_killed_and_started_again",
     ),
     mutant(
         "a_listing_shows_what_a_lagging_server_has",
         "D27.4",
-        "ledgerlog/client/metadata.py",
-        "        await self._store.sync()\n        found: list[int] = []\n",
-        "        found: list[int] = []\n",
+        "LedgerRegistry.list",
+        "await self._store.sync()",
+        "",
         "tests/shells/test_client_rules.py::test_a_listing_is_not_that_of_a_replica_that_is_behind",
     ),
     mutant(
         "a_bookie_replaces_a_registration_without_proof",
         "D27.5",
-        _REGISTRATION,
-        '        return info.place != "" and info.place == self._info.place\n',
-        "        return info.place == self._info.place\n",
+        "Registration._is_former_life",
+        'info.place != "" and info.place == self._info.place',
+        "info.place == self._info.place",
         f"{_TEST_REGISTRATION}::test_a_node_from_another_place_is_never_replaced",
     ),
     mutant(
         "a_bookie_replaces_the_registration_of_a_copy",
         "D27.5",
-        _REGISTRATION,
-        '        return info.place != "" and info.place == self._info.place\n',
-        '        return info.place != ""\n',
+        "Registration._is_former_life",
+        'info.place != "" and info.place == self._info.place',
+        'info.place != ""',
         f"{_TEST_REGISTRATION}::test_a_node_from_another_place_is_never_replaced",
     ),
 )

@@ -1,35 +1,56 @@
-"""What a mutant is: a small patch to the product that breaks one rule of the protocol.
+"""What a mutant is: a small change to the product that breaks one rule of the protocol.
 
-A mutant is a question to the tests: would they notice if this rule were broken? Each is a few replacements of
-text, so that it says by itself what it does and is noticed when the text that it was made for is gone: every
-``old`` must occur exactly once in its file, else the mutant is *stale*.
+A mutant is a question to the tests: would they notice if this rule were broken? It names a *symbol* and a
+change in the syntax tree of that symbol. So it does not go stale if code is formatted anew or moves to
+another module:
+
+    mutant(
+        "negative_quorum_one_too_small",
+        "A.0, T03",
+        "Replication.negative_quorum",               # where
+        "self.write_quorum - self.ack_quorum + 1",   # what stands there once: an expression, or statements
+        "max(1, self.write_quorum - self.ack_quorum)",  # what takes its place
+        "tests/unit/test_model_quorum.py",           # who must notice
+    )
+
+A symbol is a function, a class, a module-level name or a module. Write as much of its dotted name as makes it
+the only one in the product: ``Replication.negative_quorum`` if there is one class of that name,
+``quorum.Replication`` if there are two. An empty replacement removes the statements. A mutant is *stale* if
+its symbol or its pattern is gone, or is there twice.
 
 Two kinds of answers are wanted (``Mutant.equivalent`` tells which):
 
-* as a rule ``tests`` are those that must notice, quick ones first;
-* an *equivalent* mutant breaks nothing that anybody could observe, or only costs time; ``equivalent`` is the
-  reason, and ``tests`` (those that look hardest at the rule) must all pass in spite of it. They are kept
-  because they were tried: whoever asks "and if this were different?" finds the answer.
+* As a rule at least one of ``tests`` must fail. Put the quick ones first.
+* An *equivalent* mutant breaks nothing that anybody could observe, or only costs time. ``equivalent`` is the
+  reason, and ``tests`` (those that look hardest at the rule) must all pass in spite of it. We keep these
+  because somebody tried them: if you ask "and if this were different?", you find the answer.
 """
 
 from __future__ import annotations
 
+import ast
+import textwrap
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import attrs
 
-
-@attrs.frozen
-class Edit:
-    """In ``file`` (below the root), ``old`` becomes ``new``."""
-
-    file: str
-    old: str
-    new: str
+ROOT = Path(__file__).resolve().parents[2]
+_PRODUCT = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 
 
 class Stale(Exception):
-    """The text that a mutant changes is not there any more, or not once."""
+    """The code that a mutant changes is not there any more, or not once."""
+
+
+@attrs.frozen
+class Change:
+    """Within ``symbol``, the one expression or run of statements ``old`` becomes ``new``."""
+
+    symbol: str
+    old: str
+    new: str
 
 
 @attrs.frozen
@@ -37,48 +58,202 @@ class Mutant:
     name: str
     rule: str
     """The rule of docs/PROTOCOL.md that it breaks."""
-    edits: tuple[Edit, ...]
+    changes: tuple[Change, ...]
     tests: tuple[str, ...]
     """Files or test ids."""
     equivalent: str | None = None
-    """Why nothing can notice it; None where the tests must."""
+    """Why nothing can notice it; None if the tests must."""
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(edit.file for edit in self.edits))
+    def patched(self, root: Path = ROOT) -> dict[str, str]:
+        """The new text of each file that it changes, by the file's path below ``root``.
 
-    def patched(self, root: Path) -> dict[str, str]:
-        """The new text of each file that it changes. Stale if one cannot be changed so."""
-        texts = {file: (root / file).read_text(encoding="utf-8") for file in self.files}
-        for edit in self.edits:
-            count = texts[edit.file].count(edit.old)
-            if count != 1:
-                raise Stale(f"{self.name}: {edit.file} has this text {count} times, not once:\n{edit.old}")
-            texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
-        for file, text in texts.items():
+        Stale: a change does not fit the code, or the result does not compile."""
+        replacements: dict[str, list[_Replacement]] = {}
+        for change in self.changes:
+            try:
+                found = _find(change, root)
+            except Stale as cause:
+                raise Stale(f"{self.name}: {cause}") from cause
+            replacements.setdefault(found.file, []).append(found)
+        texts = {}
+        for file, in_file in replacements.items():
+            text = _source(root, file).text
+            for each in sorted(in_file, key=lambda each: each.start, reverse=True):
+                text = text[: each.start] + each.new + text[each.end :]
             try:
                 compile(text, file, "exec", dont_inherit=True)
             except SyntaxError as cause:
-                raise Stale(f"{self.name}: {file} does not compile any more: {cause}") from cause
+                raise Stale(f"{self.name}: {file} does not compile with this change: {cause}") from cause
+            texts[file] = text
         return texts
 
 
 def mutant(
-    name: str, rule: str, file: str, old: str, new: str, *tests: str, also: tuple[Edit, ...] = ()
+    name: str, rule: str, symbol: str, old: str, new: str, *tests: str, also: tuple[Change, ...] = ()
 ) -> Mutant:
     """A mutant that some of ``tests`` must notice. ``also``: more that has to change with it."""
-    return Mutant(name, rule, (Edit(file, old, new), *also), tests)
+    return Mutant(name, rule, (Change(symbol, old, new), *also), tests)
 
 
 def equivalent(
     name: str,
     rule: str,
-    file: str,
+    symbol: str,
     old: str,
     new: str,
     *tests: str,
     because: str,
-    also: tuple[Edit, ...] = (),
+    also: tuple[Change, ...] = (),
 ) -> Mutant:
     """A mutant that nothing can notice, ``tests`` least of all."""
-    return Mutant(name, rule, (Edit(file, old, new), *also), tests, because)
+    return Mutant(name, rule, (Change(symbol, old, new), *also), tests, because)
+
+
+# --- finding the place ----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Replacement:
+    file: str
+    start: int
+    end: int
+    new: str
+
+
+@attrs.frozen
+class _Source:
+    """A parsed file. Its offsets count characters; the positions of a syntax tree count bytes in a line."""
+
+    file: str
+    text: str
+    tree: ast.Module
+    line_starts: tuple[int, ...]
+
+    @classmethod
+    def read(cls, path: Path, file: str) -> _Source:
+        text = path.read_text(encoding="utf-8")
+        starts = [0]
+        for line in text.splitlines(keepends=True):
+            starts.append(starts[-1] + len(line))
+        return cls(file, text, ast.parse(text), tuple(starts))
+
+    def span(self, first: ast.stmt | ast.expr, last: ast.stmt | ast.expr) -> tuple[int, int]:
+        assert last.end_lineno is not None
+        assert last.end_col_offset is not None
+        return self._offset(first.lineno, first.col_offset), self._offset(
+            last.end_lineno, last.end_col_offset
+        )
+
+    def _offset(self, line: int, column: int) -> int:
+        start = self.line_starts[line - 1]
+        encoded = self.text[start : self.line_starts[line]].encode()
+        return start + len(encoded[:column].decode())
+
+
+@cache
+def _source(root: Path, file: str) -> _Source:
+    return _Source.read(root / file, file)
+
+
+@cache
+def _symbols(root: Path) -> dict[str, list[tuple[str, str]]]:
+    """The full dotted names and files of all symbols, by the last part of their names."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for package in _PRODUCT:
+        for path in sorted((root / package).rglob("*.py")):
+            file = path.relative_to(root).as_posix()
+            module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            for name in (module, *(f"{module}.{each}" for each, _ in _definitions(_source(root, file).tree))):
+                found.setdefault(name.rpartition(".")[2], []).append((name, file))
+    return found
+
+
+def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Functions, classes and assigned names in ``node``, with their dotted names inside of the module."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield prefix + child.name, child
+            yield from _definitions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.Assign | ast.AnnAssign) and isinstance(node, ast.Module | ast.ClassDef):
+            for target in child.targets if isinstance(child, ast.Assign) else [child.target]:
+                if isinstance(target, ast.Name):
+                    yield prefix + target.id, child
+        elif isinstance(child, ast.stmt):
+            yield from _definitions(child, prefix)
+
+
+def _resolve(symbol: str, root: Path) -> tuple[_Source, list[ast.AST]]:
+    """The file and the nodes of a symbol: several if an overload or a setter shares its name."""
+    candidates = {
+        (name, file)
+        for name, file in _symbols(root).get(symbol.rpartition(".")[2], [])
+        if f".{name}".endswith(f".{symbol}")
+    }
+    if len(candidates) != 1:
+        names = ", ".join(sorted(name for name, _ in candidates)) or "none"
+        raise Stale(f"{symbol} must name one symbol of the product; it names: {names}")
+    ((name, file),) = candidates
+    source = _source(root, file)
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    if name == module:
+        return source, [source.tree]
+    return source, [node for each, node in _definitions(source.tree) if f"{module}.{each}" == name]
+
+
+def _find(change: Change, root: Path) -> _Replacement:
+    source, nodes = _resolve(change.symbol, root)
+    pattern = ast.parse(textwrap.dedent(change.old)).body
+    is_expression = len(pattern) == 1 and isinstance(pattern[0], ast.Expr)
+    matches: dict[tuple[int, int], str] = {}
+    for node in nodes:
+        for body in _bodies(node):
+            for first, last in _runs(body, pattern):
+                start, end = source.span(first, last)
+                matches[start, end] = _indented(
+                    change.new, first.col_offset, source.text.startswith("elif", start)
+                )
+    if is_expression and not matches:
+        wanted = _shape(pattern[0].value)  # type: ignore[attr-defined]  # an ast.Expr, as was just asked
+        for node in nodes:
+            for each in ast.walk(node):
+                if isinstance(each, ast.expr) and _shape(each) == wanted:
+                    matches[source.span(each, each)] = f"({change.new})"
+    if len(matches) != 1:
+        raise Stale(
+            f"{change.symbol} in {source.file} has this {len(matches)} times, not once:\n{change.old}"
+        )
+    (((start, end), new),) = matches.items()
+    return _Replacement(source.file, start, end, new)
+
+
+def _indented(code: str, columns: int, is_elif: bool) -> str:
+    """Statements for a place that begins at ``columns``, or that take the place of an ``elif``."""
+    code = textwrap.dedent(code).strip("\n") or "pass"
+    if is_elif:
+        code = "else:\n" + textwrap.indent(code, "    ")
+    return textwrap.indent(code, " " * columns).removeprefix(" " * columns)
+
+
+def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Every list of statements in ``node``."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        yield [node]
+    for each in ast.walk(node):
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(each, name, None)
+            if isinstance(body, list):
+                yield body
+
+
+def _runs(body: list[ast.stmt], pattern: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+    """The first and last statement of each place in ``body`` that is the same as ``pattern``."""
+    wanted = [_shape(each) for each in pattern]
+    for index in range(len(body) - len(pattern) + 1):
+        run = body[index : index + len(pattern)]
+        if [_shape(each) for each in run] == wanted:
+            yield run[0], run[-1]
+
+
+def _shape(node: ast.AST) -> str:
+    """What a piece of code is, whether it is read or assigned to."""
+    return ast.dump(node).replace(", ctx=Store()", ", ctx=Load()").replace(", ctx=Del()", ", ctx=Load()")

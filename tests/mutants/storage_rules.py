@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_STATE = "bookie/core/ledger.py"
-_READING = "bookie/core/reading.py"
-_CHECKPOINT = "bookie/storage/checkpoint.py"
-_REWRITING = "bookie/storage/rewriting.py"
-_SETTLING = "bookie/storage/settling.py"
-_RECYCLING = "bookie/storage/recycling.py"
-_COMPACTION = "bookie/storage/compaction.py"
-_CONTENTS = "bookie/storage/contents.py"
-_FILES = "bookie/storage/files.py"
-_ENGINE = "bookie/storage/engine.py"
-_OPENING = "bookie/storage/opening.py"
-_READER = "bookie/storage/reader.py"
-_COLLECTOR = "bookie/storage/collector.py"
-_WITNESS = "bookie/server/witness.py"
-_ENTRY_LOG = "bookie/core/entry_log.py"
-
 _STOP = "tests/storage/test_clean_stop.py"
 _MOVING = "tests/storage/test_moving_entries.py"
 _CRASHES = "tests/storage/test_crash_states.py"
@@ -32,97 +16,102 @@ MUTANTS = (
     mutant(
         "a_disk_without_descriptors_has_failed",
         "storage",
-        "bookie/storage/real_disk.py",
-        "                if not is_exhaustion(cause):\n",
-        "                if not is_exhaustion(cause) or True:\n",
+        "RealDisk._run",
+        "not is_exhaustion(cause)",
+        "not is_exhaustion(cause) or True",
         "tests/storage/test_descriptors.py::test_whatever_opens_a_file_waits_for_a_descriptor",
     ),
     mutant(
         "an_index_without_descriptors_is_not_opened_again",
         "storage",
-        "bookie/storage/leveldb.py",
-        "        except (DiskFull, OutOfDescriptors):\n",
-        "        except DiskFull:\n",
+        "LevelDbIndex.write",
+        "(DiskFull, OutOfDescriptors)",
+        "DiskFull",
         "tests/storage/test_descriptors.py::test_an_index_whose_compaction_found_no_descriptor_is_opened_again",
     ),
     mutant(
         "mass_deletion_waits_for_nobody",
         "rule 25",
-        _COLLECTOR,
-        "        if len(fresh) <= MASS_LEDGERS or",
-        "        if True or",
+        "Collector._without_suspects",
+        "len(fresh) <= MASS_LEDGERS or len(fresh) * MASS_SHARE <= held",
+        "True or len(fresh) * MASS_SHARE <= held",
         f"{_MOVING}::test_a_mass_deletion_waits_for_a_second_pass_that_finds_the_same",
     ),
     mutant(
         "suspects_are_not_forgotten",
         "rule 25",
-        _COLLECTOR,
-        '            self._suspected = array("Q")\n            return gone\n',
-        "            return gone\n",
+        "Collector._without_suspects",
+        'self._suspected = array("Q")',
+        "",
         f"{_MOVING}::test_what_only_the_second_pass_finds_waits_for_a_third",
     ),
     mutant(
         "store_is_not_asked_again_whose_it_is",
         "rule 25",
-        _WITNESS,
-        "        if gone:\n            await store.sync()\n",
+        "MetadataWitness.surely_gone",
+        """
+        if gone:
+            await store.sync()
+        """,
         "",
         f"{_WITNESS_TEST}::test_a_store_that_was_emptied_meanwhile_says_nothing_at_all",
     ),
     mutant(
         "replaced_log_is_taken_over_again",
         "storage",
-        _SETTLING,
-        "if number not in known and -number not in gone:",
-        "if number not in known:",
+        "take_over_logs",
+        "number not in known and -number not in gone",
+        "number not in known",
         f"{_MOVING}::test_a_file_that_was_replaced_and_is_still_there_is_removed_and_changes_nothing",
     ),
     mutant(
         "flush_leaves_the_mark_where_it_was",
         "storage",
-        _CHECKPOINT,
-        "                changes=lambda: [rows.encode_mark(mark)],\n",
-        "                changes=lambda: [],\n",
+        "Checkpointer._flush",
+        "[rows.encode_mark(mark)]",
+        "[]",
         _EVERY_STATE,
     ),
     mutant(
         "sources_go_before_the_log_counts",
         "storage",
-        _REWRITING,
-        "            await self._index(written, merged, old_keys, gone)\n",
-        "            await self.remove([f for f in replaced.ranges[0][:1] if f > 0 and old_keys is None])\n"
-        "            await self._index(written, merged, old_keys, gone)\n",
+        "Rewriter._write",
+        "await self._index(written, merged, old_keys, gone)",
+        """
+        await self.remove([f for f in replaced.ranges[0][:1] if f > 0 and old_keys is None])
+        await self._index(written, merged, old_keys, gone)
+        """,
         f"{_MOVING}::test_small_logs_become_few_and_nothing_is_lost",
         f"{_MOVING}::test_a_segment_stays_after_all_where_the_disk_has_no_room_for_a_log",
     ),
     mutant(
         "fences_do_not_go_along",
         "rule 1",
-        _REWRITING,
-        "            ledgers.update(marked)\n",
+        "Rewriter._write",
+        "ledgers.update(marked)",
         "",
         f"{_REBUILD}[moving-11]",
     ),
     mutant(
         "reads_are_not_waited_for",
         "rule 8",
-        _FILES,
-        "        while any(begun <= era for begun in self._readers):\n",
-        "        while any(begun < era - 10**9 for begun in self._readers):\n",
+        "FilePool.retire",
+        "begun <= era",
+        "begun < era - 10**9",
         "tests/storage/test_file_pool.py::test_a_file_is_retired_once_all_reads_that_began_before_are_done",
     ),
     mutant(
         "entries_in_two_places_are_given_twice",
         "storage",
-        _READING,
-        "        if cursor.next_id <= self.through:\n",
-        "        if cursor.next_id < self.through:\n",
+        "RangeReader._emit",
+        "cursor.next_id <= self.through",
+        "cursor.next_id < self.through",
         "tests/unit/test_bookie_reading.py::test_entries_that_two_runs_hold_are_given_once",
     ),
     mutant(
         "merged_runs_reach_over_others_unnoticed",
         "rule 6",
-        _REWRITING,
+        "Rewriter._merge",
         "state.on_merge(each.last - each.first)",
         "state.on_merge(0)",
         _EVERY_STATE,
@@ -130,96 +119,99 @@ MUTANTS = (
     mutant(
         "spare_is_used_as_it_is",
         "storage",
-        _RECYCLING,
-        "                await self._fill(file, used)\n",
-        "                await trio.lowlevel.checkpoint()\n",
+        "Recycler.run",
+        "self._fill(file, used)",
+        "trio.lowlevel.checkpoint()",
         _EVERY_STATE,
     ),
     mutant(
         "damaged_entries_are_compacted",
         "rule 8",
-        _COMPACTION,
-        "    if damaged := damaged_entries(entries):\n",
-        "    if damaged := damaged_entries(entries)[:0]:\n",
+        "verify_frame",
+        "damaged_entries(entries)",
+        "damaged_entries(entries)[:0]",
         f"{_MOVING}::test_a_damaged_entry_is_not_written_again",
     ),
     mutant(
         "record_of_another_place_is_taken",
         "storage",
-        _ENTRY_LOG,
-        " and head.checksum == _checksum(nonce, offset, head.kind, body)\n",
-        "\n",
+        "is_whole",
+        "head.length == len(body) and head.checksum == _checksum(nonce, offset, head.kind, body)",
+        "head.length == len(body)",
         "tests/unit/test_entry_log.py::test_a_record_is_whole_only_where_it_was_written",
     ),
     mutant(
         "late_recovery_add_of_a_deleted_ledger_is_taken",
         "rule 4",
-        _STATE,
-        "        if self.is_deleted:\n            return Status.NO_SUCH_LEDGER\n",
+        "LedgerState.add_refusal",
+        """
+        if self.is_deleted:
+            return Status.NO_SUCH_LEDGER
+        """,
         "",
         f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
     ),
     mutant(
         "deleted_ledger_is_not_fenced",
         "rule 4",
-        _STATE,
-        "        self.is_fenced = self.is_fence_durable = True  # The same record is its fence.\n",
+        "LedgerState.on_delete",
+        "self.is_fenced = self.is_fence_durable = True  # The same record is its fence.",
         "",
         f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
     ),
     mutant(
         "deleted_ledger_is_read",
         "rule 4",
-        _ENGINE,
-        "return None if state is None or state.is_deleted else state",
-        "return state",
+        "Engine._living",
+        "None if state is None or state.is_deleted else state",
+        "state",
         f"{_MOVING}::test_what_the_store_says_is_gone_goes_and_stays_refused",
     ),
     mutant(
         "listing_alone_deletes",
         "rule 25",
-        _WITNESS,
-        "if name not in listed[parent] and await store.get(path) is None:",
-        "if name not in listed[parent]:",
+        "MetadataWitness.surely_gone",
+        "name not in listed[parent] and await store.get(path) is None",
+        "name not in listed[parent]",
         f"{_WITNESS_TEST}::test_a_listing_that_leaves_ledgers_out_deletes_none_of_them",
     ),
     mutant(
         "ids_of_another_store_are_gone",
         "rule 25",
-        _WITNESS,
-        "            if ledger_id > highest:\n",
-        "            if ledger_id < 0:\n",
+        "MetadataWitness.surely_gone",
+        "ledger_id > highest",
+        "ledger_id < 0",
         f"{_WITNESS_TEST}::test_nothing_is_said_of_ids_that_were_never_given_out",
     ),
     mutant(
         "a_deletion_gets_behind_a_clean_stop",
         "rule 4, D27.3",
-        _ENGINE,
-        "            await self.collector.stop()\n",
-        "            pass\n",
+        "Engine.close",
+        "await self.collector.stop()",
+        "",
         f"{_STOP}::test_a_collection_that_is_under_way_appends_nothing_behind_a_clean_stop",
     ),
     mutant(
         "read_does_not_notice_that_runs_were_put_together",
         "rule 8",
-        _READER,
-        " and straddle == state.straddle:",
-        ":",
+        "Reader._find",
+        "given_up == journal.given_up and straddle == state.straddle",
+        "given_up == journal.given_up",
         f"{_MOVING}::test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_their_entries",
     ),
     mutant(
         "a_log_without_room_leaves_its_file",
         "bounds",
-        "bookie/storage/entry_logs.py",
-        "except (UnreadableSource, DiskFull):",
-        "except UnreadableSource:",
+        "EntryLogFiles.write",
+        "(UnreadableSource, DiskFull)",
+        "UnreadableSource",
         f"{_MOVING}::test_a_log_for_which_the_room_ran_out_half_way_leaves_no_file",
     ),
     mutant(
         "a_segment_without_room_leaves_its_file",
         "bounds",
-        "bookie/storage/segments.py",
-        "            await self.disk.unlink(unfinished)  # It is made anew when there is room.\n",
+        "SegmentFiles.create",
+        "await self.disk.unlink(unfinished)  # It is made anew when there is room.",
         "",
         "tests/storage/test_storage_space.py::"
         "test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_is_room",
@@ -227,146 +219,157 @@ MUTANTS = (
     mutant(
         "a_full_disk_keeps_a_bookie_from_starting",
         "bounds",
-        _OPENING,
-        "is_last_resort = size <= _FIRST_SEGMENT_BYTES_MIN",
-        "is_last_resort = size > 0",
+        "opening._next_segment",
+        "size <= _FIRST_SEGMENT_BYTES_MIN",
+        "size > 0",
         "tests/storage/test_storage_space.py::"
         "test_a_bookie_whose_disk_is_full_starts_and_can_be_read_and_fenced",
     ),
     mutant(
         "a_rotten_file_is_freed_though_a_live_entry_is_in_it",
         "rule 8",
-        _CONTENTS,
-        "                found += [run for run in those if run.file == file]\n",
+        "Contents._named",
+        "found += [run for run in those if run.file == file]",
         "",
         f"{_ROTTEN}::test_rot_of_a_live_entry_stays_until_it_is_deleted",
     ),
     mutant(
         "fences_do_not_go_along_when_rot_hides_them",
         "rule 1",
-        _CONTENTS,
-        "                if stored.is_fenced or stored.is_deleted:\n",
-        "                if False:\n",
+        "Contents._refused",
+        "stored.is_fenced or stored.is_deleted",
+        "False",
         f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",
     ),
     mutant(
         "what_a_rotten_log_had_replaced_is_forgotten",
         "storage",
-        _CONTENTS,
-        "                replaced = await self._absent()\n",
-        "                replaced = FileSet()\n",
+        "Contents.counted",
+        "await self._absent()",
+        "FileSet()",
         f"{_ROTTEN}::test_a_rotten_file_whose_ledgers_are_all_deleted_is_freed",
     ),
     mutant(
         "a_healed_file_is_never_written_again",
         "storage",
-        "bookie/storage/scrub.py",
-        "        self._suspect(run.file)\n",
+        "Scrubber.on_mended",
+        "self._suspect(run.file)",
         "",
         f"{_ROTTEN}::test_a_file_that_was_healed_is_freed_and_does_not_stop_rebuild_index",
     ),
     mutant(
         "the_index_made_again_names_the_rotten_one_of_two_runs",
         "storage",
-        "bookie/storage/doubles.py",
-        "            if not known.issuperset(held.ids):\n",
-        "            if True:\n",
+        "Doubles._without_forgotten",
+        "not known.issuperset(held.ids)",
+        "True",
         "tests/storage/test_rebuilt_with_rot.py::"
         "test_the_index_made_again_says_what_it_said_whatever_rots_and_is_healed",
     ),
     mutant(
         "a_run_whose_head_has_rotted_is_passed_over",
         "rule 8",
-        "bookie/core/frames.py",
-        '        decode_head(run, head, "")\n    except',
-        "    except",
+        "is_head_sound",
+        'decode_head(run, head, "")',
+        "",
         "tests/storage/test_rebuilt_with_rot.py::test_rot_in_a_head_is_refused_by_name",
     ),
     mutant(
         "a_rotten_log_that_was_replaced_keeps_a_bookie_from_starting",
         "storage",
-        _SETTLING,
-        "            if any(low not in known and -low not in gone for low in numbers if low <= number):\n",
-        "            if True:\n",
+        "_read_replaced",
+        "any(low not in known and -low not in gone for low in numbers if low <= number)",
+        "True",
         f"{_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged[freeing_rot-False]",
     ),
     mutant(
         "a_missing_log_of_leveldb_is_taken_for_an_empty_one",
         "storage",
-        "bookie/storage/leveldb.py",
-        "    if not names:\n        raise StorageCorrupt(",
-        "    if not names:\n        return path\n        raise StorageCorrupt(",
+        "_newest_log",
+        """
+        raise StorageCorrupt(
+            path, None, f"the index's log, {path}/*.log, is missing; {remedy(path)}"
+        )
+        """,
+        """
+        return path
+        raise StorageCorrupt(
+            path, None, f"the index's log, {path}/*.log, is missing; {remedy(path)}"
+        )
+        """,
         "tests/storage/test_damage.py::"
         "test_whatever_is_damaged_in_an_index_is_named_with_the_command_that_makes_it_again",
     ),
     mutant(
         "compaction_brings_back_what_the_index_names_no_more",
         "rule 8",
-        "bookie/storage/compaction.py",
-        "runs=await self._named(runs),",
-        "runs=runs,",
+        "Compactor._do",
+        "await self._named(runs)",
+        "runs",
         f"{_MOVING}::test_a_run_that_the_index_names_no_more_is_not_brought_back",
     ),
     mutant(
         "a_list_looks_at_a_whole_ledger",
         "bounds",
-        _READER,
-        "                    if effort <= 0 and lister.pairs:\n",
-        "                    if False:\n",
+        "Reader._list_entries",
+        "effort <= 0 and lister.pairs",
+        "False",
         "tests/storage/test_lists.py::"
         "test_a_list_looks_at_a_bounded_part_of_the_index_and_says_how_far_it_came",
     ),
     mutant(
         "a_list_that_ends_early_says_that_it_is_complete",
         "rule 8",
-        _READER,
-        "                        return ListResult(Status.OK, lister.pairs, run.first - 1)\n",
-        "                        return ListResult(Status.OK, lister.pairs, last)\n",
+        "Reader._list_entries",
+        "ListResult(Status.OK, lister.pairs, run.first - 1)",
+        "ListResult(Status.OK, lister.pairs, last)",
         "tests/storage/test_lists.py::"
         "test_a_list_looks_at_a_bounded_part_of_the_index_and_says_how_far_it_came",
     ),
     mutant(
         "all_that_is_in_memory_is_found_without_a_wait",
         "bounds",
-        _STATE,
-        "        if at >= len(self.runs) or self.runs[at].first > last:\n            return last\n",
-        "        if at >= 0:\n            return last\n",
+        "LedgerState.horizon",
+        "at >= len(self.runs) or self.runs[at].first > last",
+        "at >= 0",
         "tests/storage/test_lists.py::"
         "test_what_is_in_memory_is_listed_and_read_with_others_served_in_between",
     ),
     mutant(
         "names_of_segments_that_a_start_finds_are_left_in_a_cache",
         "storage",
-        "bookie/storage/segments.py",
-        "        await self.disk.sync_directory(self.directory)\n        for name in names:\n",
-        "        for name in names:\n",
+        "SegmentFiles.prepare",
+        "await self.disk.sync_directory(self.directory)",
+        "",
         "tests/storage/test_crash_after_kill.py::"
         "test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised",
     ),
     mutant(
         "names_of_logs_that_a_start_finds_are_left_in_a_cache",
         "storage",
-        "bookie/storage/entry_logs.py",
-        '        await self.disk.sync_directory(self.directory.rpartition("/")[0])\n'
-        "        await self.disk.sync_directory(self.directory)\n",
-        '        await self.disk.sync_directory(self.directory.rpartition("/")[0])\n',
+        "EntryLogFiles.prepare",
+        "await self.disk.sync_directory(self.directory)",
+        "",
         "tests/storage/test_crash_after_kill.py::"
         "test_a_power_cut_after_the_start_behind_a_kill_takes_nothing_that_was_promised[moving-True-4]",
     ),
     mutant(
         "marks_that_a_start_finds_are_left_in_a_cache",
         "storage, D27.3",
-        "bookie/storage/directory.py",
-        "                    await used.sync_directory(each)\n",
-        "                    pass\n",
+        "open_directory",
+        "await used.sync_directory(each)",
+        "",
         "tests/storage/test_crash_after_kill.py::test_marks_that_a_start_finds_outlive_a_power_cut",
     ),
     mutant(
         "who_looks_for_runs_waits_for_who_moves_them",
         "bounds",
-        "bookie/storage/catalogue.py",
-        "            limit *= _MORE\n",
-        "            async with self.lock:\n                limit *= _MORE\n",
+        "Catalogue.runs",
+        "limit *= _MORE",
+        """
+        async with self.lock:
+            limit *= _MORE
+        """,
         "tests/storage/test_lists.py::test_nobody_who_looks_for_runs_waits_for_those_who_move_them",
     ),
 )

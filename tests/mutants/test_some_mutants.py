@@ -75,9 +75,9 @@ def test_some_known_bugs_are_noticed_and_the_one_that_is_none_is_not(tmp_path: P
 def test_a_survivor_a_mistake_and_a_test_that_fails_anyway_are_told_apart(tmp_path: Path) -> None:
     blind = "tests/unit/test_bookie_ledger.py::test_recovery_adds_pass_the_fence"
     survivor = attrs.evolve(BY_NAME["regular_add_on_a_fenced_ledger"], tests=(blind,))
-    (edit,) = survivor.edits
+    (change,) = survivor.changes
     broken = attrs.evolve(
-        survivor, name="broken", edits=(attrs.evolve(edit, new="if self.is_fenced and nobody:"),)
+        survivor, name="broken", changes=(attrs.evolve(change, new="self.is_fenced and nobody"),)
     )
     verdicts = run_mutants([survivor, broken], tmp_path / "first")
     assert [verdict.outcome for verdict in verdicts] == [Outcome.SURVIVED, Outcome.MISTAKE]
@@ -85,7 +85,7 @@ def test_a_survivor_a_mistake_and_a_test_that_fails_anyway_are_told_apart(tmp_pa
     with pytest.raises(RunFailed, match="fail without any mutant"):
         run_mutants([attrs.evolve(survivor, tests=(f"{blind}_that_is_not_there",))], tmp_path / "second")
     with pytest.raises(Stale, match="0 times"):
-        attrs.evolve(survivor, edits=(attrs.evolve(edit, old="no such text"),)).patched(ROOT)
+        attrs.evolve(survivor, changes=(attrs.evolve(change, old="no_such_name"),)).patched()
 
 
 def quick(mutant: Mutant) -> Mutant:
