@@ -245,6 +245,8 @@ class SqliteStore:
         self._refused_until = 0.0
         """A file in the place of ours that is not ours was opened in vain, and is not opened again until
         then."""
+        self._was_refused = False
+        """A call was refused since the watches were told last."""
         self._watches = WatchSet()
         self._use(opened)
         self._closed = False
@@ -370,6 +372,9 @@ class SqliteStore:
                     await self._adopt(self._file, displaced)
         except MetadataOutcomeUnknown:
             self._watches.changed_somewhere()
+            raise
+        except WrongCluster:
+            self._was_refused = True
             raise
         finally:
             if changed:
@@ -524,8 +529,8 @@ class SqliteStore:
                 await trio.sleep(FAULT_PAUSE_S)
                 continue
             # After a fault, too: who was woken meanwhile may have looked and met the same fault.
-            if paths is None or failing:
-                failing = False
+            if paths is None or failing or self._was_refused:
+                failing = self._was_refused = False
                 self._watches.changed_somewhere()
             elif paths:
                 self._watches.changed(paths)
