@@ -60,11 +60,9 @@ class DirectorySnapshots:
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
         file_name = f"snapshot-{incarnation:016x}-{next_offset:016x}"
-        unfinished = f"{file_name}.{os.urandom(8).hex()}.new"
-        descriptor = -1
+        descriptor, unfinished = await self._in_thread(lambda: self._create(file_name))
         size = 0
         try:
-            descriptor = await self._in_thread(lambda: self._create(unfinished))
             batch = bytearray()
             for piece in stream:
                 batch += piece
@@ -81,8 +79,7 @@ class DirectorySnapshots:
                 (self._path / unfinished).unlink(missing_ok=True)
             raise
         finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+            os.close(descriptor)
         return SnapshotInfo(next_offset=next_offset, size=size, place=file_name)
 
     async def load(self, info: SnapshotInfo) -> bytes:
@@ -108,16 +105,22 @@ class DirectorySnapshots:
                     found.append(SnapshotInfo(next_offset=int(match[2], 16), size=size, place=entry.name))
         return sorted(found, key=lambda info: info.next_offset, reverse=True)
 
-    def _create(self, name: str) -> int:
+    def _create(self, file_name: str) -> tuple[int, str]:
+        """A new unfinished file, locked, and its name."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(self._path / name, flags, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
+        while True:
+            name = f"{file_name}.{os.urandom(8).hex()}.new"
+            descriptor = os.open(self._path / name, flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # Whoever tidied up before we had the lock took the file for a dead process's.
+                if os.fstat(descriptor).st_nlink:
+                    return descriptor, name
+            except BaseException:
+                os.close(descriptor)
+                raise
             os.close(descriptor)
-            raise
-        return descriptor
 
     async def _write(self, descriptor: int, data: bytearray) -> None:
         def write() -> None:

@@ -464,6 +464,7 @@ async def test_a_bookie_back_with_its_data_before_the_delay_costs_no_copy(tmp_pa
         writer = await cluster.ledgers.create(replication=R332)
         await writer.append_many([b"%d" % n for n in range(100)])
         await writer.close()
+        await until(lambda: is_whole(cluster, writer.ledger_id))  # Two had it for certain, and not the third.
         before = await cluster.ledgers.metadata(writer.ledger_id)
         away = before.last_fragment.ensemble[0]
         local.bookies[away].kill()

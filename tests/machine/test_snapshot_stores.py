@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -203,3 +204,24 @@ async def test_a_snapshot_that_is_removed_while_a_directory_is_looked_through_hi
     # Listed, and no file any more when it is looked at: another replica has pruned it.
     (tmp_path / f"snapshot-{3:016x}-{8:016x}").symlink_to(tmp_path / "gone")
     assert [info.next_offset for info in await store.find(3)] == [7, 6, 5, 4, 3, 2, 1]
+
+
+async def test_whoever_tidies_up_takes_no_file_that_is_just_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectorySnapshots(tmp_path)
+    lock = fcntl.flock
+    tidied = []
+
+    def tidy_up_first(descriptor: int, operation: int) -> None:
+        if not tidied:
+            tidied.append(True)
+            store._prune(3, 1)  # It finds the file before its writer has locked it.
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", tidy_up_first)
+    info = await store.save("log", 3, 17, [b"x"])
+    assert tidied
+    assert await store.find(3) == [info]
+    assert await store.load(info) == b"x"
+    assert os.listdir(tmp_path) == [info.place]
