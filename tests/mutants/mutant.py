@@ -213,7 +213,7 @@ def _find(change: Change, root: Path) -> _Replacement:
                     change.new, first.col_offset, source.text.startswith("elif", start)
                 )
     if is_expression and not matches:
-        wanted = _shape(pattern[0].value)  # type: ignore[attr-defined]  # an ast.Expr, as was just asked
+        wanted = _shape(pattern[0].value)
         for node in nodes:
             for each in ast.walk(node):
                 if isinstance(each, ast.expr) and _shape(each) == wanted:
