@@ -21,7 +21,7 @@ from ledgerlog import LedgerLogError, Replication, RollPolicy
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.cli.processes import open_children
 from ledgerlog.cli.zookeeper import counters, wait_serving
-from ledgerlog.errors import MetadataUnavailable
+from ledgerlog.errors import MetadataError
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.log.log import Log
 from ledgerlog.meta.store import SessionState
@@ -197,8 +197,10 @@ async def _append_through(
     least: int,
     disturb: Callable[[], Awaitable[None]],
     after_s: float,
+    rolls: int = 0,
 ) -> tuple[list[bytes], float]:
-    """Append for ``seconds`` and at least ``least`` records, disturbed ``after_s`` in.
+    """Append for ``seconds`` and at least ``least`` records, and until the log has rolled that often,
+    disturbed ``after_s`` in.
 
     Returns what was acknowledged, and the longest stall."""
     acknowledged: list[bytes] = []
@@ -206,7 +208,11 @@ async def _append_through(
     async with trio.open_nursery() as nursery, log.writer() as writer:
         started = last = trio.current_time()
         disturbed = False
-        while trio.current_time() - started < seconds or len(acknowledged) < least:
+        while (
+            trio.current_time() - started < seconds
+            or len(acknowledged) < least
+            or (rolls and len((await log.info()).segments) <= rolls)
+        ):
             if not disturbed and trio.current_time() - started > after_s:
                 disturbed = True
                 nursery.start_soon(disturb)
@@ -239,7 +245,7 @@ async def test_nothing_is_lost_when_the_leading_zookeeper_server_is_killed_under
         await ensemble.zookeepers[name].wait()
 
     acknowledged, longest_s = await _append_through(
-        ensemble, log, seconds=seconds, least=1_100, disturb=kill_it, after_s=seconds / 3
+        ensemble, log, seconds=seconds, least=1_100, disturb=kill_it, after_s=seconds / 3, rolls=2
     )
     info = await log.info()
     print(
@@ -264,7 +270,7 @@ async def test_appends_go_on_while_all_of_zookeeper_is_down_and_the_rest_waits_o
     async def create_something() -> None:
         try:
             await ensemble.cluster.create_log("other")
-        except MetadataUnavailable as error:
+        except MetadataError as error:
             failures.append(f"create_log after {trio.current_time() - down:.1f} s: {type(error).__name__}")
         else:
             failures.append(f"create_log succeeded after {trio.current_time() - down:.1f} s")
