@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from ledgerlog.cluster import Cluster
-from ledgerlog.errors import AppendUnknown, MetadataUnavailable, NotLeader
+from ledgerlog.errors import AppendUnknown, MetadataError, NotLeader
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots
 from ledgerlog.testing import SimulatedCluster, simulate
@@ -63,7 +63,7 @@ def replica_of(name: str, world: World, requests: list[str]) -> Callable[[Cluste
         while True:
             try:
                 await live(cluster)
-            except MetadataUnavailable:
+            except MetadataError:
                 await trio.sleep(0.1)  # An answer of the store was lost at the start.
 
     return main
@@ -74,7 +74,7 @@ async def restart(cluster: SimulatedCluster, name: str) -> None:
     while True:
         try:
             return await cluster.restart(name)
-        except MetadataUnavailable:
+        except MetadataError:
             await trio.sleep(0.1)
 
 
