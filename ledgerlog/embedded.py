@@ -29,14 +29,14 @@ from bookie.storage.index import Indexes, MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.real_disk import RealDisk
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import MIB
+from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
 
-STORAGE = StorageConfig(segment_bytes=16 * MIB, arenas=3)
-"""Smaller than a bookie of its own: it shares its process with a service."""
+STORAGE = StorageConfig(segment_bytes=16 * MIB, arenas=3, **SHARED_DISK)
+"""Smaller than a bookie of its own: it shares its process with a service, and its disk with the machine."""
 
 
 @attrs.frozen

@@ -7,6 +7,9 @@ a hard limit where its name ends in ``_max`` and the wire or a file format depen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -314,3 +317,12 @@ assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_
 assert LOG_SEGMENTS_ROLL_MAX < LOG_SEGMENTS_SPLICE_MAX <= LOG_SEGMENTS_MAX // 2
 assert LOG_PRODUCERS <= LOG_PRODUCERS_MAX
 assert LOG_PRODUCERS_MAX * (PRODUCER_ID_BYTES_MAX + 34) + KIB < ENTRY_BYTES_MAX  # one run of each
+
+SHARED_DISK: Mapping[str, Any] = {
+    "disk_warning_ratio": 0.999,
+    "disk_writable_ratio": 0.999,
+    "disk_read_only_ratio": 1.0,
+    "disk_reserve_bytes": 64 * MIB,
+}
+"""Options of a bookie that shares its disk with everything else on the machine. Bytes decide there, because
+a share of the whole disk says nothing: a laptop's disk that is 96 % full may have 40 GB free."""

@@ -15,7 +15,7 @@ import attrs
 from ledgerlog.cli.bench_baseline import Baseline, measure_baseline
 from ledgerlog.cli.bench_figures import BookieCounts, CpuClock, bookie_counts
 from ledgerlog.cli.demo import throw_away_directory
-from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
+from ledgerlog.cli.local_cluster import LocalCluster, local_cluster, write_config
 from ledgerlog.cli.options import connect
 from ledgerlog.cluster import Cluster
 
@@ -93,5 +93,7 @@ async def open_bench_cluster(uri: str | None, *, bookies: int) -> AsyncIterator[
             yield BenchCluster(cluster, None)
         return
     with throw_away_directory("bench") as directory:
-        async with local_cluster(directory, bookies=bookies) as local:
+        config = directory / "bookie.toml"
+        write_config(config)  # and otherwise what a bookie does by default, which is what is measured
+        async with local_cluster(directory, bookies=bookies, config=config) as local:
             yield BenchCluster(local.cluster, local)

@@ -18,7 +18,6 @@ from ledgerlog.cli.options import WholeNumber, json_option
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.errors import InvalidArgument
-from ledgerlog.limits import MIB
 from ledgerlog.model.quorum import Replication
 
 __all__ = ["demo", "throw_away_directory"]
@@ -28,9 +27,6 @@ _LOG = "demo"
 _REPLICATION = Replication(ensemble=3, write_quorum=3, ack_quorum=2)
 _BOOKIES = 4
 """Three for an ensemble and one to take the place of the one that is killed."""
-
-_CONFIG = f"segment_bytes = {16 * MIB}\n"
-"""Four bookies on one machine for some seconds: a quarter of the memory that each would take by default."""
 
 
 @click.command()
@@ -66,12 +62,8 @@ def demo(records: int | None, path: Path | None, metadata: str, as_json: bool) -
 
     async def body() -> Outcome:
         with throw_away_directory("demo") as directory, progress_bar("starting", records) as bar:
-            config = directory / "bookie.toml"
-            config.write_text(_CONFIG)
             zookeepers = 1 if metadata == "zookeeper" else 0
-            async with local_cluster(
-                directory, bookies=_BOOKIES, config=config, zookeepers=zookeepers
-            ) as local:
+            async with local_cluster(directory, bookies=_BOOKIES, zookeepers=zookeepers) as local:
                 log = await local.cluster.create_log(_LOG, replication=_REPLICATION)
                 bar.describe("records acknowledged")
                 driver = Driver(local, log, bar, records=records)

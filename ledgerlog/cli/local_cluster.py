@@ -50,12 +50,14 @@ from ledgerlog.cli.zookeeper import (
 )
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
+from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.uri import FileUri, SqliteUri
 from ledgerlog.model.ids import BookieId
 from ledgerlog.wire.frame import Kind, Status
 
 __all__ = ["START_ATTEMPTS", "LocalCluster", "existing_bookies", "existing_metadata", "local_cluster"]
 
+CONFIG_NAME = "bookie.toml"
 START_ATTEMPTS = 7
 _DELAY_MIN_S = 0.1
 _DELAY_MAX_S = 3.2
@@ -91,8 +93,8 @@ class LocalCluster:
     """More processes may be started here; none is left when the cluster ends."""
     server_children: Children
     """The same for ZooKeeper servers, which end after the others."""
-    config: Path | None
-    """The bookies' configuration file, where they have one."""
+    config: Path
+    """The bookies' configuration file."""
     auto_recovery: bool = False
     """Whether every bookie runs auto-recovery, too."""
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
@@ -123,9 +125,8 @@ class LocalCluster:
             *self.prefix_of(bookie_id),
             *python_command("bookie", "run", str(self.data_path(bookie_id))),
             *("--metadata", self.uri, "--listen", "127.0.0.1:0", "--id", bookie_id),
+            *("--config", str(self.config)),
         ]
-        if self.config is not None:
-            command += ["--config", str(self.config)]
         if self.auto_recovery:
             command += ["--auto-recovery"]
         command += self.options_of(bookie_id)
@@ -237,7 +238,8 @@ async def local_cluster(
 ) -> AsyncIterator[LocalCluster]:
     """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
 
-    The directory is made where there is none. The metadata is in SQLite, or in ``zookeepers`` servers of
+    The directory is made if there is none, and so is ``bookie.toml`` in it, the bookies' options, unless
+    ``config`` names another file. The metadata is in SQLite, or in ``zookeepers`` servers of
     ZooKeeper (as many as the directory has, where it has some). StorageLocked if another process runs a
     cluster there; InvalidArgument if its metadata is of the other kind; ChildFailed if a bookie or a server
     does not come to serve; ZooKeeperMissing; what ``ledgerlog.connect`` raises. Leaving stops the bookies
@@ -249,6 +251,7 @@ async def local_cluster(
             f"--metadata {existing}, or choose another directory"
         )
     with _lock(path), ungrouped():
+        config = config or _own_config(path)
         # Their own children, outside the bookies': these unregister while they end.
         async with open_children(grace_s=grace_s) as server_children:
             with trio.move_on_after(_DYING_S):
@@ -312,6 +315,23 @@ def existing_bookies(path: Path) -> int:
 
 def _sqlite_uri(path: Path) -> str:
     return str(SqliteUri(FileUri(str(path.absolute())).metadata_path))
+
+
+def _own_config(path: Path) -> Path:
+    """The file of options in a cluster's own directory. The first start writes it, and from then on it is its
+    owner's: edit it, and start again."""
+    config = path / CONFIG_NAME
+    if not config.exists():
+        write_config(config, segment_bytes=16 * MIB)
+    return config
+
+
+def write_config(config: Path, **options: float) -> None:
+    """Write a file of options for bookies that share a machine, and these."""
+    lines = [f"{name} = {value}\n" for name, value in {**SHARED_DISK, **options}.items()]
+    whole = config.with_suffix(".new")
+    whole.write_text("".join(lines), encoding="utf-8")
+    whole.replace(config)
 
 
 def _bookie_id(number: int) -> BookieId:

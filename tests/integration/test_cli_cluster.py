@@ -12,6 +12,7 @@ import pytest
 import trio
 from running_cluster import LEDGERLOG, RunningCluster, ledgerlog, ledgerlog_ok, running_cluster, start_cluster
 
+from bookie.server.options import read_config
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.cli import local_cluster as local_clusters
 from ledgerlog.cli.local_cluster import local_cluster
@@ -108,6 +109,17 @@ async def test_a_bookie_that_never_comes_to_serve_is_given_up(
     assert "bookie-2" in str(caught)
     assert "cookie" in str(caught), "its last words say why"
     assert "given up after 2 starts" in str(caught)
+
+
+async def test_the_options_of_a_cluster_are_written_once_and_then_its_owners(tmp_path: Path) -> None:
+    async with local_cluster(tmp_path, bookies=1):
+        pass
+    config = tmp_path / "bookie.toml"
+    assert read_config(str(config)).disk_read_only_ratio == 1.0
+    config.write_text("segment_bytes = 8388608\n")
+    async with local_cluster(tmp_path, bookies=1):
+        pass
+    assert config.read_text() == "segment_bytes = 8388608\n"
 
 
 async def test_bookies_are_not_started_again_with_a_configuration_that_they_refuse(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.disk import Disk
 from bookie.storage.index import Indexes, MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
-from ledgerlog.limits import MIB
+from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
@@ -24,7 +24,7 @@ from tests.clusters import new_tree
 
 _numbers = itertools.count(1)
 
-SMALL = StorageConfig(segment_bytes=8 * MIB, arenas=2)
+SMALL = StorageConfig(segment_bytes=8 * MIB, arenas=2, **SHARED_DISK)
 
 
 def random_bytes(count: int) -> bytes:

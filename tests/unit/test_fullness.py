@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from bookie.core.fullness import DiskSpace, Fullness, FullnessPolicy
+from bookie.storage.config import StorageConfig
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.limits import MIB, SHARED_DISK
 
 ROOMY, SHORT, READ_ONLY = Fullness.ROOMY, Fullness.SHORT, Fullness.READ_ONLY
 
@@ -56,3 +59,10 @@ def test_marks_that_make_no_sense_are_refused(
         FullnessPolicy(
             warning_ratio=warning, writable_ratio=writable, read_only_ratio=read_only, reserve_bytes=reserve
         )
+
+
+def test_on_a_disk_that_others_have_nearly_filled_bytes_decide_and_not_shares() -> None:
+    policy = StorageConfig(**SHARED_DISK).fullness_policy()
+    laptop = DiskSpace(total=252_000 * MIB, free=1_000 * MIB)
+    assert policy.judge([laptop], was=Fullness.ROOMY) is not Fullness.READ_ONLY
+    assert policy.judge([attrs.evolve(laptop, free=63 * MIB)], was=Fullness.ROOMY) is Fullness.READ_ONLY
