@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -31,6 +32,12 @@ class SparkOnLogs:
 
     def read_stream(self, **options: Any) -> Any:
         return self.spark.readStream.format("ledgerlog").options(uri=self.uri, **options)
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A directory that outlives the test, because the cluster does: its archives name files in it."""
+    return tmp_path_factory.mktemp(re.sub(r"\W", "_", request.node.name)[:30])
 
 
 @pytest.fixture(scope="session")
