@@ -7,6 +7,7 @@ one. Exit 1: some were not, or are stale, or the tests fail without any. Exit 2:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -15,11 +16,13 @@ from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Stale
 from tests.mutants.runner import RunFailed, Verdict, run_mutants
 
+_CORES = min(os.cpu_count() or 1, 4)
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="the beginnings of the names of those to try")
-    parser.add_argument("-j", "--jobs", type=int, default=1, help="how many to try side by side")
+    parser.add_argument("-j", "--jobs", type=int, default=_CORES, help="how many to try side by side")
     parser.add_argument("--every", action="store_true", help="every test that a mutant names must notice it")
     parser.add_argument("--list", action="store_true", help="only say which there are")
     arguments = parser.parse_args()

@@ -36,6 +36,7 @@ _COPIED = ("ledgerlog", "bookie", "tests", "docs", "pyproject.toml")
 _TIMEOUT_S = 300.0
 _PATIENCE_S = 120.0
 """Of one wait in a test: a mutant may be noticed by that, and so within the time-out of the whole run."""
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "--tb=line", "--no-header", "-p", "no:cacheprovider")
 _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
 _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
@@ -95,7 +96,7 @@ class Copy:
                 shutil.copy2(path, target / name)
         return cls(target)
 
-    def _run(self, command: Sequence[str]) -> _Ran:
+    def _run(self, command: Sequence[str], *, timeout_s: float | None = _TIMEOUT_S) -> _Ran:
         environment = os.environ | {
             "PYTHONPATH": str(self.root),
             "COLUMNS": "250",
@@ -113,9 +114,9 @@ class Copy:
             process_group=0,
         )
         try:
-            output, _ = process.communicate(timeout=_TIMEOUT_S)
+            output, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            output = f"the tests did not end within {_TIMEOUT_S:g} s"
+            output = f"the tests did not end within {timeout_s:g} s"
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -129,8 +130,13 @@ class Copy:
             raise RunFailed(f"tests in {self.root} would import {ran.output.strip()}")
 
     def run_tests(self, tests: Iterable[str], *, until_failure: bool = True) -> _Ran:
-        options = ["-q", "--tb=line", "--no-header", "-p", "no:cacheprovider", *(["-x"] * until_failure)]
-        return self._run([sys.executable, "-m", "pytest", *options, *tests])
+        """What a mutant's tests say, within ``_TIMEOUT_S``."""
+        return self._run([*_PYTEST, *(["-x"] * until_failure), *tests])
+
+    def run_all_tests(self, tests: Iterable[str], *, workers: int) -> _Ran:
+        """What many tests say, however long they take: each has a limit of its own."""
+        spread = ("-n", str(workers), "--dist", "loadfile") if workers > 1 else ()
+        return self._run([*_PYTEST, "-x", *spread, *tests], timeout_s=None)
 
     def try_mutant(self, mutant: Mutant, *, every: bool = False) -> Verdict:
         """Ask the mutant's tests: until one notices, or ``every`` one. Raises Stale."""
@@ -187,7 +193,8 @@ def run_mutants(
         each.patched(ROOT)
     first = Copy.make(ROOT, directory / "0")
     first.check_path()
-    baseline = first.run_tests(dict.fromkeys(test for each in mutants for test in each.tests))
+    tests = dict.fromkeys(test for each in mutants for test in each.tests)
+    baseline = first.run_all_tests(tests, workers=workers)
     if baseline.status != 0:
         raise RunFailed(f"the tests fail without any mutant:\n{baseline.output}")
     copies = [first]
