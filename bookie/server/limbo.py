@@ -39,7 +39,8 @@ import trio
 
 from bookie.core.marks import NO_LEDGER, Range
 from bookie.storage.engine import Engine
-from bookie.storage.pace import Pace
+from ledgerlog.concurrency.gathering import gather_each
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
     DiskFull,
     EntryCorrupt,
@@ -202,26 +203,18 @@ class LimboRepair:
 
     async def _repair_some(self, peers: Peers, ledger_ids: list[int]) -> None:
         whole: dict[int, LedgerMetadata | None] = {}
-        failures: list[LedgerLogError] = []
-        waiting = iter(ledger_ids)
 
-        async def work() -> None:
-            for ledger_id in waiting:
-                try:
-                    metadata, is_whole = await self._repair(peers, ledger_id)
-                    if is_whole:
-                        whole[ledger_id] = metadata
-                except StorageError as failure:
-                    failures.append(failure)
-                    return
-                except LedgerLogError as trouble:
-                    self._why[ledger_id] = str(trouble)
+        async def work(ledger_id: int) -> None:
+            try:
+                metadata, is_whole = await self._repair(peers, ledger_id)
+                if is_whole:
+                    whole[ledger_id] = metadata
+            except StorageError:
+                raise
+            except LedgerLogError as trouble:
+                self._why[ledger_id] = str(trouble)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(min(_LEDGERS_AT_ONCE, len(ledger_ids))):
-                nursery.start_soon(work)
-        if failures:
-            raise failures[0]
+        await gather_each(ledger_ids, work, at_once=_LEDGERS_AT_ONCE)
         if whole:
             await self._engine.flush()
             # Somebody's repair may have named us meanwhile, for copies that we took before the loss (D27.6).

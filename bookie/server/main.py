@@ -52,12 +52,12 @@ from bookie.storage.rebuild import rebuild_index
 from ledgerlog.autorecovery.peers import open_peers
 from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.client.client import open_client
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
-from ledgerlog.nurseries import open_nursery
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
 

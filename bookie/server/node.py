@@ -64,12 +64,12 @@ from bookie.storage.engine import Engine
 from bookie.storage.index import Indexes
 from bookie.storage.opening import open_engine
 from ledgerlog import limits
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.ids import BookieId
 from ledgerlog.net.transport import ConnectionLost, Listener, Network
-from ledgerlog.nurseries import open_nursery
 from ledgerlog.wire.hello import Hello
 
 logger = logging.getLogger(__name__)

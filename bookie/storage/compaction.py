@@ -42,8 +42,8 @@ from bookie.storage.catalogue import Catalogue
 from bookie.storage.contents import Contents
 from bookie.storage.entry_logs import UnreadableSource
 from bookie.storage.files import FilePool
-from bookie.storage.pace import Pace
 from bookie.storage.rewriting import Rewriter
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
 
 logger = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class Compactor:
             level=job.level,
             replaced=replaced,
             fetch=self._fetch,
-            pace=self._pace.pass_through,
+            pace=self._pace,
         )
         freed = sum(row.end for row in job.sources) - written.size
         self.bytes_freed += freed

@@ -42,8 +42,9 @@ from bookie.core.records import (
 from bookie.core.rows import FileRow
 from bookie.core.segment import SEGMENT_HEADER_BYTES
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles, Pace
+from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.segments import SegmentFiles
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.limits import KIB
 

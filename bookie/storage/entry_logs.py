@@ -41,6 +41,7 @@ from bookie.core.merging import Merged, merge_frames
 from bookie.core.records import ADD, Run
 from bookie.storage.ballast import Ballast
 from bookie.storage.disk import Disk, File, FileMissing
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import KIB, MIB
 
@@ -56,9 +57,6 @@ _FETCH_RUNS = 2048
 
 Fetch = Callable[[Sequence[Run]], Awaitable[Sequence[bytes | memoryview]]]
 """The verified frames of some runs. UnreadableSource if they cannot be had."""
-
-Pace = Callable[[int], Awaitable[None]]
-"""Called with the size of each piece before it is written; waits as long as it should be waited."""
 
 
 class UnreadableSource(StorageError):
@@ -152,7 +150,7 @@ class EntryLogFiles:
         runs: Sequence[Merged],
         usage: Mapping[int, int],
         fetch: Fetch,
-        pace: Pace,
+        pace: Pace | None,
     ) -> WrittenLog:
         """A new log with these ledgers and their runs, both sorted, in the place of ``replaced``. Every
         ledger of a run is in ``ledgers``; ``usage`` says how many bytes of runs each has.
@@ -248,7 +246,7 @@ class EntryLogFiles:
                 if len(data) - (at - start) < need:
                     size = min(stop - at, max(need, _PIECE_BYTES))
                     if pace is not None:
-                        await pace(size)
+                        await pace.pass_through(size)
                     (data,) = await self.disk.read(file, [(at, size)])
                     start = at
                     if len(data) < need:
@@ -271,7 +269,7 @@ class EntryLogFiles:
 class _Output:
     """Bytes on their way into a log, a piece at a time."""
 
-    def __init__(self, disk: Disk, file: File, nonce: bytes, buffer: memoryview, pace: Pace) -> None:
+    def __init__(self, disk: Disk, file: File, nonce: bytes, buffer: memoryview, pace: Pace | None) -> None:
         self.offset = LOG_HEADER_BYTES
         """Where in the file the next byte goes."""
         self._disk = disk
@@ -305,7 +303,10 @@ class _Output:
             rest = rest[len(part) :]
 
     async def _write(self) -> None:
-        await self._pace(self._fill)
+        if self._pace is None:
+            await trio.lowlevel.checkpoint()  # As fast as the disk takes it, while others run in between.
+        else:
+            await self._pace.pass_through(self._fill)
         await self._disk.write_behind(self._file, self._written, self._buffer[: self._fill])
         self._written += self._fill
         self._fill = 0

@@ -69,9 +69,9 @@ from bookie.storage.scrub import Scrubber
 from bookie.storage.segments import Segment, SegmentFiles
 from bookie.storage.settling import remove_replaced, take_over_logs
 from bookie.storage.write_cache import CachedArena, WriteCache
+from ledgerlog.concurrency.nurseries import holds_cancellation
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import KIB
-from ledgerlog.nurseries import holds_cancellation
 from ledgerlog.wire.frame import Status
 
 logger = logging.getLogger(__name__)

@@ -38,10 +38,11 @@ from bookie.core.merging import Merged, merge_runs
 from bookie.core.records import Run
 from bookie.core.rows import Change, FileRow
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles, Fetch, Pace, WrittenLog
+from bookie.storage.entry_logs import EntryLogFiles, Fetch, WrittenLog
 from bookie.storage.files import FilePool
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.segments import SegmentFiles
+from ledgerlog.concurrency.pace import Pace
 
 _PIECE_ROWS = 1024
 _STEP_RUNS = 1024
@@ -56,11 +57,6 @@ async def _by_ledger(runs: Sequence[Run]) -> dict[int, list[Run]]:
             found.setdefault(run.ledger_id, []).append(run)
         await trio.lowlevel.checkpoint()
     return found
-
-
-async def no_pace(size: int) -> None:
-    """As fast as the disk takes it, while others run in between."""
-    await trio.lowlevel.checkpoint()
 
 
 class Rewriter:
@@ -129,7 +125,7 @@ class Rewriter:
             replaced=replaced,
             old_keys={(run.ledger_id, run.first) for run in runs[:indexed]}.union(restored),
             fetch=fetch,
-            pace=no_pace,
+            pace=None,
             changes=changes,
         )
 
@@ -142,7 +138,7 @@ class Rewriter:
         level: int,
         replaced: FileSet,
         fetch: Fetch,
-        pace: Pace,
+        pace: Pace | None,
     ) -> WrittenLog:
         """Write all runs of some files into a new entry log, and remove the files. ``replaced`` are these,
         and what they had replaced."""
@@ -173,7 +169,7 @@ class Rewriter:
         replaced: FileSet,
         old_keys: set[tuple[int, int]] | None,
         fetch: Fetch,
-        pace: Pace,
+        pace: Pace | None,
         changes: Callable[[], Sequence[Change]],
     ) -> WrittenLog:
         """``old_keys``: ledger and first id of each run that has a row; None: all have."""

@@ -45,8 +45,8 @@ from bookie.storage.contents import Contents
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
-from bookie.storage.pace import Pace
 from bookie.storage.segments import Segment
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import MIB
 from ledgerlog.wire.entries import Entries, encode_add
@@ -163,7 +163,7 @@ class Scrubber:
             if row.file in self._residents or row.file in with_rotten_runs:
                 continue
             try:
-                await self._contents.read(row, pace=self._pace.pass_through)
+                await self._contents.read(row, pace=self._pace)
             except StorageError as damage:
                 # It may have been written again, and be gone or another segment's, since the row was read.
                 if await self._catalogue.file(row.file) == row:

@@ -8,7 +8,6 @@ durably, its real name: a segment that exists has its full size and a valid head
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 
 import attrs
 
@@ -17,12 +16,16 @@ from bookie.core.records import Run
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.ballast import Ballast
 from bookie.storage.disk import Disk, File, FileMissing
-from bookie.storage.pace import PACED_PIECE_BYTES
 from bookie.storage.recycling import SPARE, Recycler
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull
+from ledgerlog.limits import MIB
 
 _NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
 _UNFINISHED = ".new"
+
+_PACED_PIECE_BYTES = MIB
+"""What is read at once of a file that is read at a pace."""
 
 
 @attrs.define(eq=False)
@@ -164,7 +167,7 @@ class SegmentFiles:
         number: int,
         bytes_max: int | None = None,
         *,
-        pace: Callable[[int], Awaitable[None]] | None = None,
+        pace: Pace | None = None,
     ) -> bytes:
         """The whole file, or its first ``bytes_max`` bytes; at a ``pace`` a piece at a time."""
         file = await self.disk.open(self.path(number))
@@ -174,9 +177,9 @@ class SegmentFiles:
                 (image,) = await self.disk.read(file, [(0, size)])
                 return image
             pieces = []
-            for at in range(0, size, PACED_PIECE_BYTES):
-                length = min(PACED_PIECE_BYTES, size - at)
-                await pace(length)
+            for at in range(0, size, _PACED_PIECE_BYTES):
+                length = min(_PACED_PIECE_BYTES, size - at)
+                await pace.pass_through(length)
                 pieces += await self.disk.read(file, [(at, length)])
             return b"".join(pieces)
         finally:

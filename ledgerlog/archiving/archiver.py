@@ -38,10 +38,11 @@ import attrs
 from ledgerlog.archive.reader import check_archive, in_thread
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.archiving.claiming import Markers
-from ledgerlog.autorecovery.checking import CheckPace, check_ledger
+from ledgerlog.autorecovery.checking import check_ledger
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.core.archiving import ArchivePlan, plan_archive
 from ledgerlog.errors import (
     ArchiveCorrupt,
@@ -149,7 +150,7 @@ class Archiver:
         self._keep_copies_ms = round(1000 * keep_copies_s)
         settings = RepairSettings()
         self._copying = Copying(client, Pacer(settings.bytes_per_s))
-        self._pace = CheckPace(settings.checks_per_s)
+        self._pace = Pace(settings.checks_per_s)
 
     def mark(self, step: str) -> None:
         self.client.environment.mark(f"archive: {step}")

@@ -35,11 +35,13 @@ import attrs
 import trio
 
 from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.checking import CheckPace, LedgerFaults, check_ledger
+from ledgerlog.autorecovery.checking import LedgerFaults, check_ledger
 from ledgerlog.autorecovery.copying import Copying
 from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.concurrency.gathering import gather, gather_each
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.core.audit import Absences, named_bookies
 from ledgerlog.election.election import Election
 from ledgerlog.errors import LedgerLogError
@@ -114,7 +116,7 @@ async def pass_over_metadata(
                 affected[ledger_id] = hit
 
     with trio.move_on_at(deadline):
-        await _for_each(ledgers, look)
+        await gather_each(ledgers, look, at_once=_LEDGERS_AT_ONCE)
     return Pass(
         len(ledgers),
         looked_at,
@@ -155,7 +157,7 @@ async def check_entries(
     MetadataUnavailable."""
     registry = LedgerRegistry(client.store, client.environment)
     ledgers = await registry.list()
-    pace = CheckPace(per_s)
+    pace = Pace(per_s)
 
     async def look(ledger_id: int) -> None:
         try:
@@ -166,29 +168,8 @@ async def check_entries(
         if not faults.is_clean:
             await on_fault(ledger_id, faults)
 
-    await _for_each(ledgers, look)
+    await gather_each(ledgers, look, at_once=_LEDGERS_AT_ONCE)
     return len(ledgers)
-
-
-async def _for_each(ledgers: list[int], look: Callable[[int], Awaitable[None]]) -> None:
-    waiting = iter(ledgers)
-    failure: LedgerLogError | None = None
-
-    async def work(nursery: trio.Nursery) -> None:
-        nonlocal failure
-        for ledger_id in waiting:
-            try:
-                await look(ledger_id)
-            except LedgerLogError as error:
-                failure = failure or error
-                nursery.cancel_scope.cancel()
-                return
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(_LEDGERS_AT_ONCE, len(ledgers))):
-            nursery.start_soon(work, nursery)
-    if failure is not None:
-        raise failure
 
 
 @attrs.frozen
@@ -247,27 +228,15 @@ class Auditor:
         """Audit until cancelled. Raises what the store raises: it is somebody else's turn then, or ours
         again, from the start."""
         self._record = attrs.evolve(await self._last_record(), auditor=self.name)
-        failure: LedgerLogError | None = None
-        async with trio.open_nursery() as nursery:
-
-            async def part(task: Callable[[], Awaitable[None]]) -> None:
-                nonlocal failure
-                try:
-                    await task()
-                except LedgerLogError as error:
-                    failure = failure or error
-                    nursery.cancel_scope.cancel()
-
-            for path in (BOOKIES, REPAIR_SETTINGS, REPAIR_DRAINING):
-                nursery.start_soon(part, partial(self._listen, path))
-            self._found = self._audited = None
-            self._named = self._passing = frozenset()
-            self._next_pass_at = trio.current_time()
-            nursery.start_soon(part, self._watch_bookies)
-            nursery.start_soon(part, self._go_over_metadata)
-            nursery.start_soon(part, self._check_entries)
-        if failure is not None:
-            raise failure
+        self._found = self._audited = None
+        self._named = self._passing = frozenset()
+        self._next_pass_at = trio.current_time()
+        await gather(
+            *(partial(self._listen, path) for path in (BOOKIES, REPAIR_SETTINGS, REPAIR_DRAINING)),
+            self._watch_bookies,
+            self._go_over_metadata,
+            self._check_entries,
+        )
 
     async def _last_record(self) -> AuditRecord:
         try:

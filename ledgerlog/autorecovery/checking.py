@@ -15,19 +15,18 @@ itself what it lost.
 from __future__ import annotations
 
 import attrs
-import trio
 
 from ledgerlog.autorecovery.copying import Copying
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import read_range
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.core.audit import ends, shares_of
-from ledgerlog.core.pace import TokenBucket
 from ledgerlog.core.recovery import Negative
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.missing import Share
 
-__all__ = ["CheckPace", "LedgerFaults", "check_ledger"]
+__all__ = ["LedgerFaults", "check_ledger"]
 
 
 @attrs.frozen
@@ -44,21 +43,8 @@ class LedgerFaults:
         return not self.incomplete and not self.damaged
 
 
-class CheckPace:
-    """So many requests a second."""
-
-    def __init__(self, per_s: int) -> None:
-        self._bucket = TokenBucket(per_s, trio.current_time())
-
-    async def turn(self) -> None:
-        """Return when the next request may be made."""
-        while (delay_s := self._bucket.delay(trio.current_time())) > 0:  # noqa: ASYNC110 (a rate)
-            await trio.sleep(delay_s)
-        self._bucket.spend(1, trio.current_time())
-
-
 async def check_ledger(
-    client: LedgerClient, copying: Copying, ledger_id: int, *, check_all: bool, pace: CheckPace
+    client: LedgerClient, copying: Copying, ledger_id: int, *, check_all: bool, pace: Pace
 ) -> LedgerFaults:
     """What bookies lack of a ledger. Of one that does not exist, nothing. MetadataUnavailable,
     MetadataCorrupt."""
@@ -67,7 +53,7 @@ async def check_ledger(
 
 
 async def _look(
-    client: LedgerClient, copying: Copying, ledger_id: int, check_all: bool, pace: CheckPace
+    client: LedgerClient, copying: Copying, ledger_id: int, check_all: bool, pace: Pace
 ) -> LedgerFaults:
     found = await LedgerRegistry(client.store, client.environment).find(ledger_id)
     if found is None:
@@ -78,7 +64,7 @@ async def _look(
     for bookie, shares in shares_of(found[0]).items():
         for share in shares:
             if check_all:
-                await pace.turn()
+                await pace.pass_through(1)
                 missing = await copying.find_gaps(ledger_id, bookie, share)
                 if missing is None:
                     silent[bookie] = None
@@ -98,11 +84,11 @@ async def _look_at_ends(
     share: Share,
     incomplete: dict[BookieId, None],
     damaged: dict[BookieId, None],
-    pace: CheckPace,
+    pace: Pace,
 ) -> bool:
     """Whether the bookie answered."""
     for entry_id in ends(share):
-        await pace.turn()
+        await pace.pass_through(1)
         answer = await read_range(
             client.pool.connection(bookie), ledger_id, first=entry_id, last=entry_id, bytes_max=1
         )

@@ -36,13 +36,14 @@ import trio
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import RangeAnswer, list_range, read_range, scrub_range
+from ledgerlog.concurrency.nurseries import open_serving_nursery
+from ledgerlog.concurrency.rate import TokenBucket
 from ledgerlog.core.filling import Filling, ListAsk
-from ledgerlog.core.pace import TokenBucket
 from ledgerlog.core.reader import RangeAsk
 from ledgerlog.core.recovery import Negative
 from ledgerlog.core.repair import Copy, FragmentRepair
 from ledgerlog.core.writer import MetadataIntent
-from ledgerlog.errors import BookieUnavailable, LedgerLogError
+from ledgerlog.errors import BookieUnavailable
 from ledgerlog.limits import ADD_TIMEOUT_S, CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, SCRUB_BYTES
 from ledgerlog.meta.store import Check
 from ledgerlog.model.ids import NO_ENTRY, BookieId
@@ -273,22 +274,15 @@ class _FragmentShell:
 
     async def run(self) -> None:
         core = self._core
-        fault: LedgerLogError | None = None
         try:
             self._targets = {
                 new: Target(self._client, core.metadata, new) for new in core.replacements.values()
             }
-            async with trio.open_nursery() as nursery:
-                try:
-                    await self._drive(nursery)
-                except LedgerLogError as error:
-                    fault = error
-                nursery.cancel_scope.cancel()
+            async with open_serving_nursery() as nursery:
+                await self._drive(nursery)
         finally:
             for target in self._targets.values():
                 target.close()
-        if fault is not None:
-            raise fault
         if core.failure is not None:
             raise core.failure
 
@@ -356,9 +350,8 @@ class _FillShell:
 
     async def run(self) -> None:
         try:
-            async with trio.open_nursery() as nursery:
+            async with open_serving_nursery() as nursery:
                 await self._drive(nursery)
-                nursery.cancel_scope.cancel()
         finally:
             self._target.close()
         if self._failure is not None:

@@ -31,7 +31,7 @@ from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.core.pace import TokenBucket
+from ledgerlog.concurrency.rate import TokenBucket
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
 from ledgerlog.meta.store import SessionState

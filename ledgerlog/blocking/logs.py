@@ -18,14 +18,14 @@ from typing import Generic, Literal, TypeVar
 import trio
 
 from ledgerlog.blocking.portal import Held, Portal
-from ledgerlog.client.watermark import fresh
+from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import ConnectionClosed, LedgerLogError, RecordsLost
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES
 from ledgerlog.log import cursors
 from ledgerlog.log import log as logs
 from ledgerlog.log import reader as readers
 from ledgerlog.log import writer as writers
-from ledgerlog.log.beside import beside
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.producer import Dedupe

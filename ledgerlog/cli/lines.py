@@ -24,6 +24,7 @@ from typing import BinaryIO
 import trio
 
 from ledgerlog.cli.output import telling_of_output
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import RecordTooLarge
 from ledgerlog.limits import MIB, RECORD_BYTES_MAX
 
@@ -177,7 +178,7 @@ class Sink:
 @asynccontextmanager
 async def open_sink(file: BinaryIO) -> AsyncIterator[Sink]:
     """A ``Sink`` for the body; leaving it normally writes what is left. BrokenPipeError if nobody reads."""
-    async with trio.open_nursery() as nursery:
+    async with open_nursery() as nursery:
         sink = Sink(file)
         nursery.start_soon(sink._run)
         yield sink

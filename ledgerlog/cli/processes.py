@@ -33,8 +33,8 @@ from pathlib import Path
 import attrs
 import trio
 
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import LedgerLogError
-from ledgerlog.nurseries import open_nursery
 
 __all__ = ["Child", "ChildFailed", "Children", "open_children", "python_command", "tail_of"]
 

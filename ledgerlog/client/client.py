@@ -12,12 +12,12 @@ from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.environment import Environment
 from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.limits import APPEND_DEADLINE_S
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool, open_pool
 from ledgerlog.net.transport import Network
-from ledgerlog.nurseries import open_serving_nursery
 
 
 @attrs.frozen

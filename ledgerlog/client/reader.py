@@ -26,7 +26,7 @@ import trio
 
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import read_entries
-from ledgerlog.client.together import first_of, together
+from ledgerlog.concurrency.gathering import gather, race
 from ledgerlog.errors import (
     BookieUnavailable,
     EntryCorrupt,
@@ -127,7 +127,7 @@ class LedgerReader:
         while True:
             asked = self.metadata.last_fragment.ensemble
             held: dict[int, int] = {}
-            await together(self.refresh, partial(self._ask_lac, asked, held))
+            await gather(self.refresh, partial(self._ask_lac, asked, held))
             if self.metadata.is_closed or self.metadata.last_fragment.ensemble == asked:
                 return held
 
@@ -184,7 +184,7 @@ class LedgerReader:
         if self.is_closed or self._lac > entry_id:
             await trio.lowlevel.checkpoint()
         else:
-            await first_of(self._follow_metadata, partial(self._poll_any, entry_id))
+            await race(self._follow_metadata, partial(self._poll_any, entry_id))
         return self._readable()
 
     async def _follow_metadata(self) -> None:

@@ -18,9 +18,10 @@ from ledgerlog.client.environment import Environment
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import read_range
 from ledgerlog.client.slots import SlotSinks
+from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.core.pending import Send
 from ledgerlog.core.recovery import LedgerRecovery, Phase, ReadAsk
-from ledgerlog.errors import BookieUnavailable, LedgerLogError
+from ledgerlog.errors import BookieUnavailable
 from ledgerlog.limits import APPEND_DEADLINE_S, REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
@@ -101,19 +102,12 @@ class _Recovery:
         self._progress_at = trio.current_time()
 
     async def run(self) -> None:
-        """Drive the core to its end. An ordinary fault is raised as itself: the nursery is ours."""
-        fault: LedgerLogError | None = None
+        """Drive the core to its end. An expected fault is raised as itself."""
         try:
-            async with trio.open_nursery() as nursery:
-                try:
-                    await self._drive(nursery)
-                except LedgerLogError as error:
-                    fault = error
-                nursery.cancel_scope.cancel()
+            async with open_serving_nursery() as nursery:
+                await self._drive(nursery)
         finally:
             self._slots.close()
-        if fault is not None:
-            raise fault
 
     async def _drive(self, nursery: trio.Nursery) -> None:
         core = self._core

@@ -15,7 +15,7 @@ import attrs
 from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import read_range
-from ledgerlog.client.together import together
+from ledgerlog.concurrency.gathering import gather
 from ledgerlog.core.ranges import RangeSet
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.ids import BookieId
@@ -64,7 +64,7 @@ async def verify_ledger(
             _Slot(pool, directory, ledger_id, metadata.replication, fragment, slot)
             for slot in range(metadata.replication.ensemble)
         ]
-        await together(*(partial(slot.read, ENTRY_ID_MAX if end is None else end) for slot in slots))
+        await gather(*(partial(slot.read, ENTRY_ID_MAX if end is None else end) for slot in slots))
         if end is None:
             end = max(fragment.first_entry - 1, *(slot.highest for slot in slots))
             if not any(slot.is_complete for slot in slots):

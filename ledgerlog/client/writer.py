@@ -33,7 +33,7 @@ from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.encoding import AddEncoder
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.slots import SlotSinks
-from ledgerlog.client.watermark import Watermark, fresh
+from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.core import writer as core_writer
 from ledgerlog.core.pending import Send
 from ledgerlog.errors import (

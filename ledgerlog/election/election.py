@@ -28,6 +28,7 @@ import attrs
 import trio
 
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.core.election import Candidacy, ElectionNeed
 from ledgerlog.election.beats import BeatServer, Hearing
 from ledgerlog.errors import (
@@ -38,7 +39,6 @@ from ledgerlog.errors import (
     SessionExpired,
 )
 from ledgerlog.limits import ELECTION_STEP_DOWN_S, RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
-from ledgerlog.log.beside import beside
 from ledgerlog.meta.store import (
     Check,
     NodeExists,

@@ -16,15 +16,14 @@ import attrs
 import trio
 
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.concurrency.nurseries import beside, is_cancelled
 from ledgerlog.core.producers import Producers
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
-from ledgerlog.log.beside import beside
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.sender import Sender, SendOptions
 from ledgerlog.log.takeover import load_producers, take_over
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.producer import Dedupe
-from ledgerlog.nurseries import is_cancelled
 
 __all__ = ["WriterOptions", "lead"]
 

@@ -41,7 +41,8 @@ import trio
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.watermark import fresh
+from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
     ArchiveUnavailable,
     ConnectionClosed,
@@ -53,7 +54,6 @@ from ledgerlog.errors import (
     Truncated,
 )
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
-from ledgerlog.log.beside import beside
 from ledgerlog.log.places import (
     NOT_ON_BOOKIES,
     Place,

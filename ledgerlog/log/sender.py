@@ -31,8 +31,8 @@ import attrs
 import trio
 
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.watermark import Watermark, fresh
 from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.core.append_queue import AppendQueue, Batch
 from ledgerlog.core.keeping import is_current_expired, let_go
 from ledgerlog.core.log_chain import Leadership

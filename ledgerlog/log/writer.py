@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from ledgerlog.client.watermark import fresh
+from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.core.append_queue import Batch, BatchState, cumulative, group_cost
 from ledgerlog.core.producers import Known
 from ledgerlog.errors import (

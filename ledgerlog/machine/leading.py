@@ -30,7 +30,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ledgerlog.client.watermark import Watermark, fresh
+from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.core.replica import ReplicaCore
 from ledgerlog.errors import AppendUnknown, LedgerLogError, LogSealed
 from ledgerlog.log.writer import LogWriter, Submission

@@ -33,7 +33,8 @@ from typing import Generic, Literal, TypeVar
 import attrs
 import trio
 
-from ledgerlog.client.watermark import Watermark, fresh
+from ledgerlog.concurrency.nurseries import beside
+from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.core.replica import ReplicaCore
 from ledgerlog.election.election import Election
 from ledgerlog.errors import (
@@ -59,7 +60,6 @@ from ledgerlog.limits import (
     RECORD_BYTES_MAX,
     REPLICA_SNAPSHOT_RECORDS,
 )
-from ledgerlog.log.beside import beside
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.machine.events import EventKind, Events, Listeners

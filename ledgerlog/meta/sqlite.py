@@ -48,6 +48,7 @@ import attrs
 import trio
 
 from ledgerlog import limits
+from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import (
     ClusterNotFound,
     InvalidArgument,
@@ -64,7 +65,6 @@ from ledgerlog.meta.sqlite_file import Busy, Displaced, MetadataFile, open_metad
 from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
 from ledgerlog.meta.watches import WatchSet
-from ledgerlog.nurseries import open_serving_nursery
 
 __all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store"]
 

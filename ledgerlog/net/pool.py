@@ -19,13 +19,13 @@ from random import Random
 import attrs
 import trio
 
+from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId, check_bookie_id
 from ledgerlog.net.adds import Burst
 from ledgerlog.net.connection import BookieConnection, ConnectionStatistics
 from ledgerlog.net.session import Session
 from ledgerlog.net.transport import Network
-from ledgerlog.nurseries import open_serving_nursery
 
 __all__ = ["ConnectionPool", "PoolStatistics", "open_pool"]
 

@@ -15,7 +15,7 @@ how many they are.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -23,7 +23,7 @@ import attrs
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.together import together
+from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.core.copies import replicas_of
 from ledgerlog.errors import LedgerNotFound, LogNotFound
 from ledgerlog.limits import KIB
@@ -118,7 +118,7 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
             return ListedLedger(ledger_id, None)
         return ListedLedger(ledger_id, ",".join(names), tuple(logs.incarnations[name] for name in names))
 
-    await _for_each(wanted, weigh)
+    await gather_each(wanted, weigh, at_once=_READS_AT_ONCE)
     empty = AuditPart(
         uri=options.uri,
         cluster=client.store.cluster,
@@ -183,7 +183,7 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
             raise LogNotFound(name)
 
     await client.store.sync()
-    await _for_each(names, look)
+    await gather_each(names, look, at_once=_READS_AT_ONCE)
     for each in logs.listed.values():
         each.sort()
     return logs
@@ -214,18 +214,10 @@ async def _files(
             if not options.ledgers or not set(holds).isdisjoint(options.ledgers):
                 found.append((ListedFile(incarnation, ledger_id, names.get(incarnation)), weight, holds))
 
-    await _for_each(sorted(names) if options.logs else await registry.incarnations(), look)
+    await gather_each(
+        sorted(names) if options.logs else await registry.incarnations(), look, at_once=_READS_AT_ONCE
+    )
     return sorted(found, key=lambda each: (each[0].incarnation, each[0].ledger_id))
-
-
-async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    waiting = iter(items)
-
-    async def some() -> None:
-        for item in waiting:
-            await work(item)
-
-    await together(*[some] * _READS_AT_ONCE)
 
 
 def pack_ledgers(

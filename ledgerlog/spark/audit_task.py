@@ -29,7 +29,7 @@ Nothing is written, fenced or repaired.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
@@ -42,11 +42,11 @@ from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import list_range, scrub_range
-from ledgerlog.client.together import together
+from ledgerlog.concurrency.gathering import gather, gather_each
+from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.core.copies import CopyAnswer, CopyAsk, CopyCheck, CopyFault, is_due
 from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnavailable, LedgerLogError
 from ledgerlog.limits import SCRUB_TIMEOUT_S
-from ledgerlog.log.beside import beside
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import BookieId
@@ -204,14 +204,8 @@ class _Audit:
             await self._for_each(sorted(doubtful, key=lambda ledger: ledger.ledger_id), self._report)
             await self._for_each(doubtful_files, self._report_file)
 
-    async def _for_each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-        waiting = iter(items)
-
-        async def some() -> None:
-            for item in waiting:
-                await work(item)
-
-        await together(*[some] * _LEDGERS_AT_ONCE)
+    async def _for_each(self, items: Collection[T], work: Callable[[T], Awaitable[None]]) -> None:
+        await gather_each(items, work, at_once=_LEDGERS_AT_ONCE)
 
     # --- a ledger ---------------------------------------------------------------------------------
 
@@ -373,7 +367,7 @@ class _Audit:
         check = CopyCheck(found[0], scrub=self._part.scrub)
         faults: list[CopyFault] = []
         while not check.is_done:
-            await together(*(partial(self._ask, check, ask) for ask in check.take_asks()))
+            await gather(*(partial(self._ask, check, ask) for ask in check.take_asks()))
             faults += check.take_faults()
         return _Look(found[0], faults + check.take_faults(), dict(check.checked))
 

@@ -24,6 +24,7 @@ import trio
 
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.core.log_search import EntrySearch
 from ledgerlog.core.scan import Piece, Stretch, cut, share
 from ledgerlog.errors import (
@@ -349,28 +350,11 @@ async def _archives(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, 
 async def _ledgers(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
     """The metadata of the ledgers of the pieces, those that are gone left out."""
     found: dict[int, bytes] = {}
-    wanted = sorted({piece.stretch.ledger_id for piece in pieces}, reverse=True)
 
-    async def read_all() -> None:
-        while wanted:
-            ledger_id = wanted.pop()
-            with contextlib.suppress(LedgerNotFound):
-                found[ledger_id] = (await client.ledgers.metadata(ledger_id)).encode()
+    async def read(ledger_id: int) -> None:
+        with contextlib.suppress(LedgerNotFound):
+            found[ledger_id] = (await client.ledgers.metadata(ledger_id)).encode()
 
-    if len(wanted) <= 1:
-        await read_all()
-        return found
-    failures: list[LedgerLogError] = []
-
-    async def worker() -> None:
-        try:
-            await read_all()
-        except LedgerLogError as failure:
-            failures.append(failure)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(_READS_AT_ONCE, len(wanted))):
-            nursery.start_soon(worker)
-    if failures:
-        raise failures[0]
+    ledger_ids = sorted({piece.stretch.ledger_id for piece in pieces})
+    await gather_each(ledger_ids, read, at_once=_READS_AT_ONCE)
     return found

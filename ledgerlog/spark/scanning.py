@@ -38,6 +38,7 @@ from ledgerlog.client.bookies import BookieDirectory
 from ledgerlog.client.environment import Environment
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.ranges import read_entries
+from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.core.log_search import EntrySearch
 from ledgerlog.core.scan import Piece
 from ledgerlog.errors import (
@@ -51,7 +52,6 @@ from ledgerlog.errors import (
     LedgerNotFound,
 )
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
-from ledgerlog.log.beside import beside
 from ledgerlog.log.places import NOT_ON_BOOKIES
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.archive import ArchiveRecord

@@ -43,6 +43,7 @@ from ledgerlog.autorecovery.peers import open_peers
 from ledgerlog.client.client import open_client
 from ledgerlog.client.environment import TOKEN_BYTES, Environment
 from ledgerlog.cluster import Cluster
+from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import InvalidArgument, LedgerLogError
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
@@ -522,8 +523,7 @@ async def simulated_cluster(
     (``wiretap.Observer``)."""
     simulation = current_simulation()
     copies = min(3, bookies)
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with open_serving_nursery() as nursery:
         cluster = SimulatedCluster(
             simulation,
             nursery,
@@ -536,15 +536,9 @@ async def simulated_cluster(
             observer=observer,
             unsynced=unsynced,
         )
-        try:
-            for _ in range(bookies):
-                await cluster.add_bookie()
-            yield cluster
-        except BaseException as caught:
-            error = caught
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
+        for _ in range(bookies):
+            await cluster.add_bookie()
+        yield cluster
 
 
 def simulate(

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from ledgerlog.client.watermark import Watermark, fresh
+from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.errors import (
     AppendUnknown,
     EntryNotFound,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.checking import CheckPace, check_ledger
+from ledgerlog.autorecovery.checking import check_ledger
 from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.limits import SCRUB_BYTES
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
@@ -57,7 +58,7 @@ async def test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone(c
         await writer.append_many([payload(n) for n in range(9, 12)])
         await writer.close()
         assert (await client.ledgers.verify(writer.ledger_id)).under_replicated == [5, 6, 7, 8]
-        copying, pace = Copying(client.opened, Pacer(1_000_000)), CheckPace(1000)
+        copying, pace = Copying(client.opened, Pacer(1_000_000)), Pace(1000)
         ends = await check_ledger(client.opened, copying, writer.ledger_id, check_all=False, pace=pace)
         full = await check_ledger(client.opened, copying, writer.ledger_id, check_all=True, pace=pace)
         assert ends.is_clean

@@ -19,9 +19,9 @@ from serving import Bookie, Machine
 
 from bookie.server import complaints
 from ledgerlog import limits
+from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.net.transport import ConnectionLost
-from ledgerlog.nurseries import open_nursery
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.entries import Entries, encode_add, encode_lac
 from ledgerlog.wire.frame import (

@@ -12,7 +12,7 @@ import trio
 
 import ledgerlog
 from ledgerlog import Cluster, Log
-from ledgerlog.nurseries import is_cancelled, open_nursery, open_serving_nursery
+from ledgerlog.concurrency.nurseries import is_cancelled, open_nursery, open_serving_nursery
 
 MANY = 150
 """As many contexts. What recurses once for each meets the limit, which is lower for these tests."""

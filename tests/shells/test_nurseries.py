@@ -12,9 +12,8 @@ from serving import Machine
 
 from ledgerlog import connect
 from ledgerlog.cli.processes import open_children
-from ledgerlog.log.beside import beside
+from ledgerlog.concurrency.nurseries import beside, open_nursery, open_serving_nursery
 from ledgerlog.meta.sqlite import open_sqlite_store
-from ledgerlog.nurseries import open_nursery, open_serving_nursery
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledgerlog.client.watermark import Watermark, fresh
+from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.errors import AppendUnknown, LedgerClosed, LedgerFenced, RecordTooLarge
 
 

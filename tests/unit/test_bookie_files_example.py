@@ -19,7 +19,6 @@ from bookie.core.records import ADD, FENCE, START, Place, Run, encode_fence, enc
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.rewriting import no_pace
 from ledgerlog.wire.entries import Entries, encode_add
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md"
@@ -68,7 +67,7 @@ def example_log() -> bytes:
             runs=list(merge_runs([run])),
             usage={7: 120},
             fetch=fetch,
-            pace=no_pace,
+            pace=None,
         )
         return bytes(disk.files[logs.path(written.number)])
 

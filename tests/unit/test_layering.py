@@ -46,9 +46,10 @@ PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 # those who name it.
 
 VOCABULARY = ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
+CONCURRENCY = ("ledgerlog.concurrency", "ledgerlog.concurrency.rate")
 BELOW_CLIENT = (
     *VOCABULARY,
-    "ledgerlog.nurseries",
+    *CONCURRENCY,
     "ledgerlog.optional_packages",
     "ledgerlog.wire",
     "ledgerlog.core",
@@ -59,7 +60,7 @@ BELOW_LOG = (*BELOW_CLIENT, "ledgerlog.client")
 BELOW_TOOLS = (*BELOW_LOG, "ledgerlog.archive", "ledgerlog.log")
 FROM_BOOKIE = (
     *VOCABULARY,
-    "ledgerlog.nurseries",
+    *CONCURRENCY,
     "ledgerlog.wire",
     "ledgerlog.meta",
     "ledgerlog.net.transport",
@@ -74,8 +75,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.redact": (),
     "ledgerlog.errors": ("ledgerlog.redact",),
     "ledgerlog.limits": (),
-    # What the body of a nursery raises comes out as itself.
-    "ledgerlog.nurseries": (),
+    # Nurseries, gathering and racing, watermarks, paces: just above the vocabulary, so that all may use them.
+    "ledgerlog.concurrency": (*VOCABULARY, "ledgerlog.concurrency.rate"),
+    # Rates as arithmetic on times that it is given.
+    "ledgerlog.concurrency.rate": (),
     # Whether what an extra brings is installed, and how to get it.
     "ledgerlog.optional_packages": (),
     # Which event loop a caller is in.
@@ -87,15 +90,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
     "ledgerlog.core": VOCABULARY,
-    "ledgerlog.net": (*VOCABULARY, "ledgerlog.nurseries", "ledgerlog.wire"),
-    "ledgerlog.meta": (*VOCABULARY, "ledgerlog.nurseries"),
+    "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire"),
+    "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY),
     "ledgerlog.client": BELOW_CLIENT,
     # Archived parts of logs, as files: what readers of logs read through.
     "ledgerlog.archive": BELOW_CLIENT,
     "ledgerlog.log": (*BELOW_LOG, "ledgerlog.archive"),
     # The jobs that make archives; what is not fully replicated is told by what checks it for repair.
     "ledgerlog.archiving": (*BELOW_TOOLS, "ledgerlog.autorecovery"),
-    # Leadership of anything, not only of logs; it takes from the log room how a task runs beside a body.
+    # Leadership of anything, not only of logs.
     "ledgerlog.election": BELOW_TOOLS,
     # State machines on logs: they elect, append, read, and keep snapshots.
     "ledgerlog.machine": (*BELOW_TOOLS, "ledgerlog.election"),
@@ -156,7 +159,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # connect(): the whole client, and for memory: and file: (lazily) the bookies beside it.
     "ledgerlog.cluster": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.election"),
     "bookie.core": (*VOCABULARY, "ledgerlog.wire"),
-    "bookie.storage": (*VOCABULARY, "ledgerlog.nurseries", "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
+    "bookie.storage": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire", "ledgerlog.meta", "bookie.core"),
     "bookie.server": (*FROM_BOOKIE, "bookie.core", "bookie.storage"),
     # The entry point hands the node what it may not know by itself: reading and recovering ledgers
     # (limbo repair) and hosted auto-recovery.
@@ -188,6 +191,7 @@ PURE_ROOMS = (
     "ledgerlog.model",
     "ledgerlog.wire",
     "ledgerlog.core",
+    "ledgerlog.concurrency.rate",
     "bookie.core",
 )
 

@@ -44,6 +44,7 @@ import attrs
 import trio
 
 from ledgerlog import limits
+from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import InvalidArgument, MetadataUnavailable, SessionExpired, WrongCluster
 from ledgerlog.meta.arguments import check_operations, check_path
 from ledgerlog.meta.belonging import Belonging
@@ -68,7 +69,6 @@ from ledgerlog.meta.zookeeper.plan import ANY_VERSION, CheckZnode
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 from ledgerlog.meta.zookeeper.tree import Tree
 from ledgerlog.model.layout import CLUSTER
-from ledgerlog.nurseries import open_serving_nursery
 
 __all__ = ["ZooKeeperStore", "open_zookeeper_store"]
 

@@ -9,14 +9,16 @@ one piece.
 
 from __future__ import annotations
 
+import math
+
 __all__ = ["TokenBucket"]
 
 
 class TokenBucket:
     """See above. Times are seconds by any clock that does not go back."""
 
-    def __init__(self, rate: float, now: float, *, burst_s: float = 0.25) -> None:
-        """It is full at first."""
+    def __init__(self, rate: float, now: float = -math.inf, *, burst_s: float = 0.25) -> None:
+        """It is full at first, at ``now`` or whenever it is used first."""
         assert rate > 0
         self._rate = rate
         self._burst_s = burst_s
@@ -38,6 +40,11 @@ class TokenBucket:
         """How long to wait from ``now`` on until something may be spent; 0.0: nothing."""
         self._gather(now)
         return 0.0 if self._tokens > 0 else (1 - self._tokens) / self._rate
+
+    def debt_s(self, now: float) -> float:
+        """How long to wait from ``now`` on until everything that was spent is paid for; 0.0: it is."""
+        self._gather(now)
+        return max(0.0, -self._tokens / self._rate)
 
     def spend(self, count: float, now: float) -> None:
         """Something of this size is done now."""

@@ -14,12 +14,12 @@ the caller.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
 
-__all__ = ["holds_cancellation", "is_cancelled", "open_nursery", "open_serving_nursery"]
+__all__ = ["beside", "holds_cancellation", "is_cancelled", "open_nursery", "open_serving_nursery"]
 
 
 @asynccontextmanager
@@ -38,6 +38,14 @@ async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
     async with _opened(bare=False) as nursery:
         yield nursery
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def beside(task: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[None]:
+    """Run ``task`` during the body; it is cancelled when the body ends, and its own end ends nothing."""
+    async with open_serving_nursery() as nursery:
+        nursery.start_soon(task, name=name)
+        yield
 
 
 @asynccontextmanager

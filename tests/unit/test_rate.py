@@ -1,11 +1,11 @@
-"""``core.pace``: how much goes through a token bucket."""
+"""``concurrency.rate``: how much goes through a token bucket."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.pace import TokenBucket
+from ledgerlog.concurrency.rate import TokenBucket
 
 
 def test_it_is_full_at_first_and_then_as_fast_as_its_rate() -> None:
@@ -47,3 +47,13 @@ def test_no_more_goes_through_than_the_rate_the_burst_and_one_piece(
         bucket.spend(size, now)
         spent += size
         assert spent <= rate * (now + 0.25) + size + 1e-6
+
+
+def test_what_was_spent_is_paid_for_by_time() -> None:
+    bucket = TokenBucket(100, burst_s=1.0)
+    assert bucket.debt_s(5.0) == 0
+    bucket.spend(150, 5.0)
+    assert bucket.debt_s(5.0) == 0.5
+    bucket.spend(50, 5.25)
+    assert bucket.debt_s(5.25) == 0.75
+    assert bucket.debt_s(6.0) == 0
