@@ -39,6 +39,7 @@ import trio
 
 from bookie.core.marks import NO_LEDGER, Range
 from bookie.storage.engine import Engine
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
@@ -148,25 +149,24 @@ class LimboRepair:
                 self._marks.now.limbo[-1][1],
             )
             return
-        pause_s = _PAUSE_MIN_S
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S)
         while self._marks.now.limbo:
             before = self._marks.now.limbo_count, self.copied
             try:
                 assert self._open_peers is not None
                 async with self._open_peers() as peers:
                     while await self._look(peers):
-                        is_moving = (self._marks.now.limbo_count, self.copied) != before
+                        if (self._marks.now.limbo_count, self.copied) != before:
+                            backoff.reset()
                         before = self._marks.now.limbo_count, self.copied
-                        pause_s = _PAUSE_MIN_S if is_moving else min(2 * pause_s, _PAUSE_MAX_S)
-                        await trio.sleep(pause_s)
+                        await trio.sleep(backoff.next_s())
             except LedgerLogError as trouble:
                 if isinstance(trouble, StorageError) and not isinstance(trouble, DiskFull):
                     raise
                 # A full disk is waited for: to end here would lose what clients have in memory.
                 self._why = {NO_LEDGER: str(trouble)}
                 self._tell_why()
-                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-                await trio.sleep(pause_s)
+                await trio.sleep(backoff.next_s())
         self._is_done.set()
 
     async def _look(self, peers: Peers) -> bool:

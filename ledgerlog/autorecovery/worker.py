@@ -31,6 +31,7 @@ from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.concurrency.rate import TokenBucket
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
@@ -70,9 +71,9 @@ class _Waiting:
     """A task that is not to be tried before a time."""
 
     until: float
-    pause_s: float
-    may_hurry: bool
+    may_hurry: bool = True
     """Whether it may be tried as soon as bookies come or go."""
+    backoff: Backoff = attrs.field(factory=lambda: Backoff(_AGAIN_MIN_S, _AGAIN_MAX_S))
 
 
 class Worker:
@@ -100,16 +101,15 @@ class Worker:
 
     async def run(self) -> None:
         """Work until cancelled. The store's outages are waited out."""
-        delay_s = 0.0
+        backoff = Backoff(0.2, RECONNECT_DELAY_MAX_S)
         while True:
             try:
                 await self._live()
-                delay_s = 0.0
+                backoff.reset()
             except LedgerLogError as trouble:
-                if not delay_s:
+                if not backoff.is_growing:
                     logger.warning("worker=%s waits for the metadata store: %s", self.name, trouble)
-                delay_s = min(max(2 * delay_s, 0.2), RECONNECT_DELAY_MAX_S)
-                await trio.sleep(delay_s)
+                await trio.sleep(backoff.next_s())
 
     async def _live(self) -> None:
         """Be a worker for the length of a session. Raises what reading the settings and registering raise."""
@@ -241,7 +241,7 @@ class Worker:
 
     async def _attempt(self, ledger_id: int, key: WorkerKey) -> None:
         if not await self._board.lock(ledger_id, key):
-            self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, _AGAIN_MIN_S, False)
+            self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, may_hurry=False)
             return
         try:
             # Only now: what is read before the lock may be a task that its holder is about to remove.
@@ -280,10 +280,10 @@ class Worker:
         if before is not None:  # The first try of each is free, so that nobody waits for a debt of thousands.
             self._failures.spend(1, trio.current_time())
         if again_in_s is not None:
-            self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s, _AGAIN_MIN_S, True)
+            self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s)
             return
-        pause_s = _AGAIN_MIN_S if before is None else min(2 * before.pause_s, _AGAIN_MAX_S)
-        self._waiting[ledger_id] = _Waiting(trio.current_time() + pause_s, pause_s, True)
+        waiting = self._waiting[ledger_id] = before or _Waiting(0.0)
+        waiting.until, waiting.may_hurry = trio.current_time() + waiting.backoff.next_s(), True
 
     # --- saying it ------------------------------------------------------------------------------
 

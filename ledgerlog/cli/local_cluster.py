@@ -49,6 +49,7 @@ from ledgerlog.cli.zookeeper import (
     wait_serving,
 )
 from ledgerlog.cluster import Cluster
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.uri import FileUri, SqliteUri
@@ -138,7 +139,7 @@ class LocalCluster:
         """Start its process, as often as it takes, until it serves. ChildFailed after so many starts, by
         default START_ATTEMPTS."""
         attempts = START_ATTEMPTS if attempts is None else attempts
-        delay_s = _DELAY_MIN_S
+        backoff = Backoff(_DELAY_MIN_S, _DELAY_MAX_S)
         for attempt in range(1, attempts + 1):
             child = await self.start_bookie(bookie_id)
             if await self._serves(child):
@@ -146,8 +147,7 @@ class LocalCluster:
             if child.exit_status == _WRONG_USAGE:
                 raise ChildFailed(child.how_it_ended())
             if attempt < attempts:
-                await trio.sleep(delay_s)
-                delay_s = min(2 * delay_s, _DELAY_MAX_S)
+                await trio.sleep(backoff.next_s())
         raise ChildFailed(f"{child.how_it_ended()}; given up after {attempts} starts")
 
     async def start_zookeeper(self, name: str) -> Child:
@@ -189,16 +189,16 @@ class LocalCluster:
         down: list[str] = []
 
         async def keep_server(server: Server) -> None:
-            delay_s = _DELAY_MIN_S
+            backoff = Backoff(_DELAY_MIN_S, _DELAY_MAX_S)
             while True:
                 child, began = self.zookeepers[server.name], trio.current_time()
                 await child.wait()
                 report(f"{child.how_it_ended()}; starting it again")
                 # One that ends as soon as it was started is started ever more rarely, and never given up:
                 # the others may be a majority without it.
-                is_lasting = trio.current_time() - began > _LASTING_S
-                delay_s = _DELAY_MIN_S if is_lasting else min(2 * delay_s, _DELAY_MAX_S)
-                await trio.sleep(delay_s)
+                if trio.current_time() - began > _LASTING_S:
+                    backoff.reset()
+                await trio.sleep(backoff.next_s())
                 await self.start_zookeeper(server.name)
 
         async def keep(bookie_id: BookieId) -> None:

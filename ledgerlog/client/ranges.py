@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.core.reader import RangeAsk, RangeRead
 from ledgerlog.core.recovery import Negative
 from ledgerlog.errors import BookieUnavailable, WireError
@@ -176,7 +177,7 @@ async def read_entries(
             read.on_reply(ask, answer.found, answer.through, answer.negative, answer.damaged)
 
     deadline = trio.current_time() + REQUEST_TIMEOUT_S
-    pause_s = BUSY_DELAY_MIN_S
+    backoff = Backoff(BUSY_DELAY_MIN_S, BUSY_DELAY_MAX_S)
     while not read.is_done:
         asks = read.take_asks()
         if read.is_waiting:
@@ -184,8 +185,7 @@ async def read_entries(
             if left_s <= 0:
                 read.give_up_busy()
                 continue
-            await trio.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, BUSY_DELAY_MAX_S)
+            await trio.sleep(min(backoff.next_s(), left_s))
             read.ask_busy_again()
             continue
         if len(asks) == 1:

@@ -33,6 +33,7 @@ from typing import Generic, Literal, TypeVar
 import attrs
 import trio
 
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.core.replica import ReplicaCore
@@ -431,7 +432,7 @@ class Replica(Generic[M]):
 
     async def _follow_always(self) -> None:
         """Follow the log, whenever this replica does not lead."""
-        delay_s = 0.0
+        backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         gap: Truncated | None = None
         while True:
             if not self._may_follow.is_set():
@@ -452,12 +453,11 @@ class Replica(Generic[M]):
             except LedgerLogError as cause:
                 self._stuck = cause
                 if self._core.next_offset > before:
-                    delay_s = 0.0
-                if not delay_s:
+                    backoff.reset()
+                if not backoff.is_growing:
                     logger.warning("log=%s cannot be followed now: %s", self._log.name, cause)
-                delay_s = min(RECONNECT_DELAY_MAX_S, max(RECONNECT_DELAY_MIN_S, 2 * delay_s))
                 with trio.CancelScope() as self._follow_scope:
-                    await trio.sleep(delay_s)
+                    await trio.sleep(backoff.next_s())
 
     async def _follow(self) -> None:
         async with self._log.read(self._core.next_offset, follow=True, dense=True) as records:
@@ -493,7 +493,7 @@ class Replica(Generic[M]):
             self._led.set()
 
     async def _lead_again(self) -> None:
-        delay_s = 0.0
+        backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         while True:
             began = trio.current_time()
             why: LedgerLogError | None = None
@@ -522,8 +522,8 @@ class Replica(Generic[M]):
                 self._turn()
                 return
             if trio.current_time() - began > RECONNECT_DELAY_MAX_S:
-                delay_s = 0.0
-            delay_s = min(RECONNECT_DELAY_MAX_S, max(RECONNECT_DELAY_MIN_S, 2 * delay_s))
+                backoff.reset()
+            delay_s = backoff.next_s()
             if not isinstance(why, LostLeadership | AppendUnknown) or self._election is None:
                 await trio.sleep(delay_s)
 

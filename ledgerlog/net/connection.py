@@ -32,6 +32,7 @@ from random import Random
 import attrs
 import trio
 
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.limits import (
     BUSY_DELAY_MAX_S,
@@ -215,7 +216,7 @@ class BookieConnection:
         self._requests += 1
         self._on_use_changed()
         is_busy = False
-        pause_s = BUSY_DELAY_MIN_S
+        backoff = Backoff(BUSY_DELAY_MIN_S, BUSY_DELAY_MAX_S)
         try:
             with trio.move_on_after(timeout_s):
                 while True:
@@ -241,8 +242,7 @@ class BookieConnection:
                         return reply
                     if not is_patient:
                         break
-                    await trio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
-                    pause_s = min(2 * pause_s, BUSY_DELAY_MAX_S)
+                    await trio.sleep(backoff.next_s() * self._rng.uniform(0.5, 1.0))
                     is_busy = False
             if is_busy:
                 raise BookieBusy(f"{self._name}: it has too many requests under way for this {kind.name}")

@@ -46,7 +46,7 @@ PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 # those who name it.
 
 VOCABULARY = ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
-CONCURRENCY = ("ledgerlog.concurrency", "ledgerlog.concurrency.rate")
+CONCURRENCY = ("ledgerlog.concurrency", "ledgerlog.concurrency.backoff", "ledgerlog.concurrency.rate")
 BELOW_CLIENT = (
     *VOCABULARY,
     *CONCURRENCY,
@@ -76,8 +76,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.errors": ("ledgerlog.redact",),
     "ledgerlog.limits": (),
     # Nurseries, gathering and racing, watermarks, paces: just above the vocabulary, so that all may use them.
-    "ledgerlog.concurrency": (*VOCABULARY, "ledgerlog.concurrency.rate"),
-    # Rates as arithmetic on times that it is given.
+    "ledgerlog.concurrency": (*VOCABULARY, "ledgerlog.concurrency.backoff", "ledgerlog.concurrency.rate"),
+    # Pauses and rates as arithmetic on times that they are given.
+    "ledgerlog.concurrency.backoff": (),
     "ledgerlog.concurrency.rate": (),
     # Whether what an extra brings is installed, and how to get it.
     "ledgerlog.optional_packages": (),
@@ -191,6 +192,7 @@ PURE_ROOMS = (
     "ledgerlog.model",
     "ledgerlog.wire",
     "ledgerlog.core",
+    "ledgerlog.concurrency.backoff",
     "ledgerlog.concurrency.rate",
     "bookie.core",
 )
