@@ -14,10 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import trio
-
 from ledgerlog.errors import LedgerLogError
-from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.meta.settle import follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.model.layout import draining_path
@@ -32,28 +30,20 @@ async def follow_draining(
     """Tell ``set_read_only`` whether the bookie is to be emptied, whenever that changes, for ever. While the
     store is away, or what it says is damaged, what it said last holds."""
     path = draining_path(cookie.bookie_id)
-    is_draining = is_troubled = False
-    while True:
-        try:
-            async with store.watch(path) as watch:
-                while True:
-                    node = await store.get(path)
-                    is_wanted = (
-                        node is not None
-                        and Draining.decode_untrusted(node.value, cookie.bookie_id).instance
-                        == cookie.instance
-                    )
-                    is_troubled = False
-                    if is_wanted != is_draining:
-                        what = "it is being emptied, and read-only" if is_wanted else "it stays in service"
-                        logger.warning("bookie=%s: %s", cookie.bookie_id, what)
-                        is_draining = is_wanted
-                        set_read_only(is_wanted)
-                    await watch.wait()
-        except LedgerLogError as trouble:
-            level = logging.DEBUG if is_troubled else logging.WARNING
-            logger.log(
-                level, "bookie=%s: whether it is to be emptied is not known: %s", cookie.bookie_id, trouble
-            )
-            is_troubled = True
-            await trio.sleep(RECONNECT_DELAY_MAX_S)
+    is_draining = False
+
+    async def look() -> None:
+        nonlocal is_draining
+        node = await store.get(path)
+        is_wanted = (
+            node is not None
+            and Draining.decode_untrusted(node.value, cookie.bookie_id).instance == cookie.instance
+        )
+        if is_wanted != is_draining:
+            what = "it is being emptied, and read-only" if is_wanted else "it stays in service"
+            logger.warning("bookie=%s: %s", cookie.bookie_id, what)
+            is_draining = is_wanted
+            set_read_only(is_wanted)
+
+    what = f"bookie={cookie.bookie_id}: whether it is to be emptied is not known"
+    await follow(store, path, look, what=what, log=logger, survives=(LedgerLogError,))

@@ -41,13 +41,13 @@ import logging
 import trio
 
 from ledgerlog import limits
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.errors import (
     CookieMismatch,
     LedgerLogError,
-    MetadataError,
     MetadataUnavailable,
-    SessionExpired,
 )
+from ledgerlog.meta.settle import go_on
 from ledgerlog.meta.store import (
     Create,
     Delete,
@@ -214,8 +214,15 @@ class Registration:
 
     async def run(self) -> None:
         """Keep the node there, for ever."""
-        delay_s = limits.RECONNECT_DELAY_MIN_S
-        is_troubled = is_displaced = False
+        backoff = Backoff(limits.RECONNECT_DELAY_MIN_S, limits.RECONNECT_DELAY_MAX_S)
+        what = f"bookie={self._info.bookie_id}: its registration cannot be kept up"
+        stranger: Versioned | None = None
+        is_displaced = False
+
+        async def keep() -> None:
+            nonlocal stranger
+            stranger = await self._keep()
+
         async with (
             self._store.watch(self._writable) as writable,
             self._store.watch(self._read_only) as read_only,
@@ -226,22 +233,11 @@ class Registration:
                 if session.state is SessionState.SUSPENDED:
                     await session.wait_not(SessionState.SUSPENDED)
                     continue
-                try:
-                    stranger = await self._keep()
-                except (MetadataError, SessionExpired) as trouble:
-                    if not is_troubled:
-                        logger.warning(
-                            "bookie=%s: its registration cannot be kept up for now: %s",
-                            self._info.bookie_id,
-                            trouble,
-                        )
-                    is_troubled = True
-                    await trio.sleep(delay_s)
-                    delay_s = min(2 * delay_s, limits.RECONNECT_DELAY_MAX_S)
+                if not await go_on(keep, what=what, backoff=backoff, log=logger):
                     continue
-                if is_troubled:
+                if backoff.is_growing:
                     logger.info("bookie=%s: its registration is kept up again", self._info.bookie_id)
-                is_troubled, delay_s = False, limits.RECONNECT_DELAY_MIN_S
+                backoff.reset()
                 if stranger is not None:
                     if not is_displaced:
                         logger.error(

@@ -35,6 +35,7 @@ from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.concurrency.rate import TokenBucket
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.meta.settle import follow, go_on
 from ledgerlog.meta.store import SessionState
 from ledgerlog.model.layout import REPAIR_SETTINGS, REPAIR_TASKS
 from ledgerlog.model.ledger import MetadataCorrupt
@@ -103,13 +104,9 @@ class Worker:
         """Work until cancelled. The store's outages are waited out."""
         backoff = Backoff(0.2, RECONNECT_DELAY_MAX_S)
         while True:
-            try:
-                await self._live()
+            what = f"worker={self.name} waits for the metadata store"
+            if await go_on(self._live, what=what, backoff=backoff, log=logger, survives=(LedgerLogError,)):
                 backoff.reset()
-            except LedgerLogError as trouble:
-                if not backoff.is_growing:
-                    logger.warning("worker=%s waits for the metadata store: %s", self.name, trouble)
-                await trio.sleep(backoff.next_s())
 
     async def _live(self) -> None:
         """Be a worker for the length of a session. Raises what reading the settings and registering raise."""
@@ -146,17 +143,19 @@ class Worker:
         changed.set()
 
     async def _look(self) -> None:
-        while True:
-            try:
-                async with self._client.store.watch(REPAIR_TASKS) as watch:
-                    while True:
-                        await self._list()
-                        await trio.sleep(_LISTED_S)
-                        with trio.move_on_after(_LOOK_S):
-                            await watch.wait()
-            except LedgerLogError as trouble:
-                logger.info("worker=%s cannot list the tasks now: %s", self.name, trouble)
-                await trio.sleep(RECONNECT_DELAY_MAX_S)
+        async def look() -> None:
+            await self._list()
+            await trio.sleep(_LISTED_S)
+
+        await follow(
+            self._client.store,
+            REPAIR_TASKS,
+            look,
+            what=f"worker={self.name} cannot list the tasks",
+            log=logger,
+            every_s=_LOOK_S,
+            survives=(LedgerLogError,),
+        )
 
     async def _list(self) -> None:
         found = await self._board.tasks()
@@ -183,15 +182,14 @@ class Worker:
         self._tell()
 
     async def _follow(self) -> None:
-        while True:
-            try:
-                async with self._client.store.watch(REPAIR_SETTINGS) as watch:
-                    while True:
-                        await self._heed()
-                        await watch.wait()
-            except LedgerLogError as trouble:
-                logger.warning("worker=%s goes by its last settings: %s", self.name, trouble)
-                await trio.sleep(RECONNECT_DELAY_MAX_S)
+        await follow(
+            self._client.store,
+            REPAIR_SETTINGS,
+            self._heed,
+            what=f"worker={self.name} goes by its last settings",
+            log=logger,
+            survives=(LedgerLogError,),
+        )
 
     async def _heed(self) -> None:
         """Read the settings, and go by them from now on. MetadataUnavailable."""

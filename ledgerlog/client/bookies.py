@@ -24,6 +24,7 @@ from ledgerlog.errors import (
     NotEnoughBookies,
 )
 from ledgerlog.limits import CONNECT_TIMEOUT_S, METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
+from ledgerlog.meta.settle import follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.ids import BookieId
@@ -214,16 +215,12 @@ class BookieDirectory:
     async def run(self) -> None:
         """Follow the registrations until cancelled. The store's outages are waited out, and so is damage in
         it, which whoever asks for what is damaged is told; the view stays as it was meanwhile."""
-        is_troubled = False
-        while True:
-            try:
-                async with self._store.watch(BOOKIES) as watch:
-                    while True:
-                        await self.refresh()
-                        is_troubled = False
-                        await watch.wait()
-            except LedgerLogError as cause:
-                level = logging.DEBUG if is_troubled else logging.WARNING
-                logger.log(level, "the view of the bookies is not kept up: %s", cause)
-                is_troubled = True
-                await trio.sleep(_RETRY_S)
+        await follow(
+            self._store,
+            BOOKIES,
+            self.refresh,
+            what="the view of the bookies is not kept up",
+            log=logger,
+            pause_s=_RETRY_S,
+            survives=(LedgerLogError,),
+        )

@@ -23,22 +23,22 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import attrs
 import trio
 
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.core.election import Candidacy, ElectionNeed
 from ledgerlog.election.beats import BeatServer, Hearing
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
-    MetadataError,
-    MetadataOutcomeUnknown,
-    SessionExpired,
 )
 from ledgerlog.limits import ELECTION_STEP_DOWN_S, RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
+from ledgerlog.meta.settle import AWAY, follow, go_on, on_lost_answer
 from ledgerlog.meta.store import (
     Check,
     NodeExists,
@@ -252,22 +252,17 @@ class _Stand:
 
     async def _drive(self) -> None:
         core = self._core
-        delay_s = 0.0
+        backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         while core.lost is None and not self._is_left:
             self._wake = trio.Event()
             need = core.need(trio.current_time())
             if need is ElectionNeed.WAIT:
-                delay_s = 0.0
+                backoff.reset()
                 with trio.move_on_at(core.wake_at):
                     await self._wake.wait()
                 continue
-            try:
-                await self._do(need)
-            except (MetadataError, SessionExpired) as cause:
-                if not delay_s:
-                    logger.warning("election=%s cannot %s now: %s", self._name, need.value, cause)
-                delay_s = min(RECONNECT_DELAY_MAX_S, max(RECONNECT_DELAY_MIN_S, 2 * delay_s))
-                await trio.sleep(delay_s)
+            what = f"election={self._name} cannot {need.value}"
+            await go_on(partial(self._do, need), what=what, backoff=backoff, log=logger)
             self._tell()
 
     async def _do(self, need: ElectionNeed) -> None:
@@ -294,14 +289,12 @@ class _Stand:
         store = self._client.store
         session = store.session
         me = self._client.environment.new_token().hex()
-        try:
+        # A node whose answer is lost may be there, or come yet, and nobody stands for it.
+        withdraw = partial(self._client.nursery.start_soon, self._withdraw, session, me, None)
+        with on_lost_answer(withdraw, is_cancelled_too=True):
             version = await store.create(
                 candidate_path(self._name, me), self._candidate.encode(), ephemeral=True
             )
-        except (MetadataOutcomeUnknown, trio.Cancelled):
-            # It may be there, or come yet, and nobody stands for it.
-            self._client.nursery.start_soon(self._withdraw, session, me, None)
-            raise
         if self._is_left:
             self._client.nursery.start_soon(self._withdraw, session, me, version)
         else:
@@ -320,7 +313,7 @@ class _Stand:
             versions = await self._client.store.transaction(operations)
         except (VersionConflict, NodeMissing):
             core.on_unsettled()
-        except (MetadataError, SessionExpired):
+        except AWAY:
             core.on_unsettled()
             raise
         else:
@@ -341,16 +334,12 @@ class _Stand:
                 await session.wait_not(state)
 
     async def _follow_nodes(self) -> None:
-        while True:
-            try:
-                async with self._client.store.watch(election_path(self._name)) as watch:
-                    while True:
-                        self._core.on_stale()
-                        self._wake.set()
-                        await watch.wait()
-            except (MetadataError, SessionExpired) as cause:
-                logger.warning("election=%s is not watched now: %s", self._name, cause)
-                await trio.sleep(RECONNECT_DELAY_MAX_S)
+        async def look() -> None:
+            self._core.on_stale()
+            self._wake.set()
+
+        what = f"election={self._name} is not watched"
+        await follow(self._client.store, election_path(self._name), look, what=what, log=logger)
 
     # --- the direct line ----------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from ledgerlog.log.registry import (
     ledger_labels,
 )
 from ledgerlog.log.takeover import is_short, read_contents
-from ledgerlog.meta.settle import UNSETTLED, remove, settle
+from ledgerlog.meta.settle import on_unsettled, remove, settle
 from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
 from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogMetadata
@@ -190,7 +190,8 @@ async def splice(
                 case SpliceNeed.WRITE:
                     operations = _operations(core, commit)
                     try:
-                        await client.store.transaction(operations)
+                        with on_unsettled(core.on_unsettled):
+                            await client.store.transaction(operations)
                     except InvalidArgument as too_large:
                         assert core.base is not None
                         if _is_list_too_long(operations):
@@ -200,9 +201,6 @@ async def splice(
                             f"{len(core.base.segments)} are too much for one transaction: write with fewer "
                             "tasks (coalesce), or truncate it"
                         ) from too_large
-                    except UNSETTLED:
-                        core.on_unsettled()
-                        raise
                     core.on_written()
                 case SpliceNeed.DONE:
                     return

@@ -30,7 +30,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import METADATA_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
-from ledgerlog.meta.settle import UNSETTLED, settle
+from ledgerlog.meta.settle import on_unsettled, settle
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.log import LogMetadata
@@ -146,10 +146,8 @@ async def _run(
                 case TakeoverNeed.WRITE:
                     assert core.record is not None
                     try:
-                        core.on_written(await registry.write(core.record, core.version))
-                    except UNSETTLED:
-                        core.on_unsettled()
-                        raise
+                        with on_unsettled(core.on_unsettled):
+                            core.on_written(await registry.write(core.record, core.version))
                     except (MetadataUnavailable, LogListFull):
                         core.on_not_written()
                         raise

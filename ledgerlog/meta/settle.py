@@ -10,9 +10,14 @@ A change reads, decides, and writes by compare-and-set. Besides success, three t
                            was lost, nobody knows what the change as a whole did, and it must not say
                            "nothing".
 
-``settle`` is that loop. Nobody else handles a lost answer, but for the owners of three tasks that go on for
-ever anyhow and read again by themselves: the keeper of a log, the candidate in an election, and a bookie's
-registration.
+``settle`` is that loop, and no other module has an ``except`` for a lost answer.
+
+A task that goes on for ever (a candidate in an election, a bookie's registration) gives up nothing: it reads
+again, whatever came of its last write. ``go_on`` is one step of such a task, with pauses that grow while the
+store is away, and ``follow`` is a task that looks at what a watch covers after every change.
+
+If something has to be done at once when an answer is lost, before the loop goes on, ``on_lost_answer`` and
+``on_unsettled`` do it. For example, a candidate whose node may have been made has it taken away.
 
 **Bound.** A store that can be read and takes no write, one in a file on a full disk for example, would be
 asked for ever. A change gives up once no write of it has been answered for ``limits.METADATA_TIMEOUT_S``, and
@@ -22,22 +27,46 @@ its outcome is unknown then: a write that was lost may come yet. A refusal is an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, TypeVar
 
 import trio
 
-from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, MetadataUnavailable, SessionExpired
-from ledgerlog.limits import METADATA_CONFLICTS_MAX, METADATA_TIMEOUT_S
+from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.errors import (
+    LedgerLogError,
+    MetadataError,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    SessionExpired,
+)
+from ledgerlog.limits import METADATA_CONFLICTS_MAX, METADATA_TIMEOUT_S, RECONNECT_DELAY_MAX_S
 from ledgerlog.meta.store import MetadataStore, NodeExists, NodeMissing, VersionConflict
 
-__all__ = ["CONFLICTS", "UNSETTLED", "new_number", "remove", "settle"]
+__all__ = [
+    "AWAY",
+    "CONFLICTS",
+    "UNSETTLED",
+    "follow",
+    "go_on",
+    "new_number",
+    "on_lost_answer",
+    "on_unsettled",
+    "remove",
+    "settle",
+]
 
 CONFLICTS: tuple[type[LedgerLogError], ...] = (VersionConflict, NodeExists, NodeMissing)
 """What a compare-and-set says if a rival was faster."""
 
 UNSETTLED: tuple[type[LedgerLogError], ...] = (*CONFLICTS, MetadataOutcomeUnknown)
 """What a core that settles its own writes is told of: it reads again."""
+
+AWAY: tuple[type[LedgerLogError], ...] = (MetadataError, SessionExpired)
+"""What a call raises if the store, or the answer of the store, is not to be had now."""
 
 _PAUSE_S = 0.2
 
@@ -97,6 +126,82 @@ async def settle(
             raise MetadataOutcomeUnknown(
                 f"{what} may have happened or not: the answer was lost, and the store cannot be asked: {away}"
             ) from away
+
+
+@contextmanager
+def on_lost_answer(act: Callable[[], object], *, is_cancelled_too: bool = False) -> Iterator[None]:
+    """The body writes. If the answer is lost, ``act`` is called, and the exception goes on.
+
+    With ``is_cancelled_too`` the same if the caller is cancelled: it does not hear the answer either."""
+    try:
+        yield
+    except MetadataOutcomeUnknown:
+        act()
+        raise
+    except trio.Cancelled:
+        if is_cancelled_too:
+            act()
+        raise
+
+
+@contextmanager
+def on_unsettled(act: Callable[[], object]) -> Iterator[None]:
+    """The body writes. If a rival was faster or the answer is lost, ``act`` is called, and the exception goes
+    on: to ``settle``, which has the caller read again."""
+    try:
+        yield
+    except UNSETTLED:
+        act()
+        raise
+
+
+async def go_on(
+    step: Callable[[], Awaitable[object]],
+    *,
+    what: str,
+    backoff: Backoff,
+    log: logging.Logger,
+    survives: tuple[type[LedgerLogError], ...] = AWAY,
+) -> bool:
+    """One step of a task that goes on for ever. Returns whether ``step`` returned; if it raised one of
+    ``survives``, this says so ("WHAT now: ...", once in a row of failures) and pauses.
+
+    ``step`` reads before it writes: what it wrote the last time may have happened. Reset ``backoff`` once you
+    are sure that things go well again."""
+    try:
+        await step()
+    except survives as cause:
+        log.log(logging.DEBUG if backoff.is_growing else logging.WARNING, "%s now: %s", what, cause)
+        await trio.sleep(backoff.next_s())
+        return False
+    return True
+
+
+async def follow(
+    store: MetadataStore,
+    path: str,
+    look: Callable[[], Awaitable[object]],
+    *,
+    what: str,
+    log: logging.Logger,
+    every_s: float = math.inf,
+    pause_s: float = RECONNECT_DELAY_MAX_S,
+    survives: tuple[type[LedgerLogError], ...] = AWAY,
+) -> NoReturn:
+    """For ever, call ``look``: now, after a change at or below ``path``, and after ``every_s`` without one.
+    Outages are waited out as by ``go_on``; after one, ``look`` is called again."""
+    backoff = Backoff(pause_s, pause_s)
+
+    async def watch_and_look() -> None:
+        async with store.watch(path) as watch:
+            while True:
+                await look()
+                backoff.reset()
+                with trio.move_on_after(every_s):
+                    await watch.wait()
+
+    while True:
+        await go_on(watch_and_look, what=what, backoff=backoff, log=log, survives=survives)
 
 
 async def remove(store: MetadataStore, path: str) -> bool:

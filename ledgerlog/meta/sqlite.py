@@ -61,6 +61,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.meta.arguments import check_operations, check_path
 from ledgerlog.meta.belonging import Belonging
+from ledgerlog.meta.settle import on_lost_answer
 from ledgerlog.meta.sqlite_file import Busy, Displaced, MetadataFile, open_metadata_file
 from ledgerlog.meta.sqlite_sessions import NS, Lease, Sessions, boot_clock_ns
 from ledgerlog.meta.store import Create, Delete, Operation, SessionState, Set, Versioned, Watch
@@ -365,14 +366,12 @@ class SqliteStore:
             return work(changed)
 
         try:
-            while True:
-                try:
-                    return await self._worker.run(work_in_place, timeout_s=timeout_s)
-                except Displaced as displaced:
-                    await self._adopt(self._file, displaced)
-        except MetadataOutcomeUnknown:
-            self._watches.changed_somewhere()
-            raise
+            with on_lost_answer(self._watches.changed_somewhere):
+                while True:
+                    try:
+                        return await self._worker.run(work_in_place, timeout_s=timeout_s)
+                    except Displaced as displaced:
+                        await self._adopt(self._file, displaced)
         except WrongCluster:
             self._was_refused = True
             raise

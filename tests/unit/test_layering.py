@@ -22,6 +22,8 @@ Python runs it, but it is not what the importing module knows.
 4. *Capabilities.* Such a module is imported only by the modules that own it (``CAPABILITIES``).
 5. *Nowhere.* pickle and its like, yaml, ``eval``, ``exec``: bytes from a disk or a peer are never code.
 6. *print* is for the command line.
+7. *Lost answers.* No ``except`` names MetadataOutcomeUnknown, nor the tuple UNSETTLED with it in it, but in
+   ``ledgerlog.meta.settle``, which knows what to do then (``SETTLERS``).
 
 To let a room import something, extend a table here and say why beside the line.
 """
@@ -301,6 +303,12 @@ NOWHERE = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve", "mars
 NOWHERE_CALLS = frozenset({"eval", "exec"})
 PRINTERS = ("ledgerlog.cli",)
 
+SETTLERS: dict[str, tuple[str, ...]] = {
+    "MetadataOutcomeUnknown": ("ledgerlog.meta.settle",),
+    # The keeper of a log tells its core, which reads again for as long as the leadership lasts.
+    "UNSETTLED": ("ledgerlog.meta.settle", "ledgerlog.log.keeper"),
+}
+
 
 # --- the checker ----------------------------------------------------------------------------------
 
@@ -318,6 +326,7 @@ class Module:
     imports: tuple[Import, ...]
     builtin_uses: tuple[tuple[str, int], ...]
     dynamic_imports: tuple[int, ...]
+    caught: tuple[tuple[str, int], ...]
 
 
 @attrs.frozen
@@ -360,6 +369,7 @@ class _ImportReader(ast.NodeVisitor):
         self.imports: list[Import] = []
         self.builtin_uses: list[tuple[str, int]] = []
         self.dynamic_imports: list[int] = []
+        self.caught: list[tuple[str, int]] = []
 
     def _add(self, target: str, line: int) -> None:
         self.imports.append(Import(target=target, line=line, in_function=self._functions > 0))
@@ -388,6 +398,13 @@ class _ImportReader(ast.NodeVisitor):
                 self._add(name.value, node.lineno)
             else:
                 self.dynamic_imports.append(node.lineno)
+        self.generic_visit(node)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        for part in ast.walk(node.type) if node.type is not None else ():
+            name = part.id if isinstance(part, ast.Name) else getattr(part, "attr", "")
+            if name in SETTLERS:
+                self.caught.append((name, node.lineno))
         self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -422,6 +439,7 @@ def read_tree(root: Path) -> dict[str, Module]:
             imports=tuple(reader.imports),
             builtin_uses=tuple(reader.builtin_uses),
             dynamic_imports=tuple(reader.dynamic_imports),
+            caught=tuple(reader.caught),
         )
     return modules
 
@@ -465,6 +483,9 @@ def _check_module(module: Module) -> Iterator[Violation]:
             yield Violation("purity", name, line, f"a pure room uses {builtin}")
     for line in module.dynamic_imports:
         yield Violation("arrows", name, line, "an import of a computed name cannot be checked")
+    for caught, line in module.caught:
+        if name not in SETTLERS[caught]:
+            yield Violation("lost answers", name, line, f"except {caught}: ledgerlog.meta.settle does that")
 
 
 def _check_cycles(modules: Mapping[str, Module]) -> Iterator[Violation]:
@@ -683,3 +704,28 @@ def test_print_is_refused_outside_the_command_line(tmp_path: Path) -> None:
     plant(tmp_path, {"ledgerlog.client.x": "f = print\n", "ledgerlog.cli.x": "print(1)\n"})
     (violation,) = check(tmp_path)
     assert (violation.rule, violation.module) == ("print", "ledgerlog.client.x")
+
+
+@pytest.mark.parametrize(
+    "clause",
+    [
+        "except MetadataOutcomeUnknown:",
+        "except MetadataOutcomeUnknown as lost:",
+        "except (MetadataUnavailable, MetadataOutcomeUnknown):",
+        "except (KeyError, (errors.MetadataOutcomeUnknown, OSError)):",
+        "except* errors.MetadataOutcomeUnknown:",
+        "except UNSETTLED:",
+        "except (*UNSETTLED, MetadataUnavailable):",
+    ],
+)
+def test_a_lost_answer_is_caught_by_its_owner_alone(tmp_path: Path, clause: str) -> None:
+    source = f"def f():\n    try:\n        g()\n    {clause}\n        pass\n"
+    plant(tmp_path, {"ledgerlog.client.x": source, "ledgerlog.meta.settle": source})
+    (violation,) = check(tmp_path)
+    assert (violation.rule, violation.module, violation.line) == ("lost answers", "ledgerlog.client.x", 4)
+
+
+def test_a_lost_answer_may_be_raised_anywhere(tmp_path: Path) -> None:
+    source = "def f():\n    try:\n        g()\n    except OSError:\n        raise MetadataOutcomeUnknown\n"
+    plant(tmp_path, {"ledgerlog.meta.x": source})
+    assert check(tmp_path) == []
