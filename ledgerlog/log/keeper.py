@@ -19,6 +19,7 @@ import trio
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.concurrency.backoff import Backoff
 from ledgerlog.core.log_chain import Leadership, LeadershipNeed
 from ledgerlog.errors import (
     AppendUnknown,
@@ -34,7 +35,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
 from ledgerlog.log.registry import LogRegistry, ledger_labels
-from ledgerlog.meta.settle import UNSETTLED
+from ledgerlog.meta.settle import UNSETTLED, follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.log import LogMetadata
@@ -99,7 +100,7 @@ class Keeper:
         """The answer to the write that was tried last was lost."""
         self._refused: LeadershipNeed | None = None
         """What could not be done when it was tried last; it is tried again at ``_retry_at``."""
-        self._delay_s = 0.0
+        self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         self._retry_at = math.inf
         self._look_at = math.inf
 
@@ -192,7 +193,7 @@ class Keeper:
         except LedgerLogError as cause:
             # Fenced or closed by somebody else, deleted, or not what it should be: not ours any more.
             core.on_lost(LostLeadership(core.metadata.name, None, str(cause)))
-        self._delay_s = 0.0
+        self._backoff.reset()
         self._is_list_full = False
         return True
 
@@ -260,26 +261,21 @@ class Keeper:
                 cause,
             )
         self._refused = need
-        self._delay_s = min(RECONNECT_DELAY_MAX_S, max(RECONNECT_DELAY_MIN_S, 2 * self._delay_s))
-        self._retry_at = trio.current_time() + self._delay_s
+        self._retry_at = trio.current_time() + self._backoff.next_s()
 
     # --- beside it ----------------------------------------------------------------------------
 
     async def watch(self, store: MetadataStore) -> None:
         """Have the record reread whenever it may have changed, so that a leader that has nothing to append
         learns of its successor as well."""
+
+        async def look() -> None:
+            # At once as well: a successor may have come before the watch was there.
+            self._reread = True
+            self.look()
+
         path = log_record_path(self.core.metadata.incarnation)
-        while True:
-            try:
-                async with store.watch(path) as watch:
-                    while True:
-                        # At once as well: a successor may have come before the watch was there.
-                        self._reread = True
-                        self.look()
-                        await watch.wait()
-            except (MetadataError, SessionExpired) as cause:
-                logger.warning("log=%s is not watched now: %s", self.core.metadata.name, cause)
-                await trio.sleep(RECONNECT_DELAY_MAX_S)
+        await follow(store, path, look, what=f"log={self.core.metadata.name} is not watched", log=logger)
 
     async def give_up_ledgers(self) -> list[int]:
         """End the ledger writers that are left, without closing their ledgers; the spare if nobody can have
