@@ -20,7 +20,7 @@ import trio
 
 from bookie.server.limbo import OpenPeers, Peers
 from bookie.storage.engine import Engine
-from bookie.storage.scrub import Rotten
+from bookie.storage.replacing import Rotten
 from ledgerlog.errors import (
     DiskFull,
     EntryCorrupt,
@@ -71,7 +71,7 @@ class RotRepair:
                 await found.wait()
 
     async def _repair(self, peers: Peers) -> None:
-        restored_before = self._engine.scrubber.runs_restored
+        restored_before = self._engine.replacer.replaced
         stuck: set[int] = set()
         for key, rotten in sorted(self._engine.scrubber.rotten.items()):
             try:
@@ -89,7 +89,7 @@ class RotRepair:
                     stuck.add(rotten.run.ledger_id)
             else:
                 self.unrepaired.pop(key, None)
-        if self._engine.scrubber.runs_restored != restored_before:
+        if self._engine.replacer.replaced != restored_before:
             await self._engine.flush()  # The index names the copies, and nothing rotten any more.
         for ledger_id in sorted(stuck):
             await peers.ask_for_repair(ledger_id, self._bookie_id)

@@ -22,13 +22,15 @@ soon as that can be done, however much of it counts: as long as it is there, the
 from the files.
 
 A full disk ends a job, and the next look tries again. Files that are in memory, or that the journal still
-needs, are not touched.
+needs, are not touched. Nor is a file that is *held* (``hold``, ``holding``): one of its runs is rotten, and
+the copies that take its place are not indexed yet (``bookie.storage.replacing``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -42,7 +44,9 @@ from bookie.storage.catalogue import Catalogue
 from bookie.storage.contents import Contents
 from bookie.storage.entry_logs import UnreadableSource
 from bookie.storage.files import FilePool
+from bookie.storage.journal import Journal
 from bookie.storage.rewriting import Rewriter
+from bookie.storage.segments import Segment
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
 
@@ -61,17 +65,17 @@ class Damage:
 
 
 class Compactor:
-    """``is_busy`` tells of a file whether it may not be touched."""
+    """Writes files again, and knows which of them must be left alone."""
 
     def __init__(
         self,
         *,
+        journal: Journal,
         contents: Contents,
         pool: FilePool,
         catalogue: Catalogue,
         rewriter: Rewriter,
         policy: SpacePolicy,
-        is_busy: Callable[[int], bool],
         bytes_per_s: int,
     ) -> None:
         self.jobs = 0
@@ -79,26 +83,63 @@ class Compactor:
         self.damaged: dict[int, Damage] = {}
         """Files that cannot be written again, and why."""
         self._suspects: set[int] = set()
+        self._held: dict[int, Segment | None] = {}
+        """Files that are held, and the segment that must be indexed first; None: they are held until somebody
+        lets go."""
+        self._journal = journal
         self._contents = contents
         self._pool = pool
         self._catalogue = catalogue
         self._rewriter = rewriter
         self._policy = policy
-        self._is_busy = is_busy
         self._pace = Pace(bytes_per_s)
         self._lock = trio.Lock()
         self._sources: frozenset[int] = frozenset()
         """The files that the job under way writes again."""
 
+    # --- files that it must leave alone, or not ----------------------------------------------------
+
     def is_moving(self, file: int) -> bool:
         """Whether what a file holds is being written again now."""
         return file in self._sources
+
+    def hold(self, file: int) -> None:
+        """Leave a file as it is until all that is in the journal now is indexed."""
+        if self._held.get(file, self._journal.active) is not None:
+            self._held[file] = self._journal.active
+
+    @asynccontextmanager
+    async def holding(self, file: int) -> AsyncIterator[None]:
+        """Leave a file as it is within the block, in which nothing of it is being written again, and from
+        then on as ``hold`` says. For one caller at a time."""
+        self._held[file] = None
+        try:
+            async with self._lock:
+                pass  # A job that began before the file was held has ended.
+            yield
+        finally:
+            self._held[file] = self._journal.active
+
+    def holds(self, file: int) -> bool:
+        """Whether a file must stay as it is for now."""
+        if file not in self._held:
+            return False
+        segment = self._held[file]
+        if segment is None or not segment.is_indexed:
+            return True
+        del self._held[file]
+        return False
+
+    def _is_busy(self, file: int) -> bool:
+        return file in self._journal.residents or self.holds(file)
 
     def suspect(self, file: int) -> None:
         """A file holds rot, or held some of which the entries were stored again: it is to be written again as
         soon as all that counts of it can be read."""
         self._suspects.add(file)
         self.damaged.pop(file, None)
+
+    # --- jobs --------------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
         """Do what is to be done, for ever. StorageError if the disk or the index fails a write."""
@@ -116,12 +157,6 @@ class Compactor:
             done = await self._compact(is_eventual=is_eventual)
             self.jobs += done
             return done
-
-    async def wait_idle(self) -> None:
-        """Returns once every compaction that began before the call has ended. Another may have begun by
-        then."""
-        async with self._lock:
-            pass
 
     async def _compact(self, *, is_eventual: bool) -> int:
         done = 0

@@ -48,6 +48,7 @@ from bookie.storage.marks import KeptMarks
 from bookie.storage.mending import Mender
 from bookie.storage.reader import Reader
 from bookie.storage.reclaiming import Reclaimer
+from bookie.storage.replacing import Replacer
 from bookie.storage.scrub import Scrubber
 from bookie.storage.write_cache import CachedArena, WriteCache
 from ledgerlog.errors import StorageError
@@ -73,6 +74,7 @@ class Engine:
         compactor: Compactor,
         collector: Collector | None,
         scrubber: Scrubber,
+        replacer: Replacer,
         mender: Mender,
         pool: FilePool,
         arenas: Arenas,
@@ -92,6 +94,8 @@ class Engine:
         """None where nobody can say which ledgers are gone."""
         self.scrubber = scrubber
         """Finds what is rotten on the disk, and stores it again."""
+        self.replacer = replacer
+        """Puts others in the place of rotten runs."""
         self.reclaimer = Reclaimer(compactor, collector)
         """Frees space when it is asked to."""
         self._pool = pool
@@ -337,7 +341,7 @@ class Engine:
             "scrub_passes": self.scrubber.passes,
             "scrubbed_bytes": self.scrubber.bytes_checked,
             "rotten_runs": len(self.scrubber.rotten),
-            "runs_restored": self.scrubber.runs_restored,
+            "runs_restored": self.replacer.replaced,
             "ledgers_in_memory": len(self._ledgers.loaded),
             "runs_in_memory": sum(len(segment.runs) for segment in journal.residents.values()),
             "cache_bytes": self._arenas.bytes_held,

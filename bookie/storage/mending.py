@@ -12,13 +12,13 @@ the add's verdict, so that nothing gets between the look and the place in the jo
 another under its id is a conflict (rule 6). Where it does not, an entry that proves itself by its digest
 counts as stored just so. Only what neither proves is given up for what the add brings.
 
-**The run that takes the place** begins with the same id, so its row takes that of the rotten one
-(``bookie.storage.scrub``). It holds every entry of that, or is the first of several that do where one frame
-is too small: those that the add brings, those that are sound, and those that are damaged and were not
-brought, as they are, with the digest that they do not match. These stay damaged, and are told of as such,
-until somebody brings them too. Where one of them can be neither carried on nor replaced, because the frame
-does not say what it was or its bytes cannot be read, nothing is done and the add is refused: its row would be
-lost, and what the index names is never denied. Scrubbing then has the whole run restored.
+**The run that takes the place** (``bookie.storage.replacing``) holds every entry of the rotten one, or is the
+first of several that do if one frame is too small: those that the add brings, those that are sound, and those
+that are damaged and were not brought, as they are, with the digest that they do not match. These stay
+damaged, and are told of as such, until somebody brings them too. If one of them can be neither carried on nor
+replaced, because the frame does not say what it was or its bytes cannot be read, nothing is done and the add
+is refused: its row would be lost, and what the index names is never denied. Scrubbing then has the whole run
+restored.
 
 **A run on its way** is left alone too: one in a file that compaction writes again now, and one that took the
 place of another and is still in memory. It may be put together with what follows it, and have one row for all
@@ -32,41 +32,26 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from bookie.core.frames import damaged_entries, decode_head, decode_run, salvage
 from bookie.core.ledger import LedgerState
-from bookie.core.records import ADD, Run
+from bookie.core.records import Run
 from bookie.core.results import status_of
 from bookie.storage.catalogue import Catalogue
+from bookie.storage.compaction import Compactor
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
 from bookie.storage.reader import Resident
+from bookie.storage.replacing import Replacer
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
-from ledgerlog.wire.entries import Entries, compact_ids, encode_add
+from ledgerlog.wire.entries import Entries, compact_ids
 from ledgerlog.wire.frame import HEADER_BYTES, Header, Status
 
 _ENTRY_HEAD_BYTES = 12
 """What an entry takes in a frame besides its payload: length, digest, and offset of its id."""
-
-
-class Holder(Protocol):
-    """Keeps files as they are (``bookie.storage.scrub``)."""
-
-    def begins(self, state: LedgerState, first: int) -> bool:
-        """Whether a run of the ledger begins with that id."""
-        ...
-
-    def hold(self, file: int) -> None:
-        """A file keeps what it has until all that is in the journal now is indexed."""
-        ...
-
-    def on_mended(self, run: Run) -> None:
-        """Another run stands in the place of this one."""
-        ...
 
 
 @attrs.frozen
@@ -118,8 +103,6 @@ class Standing:
 
 
 class Mender:
-    """``is_moving`` tells of a file whether its entries are being written again right now."""
-
     def __init__(
         self,
         *,
@@ -127,16 +110,16 @@ class Mender:
         residents: Mapping[int, Resident],
         pool: FilePool,
         catalogue: Catalogue,
-        holder: Holder,
-        is_moving: Callable[[int], bool],
+        compactor: Compactor,
+        replacer: Replacer,
         frame_bytes_max: int,
     ) -> None:
         self._journal = journal
         self._residents = residents
         self._pool = pool
         self._catalogue = catalogue
-        self._holder = holder
-        self._is_moving = is_moving
+        self._compactor = compactor
+        self._replacer = replacer
         self._frame_bytes_max = frame_bytes_max
 
     # --- looking ----------------------------------------------------------------------------------
@@ -225,37 +208,15 @@ class Mender:
         journal = self._journal
         mended: list[tuple[Damaged, list[Entries]]] = []
         for each in damaged:
-            is_settled = not self._is_moving(each.run.file) and each.run.file not in self._residents
+            is_settled = not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents
             entries = each.replaced_by(brought) if is_settled else None
             parts = [] if entries is None else _cut(entries, self._frame_bytes_max)
-            if not parts or any(self._holder.begins(state, part.first) for part in parts[1:]):
+            if not parts or not self._replacer.fits(state, parts):
                 return status_of(each.error)
             mended.append((each, parts))
         for each, parts in mended:
-            # What takes the row's place must not be durable before the rest of what the row named.
-            for part in reversed(parts):
-                raw = b"".join(
-                    encode_add(part, lac=header.lac, lafr=header.lafr, key=state.key, recovery=True)
-                )
-                offset = journal.append(ADD, raw)
-                if offset is None:
-                    return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
-                segment = journal.active
-                run = Run(
-                    part.ledger_id,
-                    part.first,
-                    part.last,
-                    len(part),
-                    segment.image.number,
-                    offset,
-                    len(raw),
-                    journal.commit.sequence,
-                )
-                segment.runs.append(run)
-                segment.restored.add((run.ledger_id, run.first))
-                state.on_run(run)
-            self._holder.hold(each.run.file)
-            self._holder.on_mended(each.run)
+            if not self._replacer.replace(state, each.run, parts, lac=header.lac, lafr=header.lafr):
+                return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
         return None
 
 

@@ -63,6 +63,7 @@ from bookie.storage.patient_index import PatientIndex
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.reader import Reader, Resident
 from bookie.storage.recycling import Recycler
+from bookie.storage.replacing import Replacer
 from bookie.storage.replay import Replayed, replay
 from bookie.storage.rewriting import Rewriter
 from bookie.storage.scrub import Scrubber
@@ -250,23 +251,24 @@ async def _assemble(
         residents = _Residents(journal.residents, write_cache.residents)
     contents = Contents(files, ground.logs, catalogue)
     compactor = Compactor(
+        journal=journal,
         contents=contents,
         pool=pool,
         catalogue=catalogue,
         rewriter=rewriter,
         policy=policy,
-        is_busy=lambda file: file in journal.residents or scrubber.holds(file),
         bytes_per_s=config.compact_bytes_per_s,
     )
+    replacer = Replacer(journal, catalogue, compactor)
     scrubber = Scrubber(
         journal=journal,
         residents=residents,
         pool=pool,
         catalogue=catalogue,
         ledgers=ledgers,
-        compaction_rests=compactor.wait_idle,
         contents=contents,
-        suspect=compactor.suspect,
+        compactor=compactor,
+        replacer=replacer,
         bytes_per_s=config.scrub_bytes_per_s,
     )
     collector = None
@@ -298,13 +300,14 @@ async def _assemble(
         compactor=compactor,
         collector=collector,
         scrubber=scrubber,
+        replacer=replacer,
         mender=Mender(
             journal=journal,
             residents=residents,
             pool=pool,
             catalogue=catalogue,
-            holder=scrubber,
-            is_moving=compactor.is_moving,
+            compactor=compactor,
+            replacer=replacer,
             frame_bytes_max=config.frame_bytes_max,
         ),
         pool=pool,

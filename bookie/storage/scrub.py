@@ -12,44 +12,36 @@ its entries that do not match, and turn to another bookie (rule 8). It counts as
 again, its ledger is deleted, or it was restored.
 
 **Restoring** needs intact copies, which others have. Whoever brings them (``bookie.server.rot``) hands all
-entries of the run to ``restore``. They are appended to the journal as any add is, though they are stored: the
-new run begins with the same id, so it takes the place of the rotten one in the index, and before that for
-who reads what it holds. Entries that make more than one frame are appended last part first: what takes the
-row's place must not be durable before that which the row named and it does not. A crash in between leaves the
-rotten row, and two copies of some entries.
+entries of the run to ``restore``. They are appended to the journal as any add is, though they are stored, and
+take the place of the rotten run (``bookie.storage.replacing``). The file of the rotten run is held before
+anything is decided: compaction that is under way is waited for, and only then the row is looked at for the
+last time.
 
 **What no row names** is read as well, a file at a time, since all of a file must be sound when the index is
 to be made again. A file with rot there, and one whose rotten runs were restored, is handed to compaction
 (``suspect``), which frees it.
-
-**Compaction** must not touch the file of a rotten run while its copies are not indexed yet: what cannot be
-read now may be read a second later, be put together with what follows it, and have one row for all of it,
-which the copies' row would then take the place of. So such a file is *held* (``holds``), compaction that is
-under way is waited for, and only then the row is looked at for the last time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Container, Sequence
 
-import attrs
 import trio
 
 from bookie.core import rows
-from bookie.core.ledger import LedgerState
-from bookie.core.records import ADD, Run
+from bookie.core.records import Run
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.compaction import verify_frame
+from bookie.storage.compaction import Compactor, verify_frame
 from bookie.storage.contents import Contents
 from bookie.storage.files import FilePool
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
-from bookie.storage.segments import Segment
+from bookie.storage.replacing import Replacer, Rotten
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import MIB
-from ledgerlog.wire.entries import Entries, encode_add
+from ledgerlog.wire.entries import Entries
 
 logger = logging.getLogger(__name__)
 
@@ -59,17 +51,8 @@ _FIRST_PASS_S = 3600.0
 """A bookie that is started more often than it scrubs would never do it, so the first pass comes early."""
 
 
-@attrs.frozen
-class Rotten:
-    """A run of which something does not read as it was written."""
-
-    run: Run
-    why: str
-
-
 class Scrubber:
-    """``residents``: the files that are in memory. ``compaction_rests`` returns once no compaction is under
-    way that began before the call."""
+    """``residents``: the files that are in memory."""
 
     def __init__(
         self,
@@ -79,16 +62,15 @@ class Scrubber:
         pool: FilePool,
         catalogue: Catalogue,
         ledgers: Ledgers,
-        compaction_rests: Callable[[], Awaitable[None]],
         contents: Contents,
-        suspect: Callable[[int], None],
+        compactor: Compactor,
+        replacer: Replacer,
         bytes_per_s: int,
     ) -> None:
         self.passes = 0
         self.runs_checked = 0
         self.bytes_checked = 0
-        self.runs_restored = 0
-        self.rotten: dict[tuple[int, int], Rotten] = {}
+        self.rotten = replacer.rotten
         """Runs that were found rotten and still are, by ledger and first id."""
         self.found = trio.Event()
         """Set, and another put in its place, by a pass that ends with rotten runs."""
@@ -97,12 +79,10 @@ class Scrubber:
         self._pool = pool
         self._catalogue = catalogue
         self._ledgers = ledgers
-        self._compaction_rests = compaction_rests
         self._contents = contents
-        self._suspect = suspect
+        self._compactor = compactor
+        self._replacer = replacer
         self._pace = Pace(bytes_per_s)
-        self._held: dict[int, Segment | None] = {}
-        """Files of rotten runs, and the segment with the last of their copies; None while these are made."""
         self._lock = trio.Lock()
         self._restoring = trio.Lock()
 
@@ -168,7 +148,7 @@ class Scrubber:
                 # It may have been written again, and be gone or another segment's, since the row was read.
                 if await self._catalogue.file(row.file) == row:
                     logger.error("rotten: in what no entry that counts needs: %s", damage)
-                    self._suspect(row.file)
+                    self._compactor.suspect(row.file)
             self.bytes_checked += row.end
 
     async def _check(self, run: Run) -> bool:
@@ -196,34 +176,6 @@ class Scrubber:
         # A state with runs in memory is itself in memory.
         return state is not None and state.is_replaced(run.first, self._journal.commit.newest)
 
-    def begins(self, state: LedgerState, first: int) -> bool:
-        """Whether a run of the ledger begins with that id, pending ones included. Another one that does takes
-        the place of its row, and only for a rotten run is one stored that has all that the row names."""
-        if state.is_replaced(first, self._journal.commit.newest):
-            return True
-        return self._catalogue.index.get_now(rows.run_key(state.ledger_id, first)) is not None
-
-    def hold(self, file: int) -> None:
-        """Keep a file as it is until all that is in the journal now is indexed."""
-        if self._held.get(file, self._journal.active) is not None:
-            self._held[file] = self._journal.active
-
-    def on_mended(self, run: Run) -> None:
-        """Somebody else put another run in the place of this one (``bookie.storage.mending``)."""
-        self.runs_restored += 1
-        self.rotten.pop((run.ledger_id, run.first), None)
-        self._suspect(run.file)
-
-    def holds(self, file: int) -> bool:
-        """Whether a file must stay as it is for now."""
-        if file not in self._held:
-            return False
-        segment = self._held[file]
-        if segment is None or not segment.is_indexed:
-            return True
-        del self._held[file]
-        return False
-
     # --- restoring --------------------------------------------------------------------------------
 
     async def restore(self, rotten: Rotten, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
@@ -235,13 +187,8 @@ class Scrubber:
         DiskFull: there is no room, and some of it may be stored twice."""
         assert parts[0].first == rotten.run.first
         assert parts[-1].last >= rotten.run.last
-        async with self._restoring:
-            self._held[rotten.run.file] = None
-            try:
-                await self._compaction_rests()
-                return await self._restore(rotten.run, parts, lac=lac, lafr=lafr)
-            finally:
-                self._held[rotten.run.file] = self._journal.active
+        async with self._restoring, self._compactor.holding(rotten.run.file):
+            return await self._restore(rotten.run, parts, lac=lac, lafr=lafr)
 
     async def _restore(self, run: Run, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
         journal = self._journal
@@ -254,32 +201,16 @@ class Scrubber:
         ):
             self.rotten.pop((run.ledger_id, run.first), None)
             return False
-        if any(self.begins(state, part.first) for part in parts[1:]):
+        if not self._replacer.fits(state, parts):
             return False
+        rest = list(parts)
         state.pins += 1
         try:
-            for entries in reversed(parts):
-                raw = b"".join(encode_add(entries, lac=lac, lafr=lafr, key=state.key, recovery=True))
-                while (offset := journal.append(ADD, raw)) is None:
-                    if journal.is_disk_full:
-                        raise DiskFull(f"no room for another copy of entries of ledger {run.ledger_id}")
-                    await journal.progress.park()
-                segment = journal.active
-                copy = Run(
-                    run.ledger_id,
-                    entries.first,
-                    entries.last,
-                    len(entries),
-                    segment.image.number,
-                    offset,
-                    len(raw),
-                    journal.commit.sequence,
-                )
-                segment.runs.append(copy)
-                segment.restored.add((copy.ledger_id, copy.first))
-                state.on_run(copy)
+            while not self._replacer.replace(state, run, rest, lac=lac, lafr=lafr):
+                if journal.is_disk_full:
+                    raise DiskFull(f"no room for another copy of entries of ledger {run.ledger_id}")
+                await journal.progress.park()
             await journal.wait_durable(journal.commit.newest)
         finally:
             state.pins -= 1
-        self.on_mended(run)
         return True

@@ -46,17 +46,17 @@ MUTANTS = (
     mutant(
         "a_copy_takes_the_row_before_the_rest_is_there",
         "rule 8",
-        "Scrubber._restore",
-        "reversed(parts)",
-        "parts",
+        "Replacer.replace",
+        "parts[::-1]",
+        "parts[:]",
         f"{_SCRUB_TEST}::test_a_run_restored_in_parts_begins_with_its_last_part",
     ),
     mutant(
         "a_file_is_compacted_while_copies_are_on_their_way",
         "rule 8",
-        "_assemble",
-        "file in journal.residents or scrubber.holds(file)",
-        "file in journal.residents",
+        "Compactor._is_busy",
+        "file in self._journal.residents or self.holds(file)",
+        "file in self._journal.residents",
         f"{_SCRUB_TEST}::test_the_file_of_a_rotten_run_is_held_until_its_copies_are_indexed",
     ),
     mutant(
@@ -173,8 +173,8 @@ MUTANTS = (
     mutant(
         "the_file_of_what_was_mended_is_put_together",
         "rule 8",
-        "Mender.mend_now",
-        "self._holder.hold(each.run.file)",
+        "Replacer.replace",
+        "self._compactor.hold(run.file)",
         "",
         f"{_MENDING_TEST}::test_the_file_of_what_was_mended_is_held_until_the_copy_is_indexed",
     ),
@@ -182,7 +182,7 @@ MUTANTS = (
         "what_is_being_moved_is_mended",
         "rule 8",
         "Mender.mend_now",
-        "not self._is_moving(each.run.file) and each.run.file not in self._residents",
+        "not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents",
         "each.run.file not in self._residents",
         f"{_MENDING_TEST}::test_nothing_is_mended_in_a_file_that_is_being_written_again",
     ),
@@ -225,8 +225,8 @@ MUTANTS = (
         "what_is_on_its_way_to_the_disk_is_mended",
         "rule 8",
         "Mender.mend_now",
-        "not self._is_moving(each.run.file) and each.run.file not in self._residents",
-        "not self._is_moving(each.run.file)",
+        "not self._compactor.is_moving(each.run.file) and each.run.file not in self._residents",
+        "not self._compactor.is_moving(each.run.file)",
         f"{_MENDING_TEST}::test_what_took_the_place_of_a_rotten_run_is_not_mended_before_it_is_on_the_disk",
     ),
     mutant(
@@ -234,7 +234,7 @@ MUTANTS = (
         "rule 8",
         "Scrubber._restore",
         """
-        if any(self.begins(state, part.first) for part in parts[1:]):
+        if not self._replacer.fits(state, parts):
             return False
         """,
         "",

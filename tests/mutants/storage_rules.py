@@ -252,8 +252,8 @@ MUTANTS = (
     mutant(
         "a_healed_file_is_never_written_again",
         "storage",
-        "Scrubber.on_mended",
-        "self._suspect(run.file)",
+        "Replacer.replace",
+        "self._compactor.suspect(run.file)",
         "",
         f"{_ROTTEN}::test_a_file_that_was_healed_is_freed_and_does_not_stop_rebuild_index",
     ),

@@ -124,15 +124,34 @@ async def test_the_file_of_a_rotten_run_is_held_until_its_copies_are_indexed() -
         (rotten,) = engine.scrubber.rotten.values()
         file = rotten.run.file
         heal()  # It was not the disk, but the way from there.
-        assert not engine.scrubber.holds(file)
+        assert not engine.compactor.holds(file)
         assert await engine.scrubber.restore(rotten, [copies(range(3))], lac=-1, lafr=-1)
-        assert engine.scrubber.holds(file)
+        assert engine.compactor.holds(file)
         await engine.compactor.compact(is_eventual=True)
         for number in range(40):
             await add_durably(engine, 2, [number], payloads=[bytes(4000)])
-        assert not engine.scrubber.holds(file)
+        assert not engine.compactor.holds(file)
         await engine.compactor.compact(is_eventual=True)
         await check(engine)
+
+
+async def test_a_file_stays_held_while_copies_are_made_though_an_add_replaced_another_run_of_it() -> None:
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        compactor = engine.compactor
+        async with compactor.holding(1):
+            compactor.hold(1)
+            before = engine.statistics()["segment"]
+            while engine.statistics()["segment"] < before + 2:  # What the journal held then is indexed.
+                await add_durably(engine, 2, [engine.last_durable(2) + 1], payloads=[bytes(4000)])
+            await engine.flush()
+            assert compactor.holds(1)
+        assert compactor.holds(1), "the last copies may have come just now"
+        before = engine.statistics()["segment"]
+        while engine.statistics()["segment"] < before + 1:
+            await add_durably(engine, 2, [engine.last_durable(2) + 1], payloads=[bytes(4000)])
+        await engine.flush()
+        assert not compactor.holds(1)
 
 
 async def test_what_the_index_names_no_more_is_not_restored() -> None:
