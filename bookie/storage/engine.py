@@ -39,18 +39,17 @@ from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.collector import Collector
 from bookie.storage.compaction import Compactor
 from bookie.storage.fencing import Fencer
-from bookie.storage.files import FilePool
 from bookie.storage.flushing import Flusher
 from bookie.storage.journal import Journal
 from bookie.storage.lac_watch import LacWatch
-from bookie.storage.ledgers import InMemory, Ledgers
+from bookie.storage.ledgers import Ledgers
 from bookie.storage.marks import KeptMarks
 from bookie.storage.mending import Mender
 from bookie.storage.reader import Reader
 from bookie.storage.reclaiming import Reclaimer
 from bookie.storage.replacing import Replacer
 from bookie.storage.scrub import Scrubber
-from bookie.storage.write_cache import CachedArena, WriteCache
+from bookie.storage.write_cache import WriteCache
 from ledgerlog.errors import StorageError
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.ids import NO_ENTRY
@@ -76,7 +75,6 @@ class Engine:
         scrubber: Scrubber,
         replacer: Replacer,
         mender: Mender,
-        pool: FilePool,
         arenas: Arenas,
         marks: KeptMarks,
         write_cache: WriteCache | None,
@@ -98,7 +96,6 @@ class Engine:
         """Puts others in the place of rotten runs."""
         self.reclaimer = Reclaimer(compactor, collector)
         """Frees space when it is asked to."""
-        self._pool = pool
         self._arenas = arenas
         self._write_cache = write_cache
         """Where adds go that skip the journal; None where none does."""
@@ -354,18 +351,6 @@ class Engine:
         }
 
     # --- for its own tasks ------------------------------------------------------------------------
-
-    async def forget_cached(self, arena: CachedArena) -> None:
-        """As ``forget``, for what was in the write cache."""
-        self._journal.given_up += 1  # Before the first run is forgotten, as the journal does.
-        await self.forget(arena)
-        self._journal.on_files_changed()
-
-    async def forget(self, segment: InMemory) -> None:
-        """The segment's runs are in the index and leave memory. Its bytes may go when this returns."""
-        await self._ledgers.forget(segment)
-        # Whoever found them in memory may be about to read them there.
-        await self._pool.retire(())
 
     def stop(self, status: Status) -> None:
         """Refuse everything from now on, with this status."""

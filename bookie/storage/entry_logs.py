@@ -93,12 +93,20 @@ class WrittenLog:
 class EntryLogFiles:
     """The directory of entry logs."""
 
-    def __init__(self, disk: Disk, directory: str, instance: str, new_nonce: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        instance: str,
+        new_nonce: Callable[[], bytes],
+        *,
+        ballast: Ballast | None = None,
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.instance = instance
         self._new_nonce = new_nonce
-        self.ballast: Ballast | None = None
+        self._ballast = ballast
         """What must stay free, if anything."""
         self._next = 1
         self._begun = 0
@@ -162,8 +170,8 @@ class EntryLogFiles:
         records += len(ledgers) * record_bytes(LEDGER_BYTES)
         records += len(runs) * record_bytes(0) + sum(usage.values())
         size, nonce = entry_log.file_size(records), self._new_nonce()
-        if self.ballast is not None:
-            await self.ballast.check(size)
+        if self._ballast is not None:
+            await self._ballast.check(size)
         buffer = await self.disk.make_buffer(min(size, _PIECE_BYTES))
         self._begun += 1
         unfinished = f"{self.directory}/{self._begun:016x}{_UNFINISHED}"

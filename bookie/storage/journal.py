@@ -28,7 +28,7 @@ recovery.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import trio
 
@@ -37,12 +37,11 @@ from bookie.core.journal import ClosedBlock, GroupCommit
 from bookie.storage.arenas import Arenas
 from bookie.storage.config import StorageConfig
 from bookie.storage.disk import Disk
+from bookie.storage.forgetting import Forgetter
 from bookie.storage.segments import Segment, SegmentFiles
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES, JOURNAL_GATHER_BYTES
 from ledgerlog.wire.frame import Status
-
-Forget = Callable[[Segment], Awaitable[None]]
 
 
 class Journal:
@@ -71,8 +70,6 @@ class Journal:
         """Whether nothing leaves memory because the index waits for room on its disk."""
         self.stopped: Status | None = None
         """Why nothing is taken any more; None while it is."""
-        self.given_up = 0
-        """How many segments have left memory, or begun to."""
         self.syncs = 0
         self.bytes_written = 0
         self.progress = trio.lowlevel.ParkingLot()
@@ -286,12 +283,12 @@ class Journal:
         for _, event in ready:
             event.set()
 
-    async def run_supply(self, forget: Forget) -> None:
-        """Keep the next segment ready, for ever. ``forget`` makes ledgers forget the runs of a segment.
+    async def run_supply(self, forgetter: Forgetter) -> None:
+        """Keep the next segment ready, for ever. ``forgetter`` makes ledgers forget the runs of a segment.
         StorageError if the disk fails; a full disk is waited for."""
         while True:
             if self._next is None:
-                view = await self._free_arena(forget)
+                view = await self._free_arena(forgetter)
                 segment = await self._new_segment(self.active.number + 1, view)
                 self._next = segment
                 self.commit.offer_segment(segment.image)
@@ -300,16 +297,13 @@ class Journal:
             else:
                 await self.progress.park()
 
-    async def _free_arena(self, forget: Forget) -> memoryview:
+    async def _free_arena(self, forgetter: Forgetter) -> memoryview:
         while not self._arenas.has_free:
             oldest = next(iter(self.residents.values()))
             if not oldest.is_indexed:
                 await self.progress.park()
                 continue
-            self.given_up += (
-                1  # Before the first run is forgotten: whoever asked the index earlier asks again.
-            )
-            await forget(oldest)
+            await forgetter.forget(oldest)
             del self.residents[oldest.number]
             self._disk.close(oldest.file)
             self._arenas.give_back(oldest.image.view)

@@ -55,6 +55,7 @@ from bookie.storage.disk import Disk, FileMissing
 from bookie.storage.engine import Engine
 from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.files import FilePool
+from bookie.storage.forgetting import Forgetter
 from bookie.storage.journal import Journal
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.marks import KeptMarks, read_marks
@@ -69,7 +70,7 @@ from bookie.storage.rewriting import Rewriter
 from bookie.storage.scrub import Scrubber
 from bookie.storage.segments import Segment, SegmentFiles
 from bookie.storage.settling import remove_replaced, take_over_logs
-from bookie.storage.write_cache import CachedArena, WriteCache
+from bookie.storage.write_cache import WriteCache
 from ledgerlog.concurrency.nurseries import holds_cancellation
 from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
 from ledgerlog.limits import KIB
@@ -111,7 +112,7 @@ async def open_engine(
         ballast.size = min(ballast.size, config.ballast_bytes)
     if marks is None:
         marks = await _sound_marks(directory)
-    async with _open_ground(directory, instance, new_nonce, retry_s=config.disk_full_retry_s) as ground:
+    async with _open_ground(directory, instance, new_nonce, config) as ground:
         arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
         journal = await _begin(ground, arenas, config)
         try:
@@ -130,6 +131,7 @@ class _Ground:
     """What a bookie's parts stand on: its files and its index."""
 
     directory: StorageDirectory
+    recycler: Recycler
     files: SegmentFiles
     logs: EntryLogFiles
     pool: FilePool
@@ -144,24 +146,25 @@ class _Ground:
 
 @asynccontextmanager
 async def _open_ground(
-    directory: StorageDirectory, instance: str, new_nonce: Callable[[], bytes], *, retry_s: float
+    directory: StorageDirectory, instance: str, new_nonce: Callable[[], bytes], config: StorageConfig
 ) -> AsyncIterator[_Ground]:
     disk = directory.disk
-    files = SegmentFiles(disk, directory.journal_path, instance)
-    files.ballast = directory.journal_ballast
-    logs = EntryLogFiles(disk, directory.entries_path, instance, new_nonce)
-    logs.ballast = directory.ballast
+    recycler = Recycler(disk, directory.journal_path, size=config.segment_bytes, count=config.spare_segments)
+    files = SegmentFiles(
+        disk, directory.journal_path, instance, ballast=directory.journal_ballast, recycler=recycler
+    )
+    logs = EntryLogFiles(disk, directory.entries_path, instance, new_nonce, ballast=directory.ballast)
     pool = FilePool(disk, lambda file: files.path(file) if file > 0 else logs.path(-file))
     try:
         found = await directory.indexes.open(directory.index_path)
     except FileMissing as cause:
         raise StorageCorrupt(directory.index_path, None, f"the index is missing: {cause}") from cause
-    index = PatientIndex(found, directory.ballast, retry_s=retry_s)
+    index = PatientIndex(found, directory.ballast, retry_s=config.disk_full_retry_s)
     try:
         catalogue = Catalogue(index)
         if catalogue.instance_now() != instance:
             raise StorageCorrupt(index.path, None, f"the index is not that of bookie instance {instance}")
-        yield _Ground(directory, files, logs, pool, index, catalogue, new_nonce)
+        yield _Ground(directory, recycler, files, logs, pool, index, catalogue, new_nonce)
     finally:
         with trio.CancelScope(shield=True):
             await index.aclose()
@@ -217,7 +220,8 @@ async def _assemble(
     marks: KeptMarks,
     witness: Witness | None,
 ) -> tuple[Engine, list[Task]]:
-    """The engine, and the tasks that must run while it is used."""
+    """The engine, and the tasks that must run while it is used. Each part is handed parts that were made
+    before it, so whoever reads from top to bottom knows what each can reach."""
     disk, files, catalogue, pool = ground.disk, ground.files, ground.catalogue, ground.pool
     policy = config.space_policy(is_journal_apart=ground.directory.is_journal_apart)
     ledgers = Ledgers(
@@ -226,22 +230,16 @@ async def _assemble(
         durable=lambda: journal.commit.durable,
         on_crowded=journal.progress.unpark_all,
     )
-    files.recycler = recycler = Recycler(
-        disk, files.directory, size=config.segment_bytes, count=config.spare_segments
-    )
+    forgetter = Forgetter(ledgers, pool)
     rewriter = Rewriter(files=files, logs=ground.logs, pool=pool, catalogue=catalogue, ledgers=ledgers)
     residents: Mapping[int, Resident] = journal.residents
     write_cache = None
-
-    async def forget_cached(arena: CachedArena) -> None:
-        await engine.forget_cached(arena)
-
     if not config.journal_write_data:
         write_cache = WriteCache(
             arenas=Arenas(disk, count=config.arenas, size=config.segment_bytes),
+            journal=journal,
             rewriter=rewriter,
-            forget=forget_cached,
-            wake=journal.room.unpark_all,
+            forgetter=forgetter,
             records_max=config.segment_records_max,
             frame_bytes_max=config.frame_bytes_max,
             age_s=config.write_cache_age_s,
@@ -289,6 +287,7 @@ async def _assemble(
         residents=residents,
         pool=pool,
         catalogue=catalogue,
+        forgetter=forgetter,
         cache=ReadCache(config.read_cache_bytes),
         read_ahead_bytes=config.read_ahead_bytes,
     )
@@ -310,7 +309,6 @@ async def _assemble(
             replacer=replacer,
             frame_bytes_max=config.frame_bytes_max,
         ),
-        pool=pool,
         arenas=arenas,
         marks=marks,
         write_cache=write_cache,
@@ -319,10 +317,10 @@ async def _assemble(
     ground.index.on_stuck = journal.on_index_stuck
     tasks: list[Task] = [
         journal.run_writer,
-        partial(journal.run_supply, engine.forget),
+        partial(journal.run_supply, forgetter),
         checkpointer.run,
         engine.flusher.run,
-        recycler.run,
+        ground.recycler.run,
         engine.reclaimer.run,
         *(
             partial(ballast.run, lambda: journal.files_changed, interval_s=config.disk_watch_interval_s)

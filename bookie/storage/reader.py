@@ -35,6 +35,7 @@ from bookie.core.records import Run
 from bookie.core.results import ListResult, ReadResult, ScrubResult
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.files import FilePool
+from bookie.storage.forgetting import Forgetter
 from bookie.storage.journal import Journal
 from bookie.storage.read_cache import ReadCache
 from ledgerlog.errors import StorageCorrupt, StorageError, WireError
@@ -79,6 +80,7 @@ class Reader:
         residents: Mapping[int, Resident],
         pool: FilePool,
         catalogue: Catalogue,
+        forgetter: Forgetter,
         cache: ReadCache,
         read_ahead_bytes: int,
     ) -> None:
@@ -91,22 +93,23 @@ class Reader:
         self.cache = cache
         self._read_ahead_bytes = read_ahead_bytes
         self._catalogue = catalogue
+        self._forgetter = forgetter
         self._scrubbing = trio.Lock()
 
     # --- finding runs -----------------------------------------------------------------------------
 
     async def _find(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
         """The durable runs that may hold ids from ``first`` on, and the id up to which these are all."""
-        journal = self._journal
+        forgetter = self._forgetter
         while first <= state.index_last:
-            given_up, straddle = journal.given_up, state.straddle
+            given_up, straddle = forgetter.given_up, state.straddle
             indexed, horizon = await self._catalogue.runs(
                 state.ledger_id, first=first, last=last, straddle=straddle
             )
             # Runs that were put together meanwhile may begin further ahead than was looked.
-            if given_up == journal.given_up and straddle == state.straddle:
+            if given_up == forgetter.given_up and straddle == state.straddle:
                 resident, horizon = self._resident(state, first, horizon)
-                durable = journal.commit.durable
+                durable = self._journal.commit.durable
                 found = {
                     run.first: run
                     for run in indexed

@@ -60,13 +60,21 @@ class Segment:
 class SegmentFiles:
     """The journal directory."""
 
-    def __init__(self, disk: Disk, directory: str, instance: str) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        instance: str,
+        *,
+        ballast: Ballast | None = None,
+        recycler: Recycler | None = None,
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.instance = instance
-        self.ballast: Ballast | None = None
+        self._ballast = ballast
         """What must stay free, if anything."""
-        self.recycler: Recycler | None = None
+        self._recycler = recycler
         """Where files that are not needed any more go, and new ones come from, if anywhere."""
 
     def path(self, number: int) -> str:
@@ -105,10 +113,10 @@ class SegmentFiles:
         unfinished = path + _UNFINISHED
         header = SegmentHeader(number=number, size=len(view), nonce=nonce, instance=self.instance)
         view[:SEGMENT_HEADER_BYTES] = header.encode()
-        spare = None if self.recycler is None else self.recycler.take_out(len(view))
+        spare = None if self._recycler is None else self._recycler.take_out(len(view))
         if spare is None:
-            if self.ballast is not None and not is_last_resort:
-                await self.ballast.check(len(view))
+            if self._ballast is not None and not is_last_resort:
+                await self._ballast.check(len(view))
             file = await self.disk.create(unfinished, len(view))
         else:
             unfinished = spare
@@ -135,7 +143,7 @@ class SegmentFiles:
     async def remove(self, number: int, *, used: int | None = None) -> None:
         """Remove a segment's file, durably, or let it become another's if ``used`` says how many of its first
         bytes were written."""
-        recycler = self.recycler
+        recycler = self._recycler
         if recycler is None or used is None or not await recycler.take_in(self.path(number), used):
             await self.disk.unlink(self.path(number))
             await self.disk.sync_directory(self.directory)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -33,6 +32,8 @@ from bookie.core.file_set import FileSet
 from bookie.core.journal import SegmentImage
 from bookie.core.records import Run
 from bookie.storage.arenas import Arenas
+from bookie.storage.forgetting import Forgetter
+from bookie.storage.journal import Journal
 from bookie.storage.rewriting import Rewriter
 from ledgerlog.errors import DiskFull
 
@@ -59,19 +60,14 @@ class CachedArena:
         return self.image.number
 
 
-Forget = Callable[[CachedArena], Awaitable[None]]
-
-
 class WriteCache:
-    """``forget`` makes ledgers forget the runs of an arena, and returns when nobody reads there any more."""
-
     def __init__(
         self,
         *,
         arenas: Arenas,
+        journal: Journal,
         rewriter: Rewriter,
-        forget: Forget,
-        wake: Callable[[], object],
+        forgetter: Forgetter,
         records_max: int,
         frame_bytes_max: int,
         age_s: float,
@@ -84,9 +80,9 @@ class WriteCache:
         self._refusals = 0
         """How often a flush found no room."""
         self._arenas = arenas
+        self._journal = journal
         self._rewriter = rewriter
-        self._forget = forget
-        self._wake = wake
+        self._forgetter = forgetter
         self._records_max = records_max
         self._frame_bytes_max = frame_bytes_max
         self._age_s = age_s
@@ -161,7 +157,7 @@ class WriteCache:
                     self.is_disk_full = True
                     self._refusals += 1
                     self._progress.unpark_all()
-                    self._wake()
+                    self._journal.room.unpark_all()
                     await trio.sleep(self._disk_full_retry_s)
                 continue
             active = self._active
@@ -177,7 +173,7 @@ class WriteCache:
             if self._next is None and self._arenas.has_free:
                 self._next = await self._make()
                 self._progress.unpark_all()
-                self._wake()
+                self._journal.room.unpark_all()
             else:
                 await self._progress.park()
 
@@ -201,12 +197,13 @@ class WriteCache:
             )
         self.is_disk_full = False
         self.flushes += 1
-        await self._forget(arena)
+        await self._forgetter.forget(arena)
+        self._journal.on_files_changed()
         self._sealed.popleft()
         del self.residents[arena.number]
         self._arenas.give_back(arena.image.view)
         self._progress.unpark_all()
-        self._wake()
+        self._journal.room.unpark_all()
 
     async def flush(self) -> None:
         """Returns once everything appended so far is in entry logs and in the index, durably. DiskFull: what

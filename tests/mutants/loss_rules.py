@@ -139,8 +139,8 @@ MUTANTS = (
     mutant(
         "entries_leave_memory_without_a_word_to_who_is_looking_for_them",
         "rule 8",
-        "Engine.forget_cached",
-        "self._journal.given_up += 1  # Before the first run is forgotten, as the journal does.",
+        "Forgetter.forget",
+        "self.given_up += 1",
         "",
         f"{_TEST_CACHE}::test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_two",
     ),
@@ -151,7 +151,7 @@ MUTANTS = (
         "arena = self._sealed[0]",
         """
         arena = self._sealed[0]
-        await self._forget(arena)
+        await self._forgetter.forget(arena)
         """,
         f"{_TEST_CACHE}::test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_two",
     ),

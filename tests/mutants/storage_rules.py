@@ -195,8 +195,8 @@ MUTANTS = (
         "read_does_not_notice_that_runs_were_put_together",
         "rule 8",
         "Reader._find",
-        "given_up == journal.given_up and straddle == state.straddle",
-        "given_up == journal.given_up",
+        "given_up == forgetter.given_up and straddle == state.straddle",
+        "given_up == forgetter.given_up",
         f"{_MOVING}::test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_their_entries",
     ),
     mutant(
