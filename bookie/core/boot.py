@@ -30,8 +30,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES
-from bookie.core.records import START, Place, decode_records, decode_start
+from bookie.core.block import PAGE_BYTES
+from bookie.core.records import START, Place, decode_start
 from bookie.core.segment import FoundBlock, SegmentScan
 from ledgerlog.errors import StorageCorrupt
 
@@ -129,7 +129,6 @@ class JournalWalk:
 
 def start_of(image: memoryview, block: FoundBlock, path: str) -> Place | None:
     """What the START record says, if the block begins with one."""
-    content = block.offset + BLOCK_HEADER_BYTES
-    for record in decode_records(image, content, content + block.header.content_bytes, path):
+    for record in block.records(image, path):
         return decode_start(record, path) if record.kind == START else None
     return None

@@ -194,6 +194,11 @@ class LedgerState:
         self.is_fenced = True
         self.is_dirty = True
 
+    def on_fence_found(self) -> None:
+        """A file says, durably, that the ledger is fenced."""
+        self.on_fence()
+        self.is_fence_durable = True
+
     def give_up_fence(self) -> None:
         """A fence that was under way has ended, well or not. Where it was the last one, got no place in the
         journal and was answered to nobody, there is no fence: what is only in memory must not refuse a

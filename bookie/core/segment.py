@@ -19,7 +19,7 @@ the index says where in which segment each run lies. Once nothing more can be wr
 index has all of it, its file may be *trimmed*: cut behind its last block. Where its entries went to an entry
 log, the file goes.
 
-**Scanning.** ``scan_segment`` reads blocks until one is not valid and decides what that means, on the
+**Scanning.** ``BlockWalk`` reads blocks until one is not valid and decides what that means, on the
 evidence within the segment: the end (nothing but zeros follow), a torn write (see ``bookie.core.block``), or
 damage, which is StorageCorrupt with the offset. A torn block is damage all the same when anything was
 written behind it: a later block's header, or, where the torn block's own header stands and so its size is
@@ -35,6 +35,7 @@ their digests are found by who reads them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import attrs
 
@@ -52,7 +53,7 @@ from bookie.core.block import (
     header_damage,
 )
 from bookie.core.frames import is_head_sound
-from bookie.core.records import ADD, RECORD_HEAD_BYTES, decode_records
+from bookie.core.records import ADD, RECORD_HEAD_BYTES, Record, decode_records
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.checksum import checksum
 
@@ -114,6 +115,12 @@ class FoundBlock:
     def stop(self) -> int:
         return self.offset + self.header.block_bytes
 
+    def records(self, image: memoryview, path: str) -> Iterator[Record]:
+        """Its records; ``image`` is the segment's file. StorageCorrupt, naming ``path``, if they do not
+        parse."""
+        start = self.offset + BLOCK_HEADER_BYTES
+        return decode_records(image, start, start + self.header.content_bytes, path)
+
 
 @attrs.frozen
 class SegmentScan:
@@ -134,6 +141,68 @@ class SegmentScan:
         return not self.blocks and not self.is_torn
 
 
+class BlockWalk:
+    """The valid blocks of a segment, to be gone through once; ``image`` is the whole file.
+
+    ``sequence`` is that of the first block, None if it is not known. With ``stop`` it is known where the last
+    block ends (a START record or the index says so): blocks must reach exactly there, and what stands
+    behind is not looked at. Raises StorageCorrupt for damage, naming ``path`` and the offset; with
+    ``passes_rot`` for such only as may hide more than payloads."""
+
+    def __init__(
+        self,
+        image: memoryview,
+        header: SegmentHeader,
+        *,
+        path: str,
+        sequence: int | None = None,
+        stop: int | None = None,
+        passes_rot: bool = False,
+    ) -> None:
+        self.end = SEGMENT_HEADER_BYTES
+        """Where the blocks end that were walked over."""
+        self.is_torn = False
+        """Once all were: a write was begun at ``end`` and did not complete."""
+        self._image = image
+        self._header = header
+        self._path = path
+        self._sequence = sequence
+        self._stop = stop
+        self._passes_rot = passes_rot
+
+    def __iter__(self) -> Iterator[FoundBlock]:
+        image, header, path, stop = self._image, self._header, self._path, self._stop
+        sequence, size = self._sequence, len(image)
+        if size > header.size or size % PAGE_BYTES:
+            raise StorageCorrupt(path, None, f"the file has {size} bytes, {header.size} were preallocated")
+        limit = size if stop is None else stop
+        if limit > size:
+            raise StorageCorrupt(path, size, f"the file ends here, though the journal goes on to {stop}")
+        while (at := self.end) < limit:
+            view = image[at:]
+            block = decode_header(view, nonce=header.nonce, segment=header.number)
+            if block is None:
+                damage: Damage | None = header_damage(view)
+            elif sequence is not None and block.sequence != sequence:
+                raise StorageCorrupt(path, at, f"block {block.sequence} where block {sequence} was expected")
+            else:
+                damage = block_damage(view, block, nonce=header.nonce)
+            if damage is not None:
+                try:
+                    self.is_torn = _is_torn(image, header, at, block, damage, path=path, stop=stop)
+                except StorageCorrupt:
+                    if not self._passes_rot or not _hides_nothing(view, block, header.nonce, path):
+                        raise
+                else:
+                    return
+            assert block is not None
+            self.end += block.block_bytes
+            yield FoundBlock(at, block)
+            sequence = block.sequence + 1
+        if self.end > limit:
+            raise StorageCorrupt(path, self.end, f"the last block passes the end of the journal at {limit}")
+
+
 def scan_segment(
     image: memoryview,
     header: SegmentHeader,
@@ -143,49 +212,17 @@ def scan_segment(
     stop: int | None = None,
     passes_rot: bool = False,
 ) -> SegmentScan:
-    """The blocks of a segment, of which ``image`` is the whole file.
-
-    ``sequence`` is that of its first block, None if it is not known. With ``stop`` it is known where its last
-    block ends (a START record or the index says so): blocks must reach exactly there, and what stands
-    behind is not looked at. Raises StorageCorrupt for damage, naming ``path`` and the offset; with
-    ``passes_rot`` for such only as may hide more than payloads."""
-    size = len(image)
-    if size > header.size or size % PAGE_BYTES:
-        raise StorageCorrupt(path, None, f"the file has {size} bytes, {header.size} were preallocated")
-    blocks: list[FoundBlock] = []
-    at = SEGMENT_HEADER_BYTES
-    limit = size if stop is None else stop
-    if limit > size:
-        raise StorageCorrupt(path, size, f"the file ends here, though the journal goes on to {stop}")
-    while at < limit:
-        view = image[at:]
-        block = decode_header(view, nonce=header.nonce, segment=header.number)
-        if block is None:
-            damage: Damage | None = header_damage(view)
-        elif sequence is not None and block.sequence != sequence:
-            raise StorageCorrupt(path, at, f"block {block.sequence} where block {sequence} was expected")
-        else:
-            damage = block_damage(view, block, nonce=header.nonce)
-        if damage is not None:
-            try:
-                return _tail(image, header, tuple(blocks), at, block, damage, path=path, stop=stop)
-            except StorageCorrupt:
-                if not passes_rot or block is None or not _hides_nothing(view, block, header.nonce, path):
-                    raise
-        assert block is not None
-        blocks.append(FoundBlock(at, block))
-        sequence = block.sequence + 1
-        at += block.block_bytes
-    if at > limit:
-        raise StorageCorrupt(path, at, f"the last block passes the end of the journal at {limit}")
-    is_trimmed = size < header.size and at == size
-    return SegmentScan(header.number, tuple(blocks), at, is_torn=False, is_trimmed=is_trimmed)
+    """What a segment holds, by a walk over all of its blocks. StorageCorrupt as ``BlockWalk``."""
+    walk = BlockWalk(image, header, path=path, sequence=sequence, stop=stop, passes_rot=passes_rot)
+    blocks = tuple(walk)
+    is_trimmed = len(image) < header.size and walk.end == len(image)
+    return SegmentScan(header.number, blocks, walk.end, is_torn=walk.is_torn, is_trimmed=is_trimmed)
 
 
-def _hides_nothing(view: memoryview, block: BlockHeader, nonce: bytes, path: str) -> bool:
+def _hides_nothing(view: memoryview, block: BlockHeader | None, nonce: bytes, path: str) -> bool:
     """Whether the block at the start of ``view``, which is damaged, says all that it said but payloads."""
-    bad = bad_pages(view, block, nonce=nonce)
-    if bad is None:
+    bad = None if block is None else bad_pages(view, block, nonce=nonce)
+    if block is None or bad is None:
         return False
     count = 0
     try:
@@ -212,18 +249,18 @@ def first_block(image: memoryview, header: SegmentHeader) -> FoundBlock | None:
     return FoundBlock(SEGMENT_HEADER_BYTES, block)
 
 
-def _tail(
+def _is_torn(
     image: memoryview,
     header: SegmentHeader,
-    blocks: tuple[FoundBlock, ...],
     at: int,
     block: BlockHeader | None,
     damage: Damage,
     *,
     path: str,
     stop: int | None,
-) -> SegmentScan:
-    """Decides about the place ``at``, where a valid block was looked for and not found."""
+) -> bool:
+    """Decides about the place ``at``, where a valid block was looked for and not found: whether a write was
+    torn there, or none was begun. StorageCorrupt if it is damage."""
     if stop is not None:
         raise StorageCorrupt(path, at, f"a damaged block, though the journal goes on to {stop}")
     if len(image) != header.size:
@@ -231,14 +268,14 @@ def _tail(
     if damage is Damage.ROTTEN:
         raise StorageCorrupt(path, at, "a damaged block: no interrupted write leaves such bytes behind")
     if block is None and first_nonzero(image, at, header.size) is None:
-        return SegmentScan(header.number, blocks, at, is_torn=False)
+        return False
     behind = at + (PAGE_BYTES if block is None else block.block_bytes)
     written = None if block is None else first_nonzero(image, behind, header.size)
     if written is None:
         written = _later_block(image, header, behind)
     if written is not None:
         raise StorageCorrupt(path, at, f"a damaged block, though byte {written} was written after it")
-    return SegmentScan(header.number, blocks, at, is_torn=True)
+    return True
 
 
 def _later_block(image: memoryview, header: SegmentHeader, start: int) -> int | None:

@@ -11,18 +11,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from bookie.core import rows
-from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES
-from bookie.core.records import (
-    ADD,
-    CLOSE,
-    FENCE,
-    START,
-    decode_add,
-    decode_fence,
-    decode_records,
-    decode_start,
-)
-from bookie.core.segment import SegmentHeader, SegmentScan, scan_segment
+from bookie.core.facts import Add, Close, Start, block_facts
+from bookie.core.records import Fence
+from bookie.core.segment import SegmentScan, scan_segment
 from bookie.server.identity import read_cookie
 from bookie.server.inspect_entries import is_healed, kept_because, known_files
 from bookie.storage.catalogue import Catalogue
@@ -69,10 +60,7 @@ async def show_journal(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
         path = files.path(number)
         item: dict[str, Any] = {"segment": number, "file": path}
         try:
-            image = memoryview(await files.read_image(number))
-            header = SegmentHeader.decode(
-                bytes(image[:PAGE_BYTES]), path=path, number=number, instance=cookie.instance
-            )
+            header, image = await files.read(number)
             scan = scan_segment(image, header, path=path, sequence=None)
             item |= _segment_figures(image, scan, path)
         except StorageCorrupt as damage:
@@ -105,21 +93,19 @@ def _segment_figures(image: memoryview, scan: SegmentScan, path: str) -> dict[st
     ledgers = set()
     started_at = None
     is_closed = False
-    for block in scan.blocks:
-        start = block.offset + BLOCK_HEADER_BYTES
-        for record in decode_records(image, start, start + block.header.content_bytes, path):
-            is_closed = record.kind == CLOSE
-            if record.kind == ADD:
-                run, _ = decode_add(record, file=scan.number, sequence=block.header.sequence, path=path)
+    for fact in (fact for block in scan.blocks for fact in block_facts(image, block, path)):
+        is_closed = isinstance(fact, Close)
+        match fact:
+            case Add(run):
                 adds += 1
                 entries += run.entry_count
                 entry_bytes += run.length - run.head_length
                 ledgers.add(run.ledger_id)
-            elif record.kind == FENCE:
+            case Fence():
                 fences += 1
-                ledgers.add(decode_fence(record, path).ledger_id)
-            elif record.kind == START:
-                started_at = list(decode_start(record, path))
+                ledgers.add(fact.ledger_id)
+            case Start(end):
+                started_at = list(end)
     return {
         "bytes": len(image),
         "used_bytes": scan.end,

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
-from bookie.core.records import ADD, Record, decode_add
+from bookie.core.entry_log import LoggedLedger
+from bookie.core.facts import Add, Replaces
 from bookie.core.rows import FileRow
 from bookie.core.space import why_kept
 from bookie.storage.catalogue import Catalogue
@@ -20,6 +20,7 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.contents import Contents
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.disk import FileMissing
+from bookie.storage.entry_files import EntryFiles
 from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.files import FilePool
 from bookie.storage.segments import SegmentFiles
@@ -51,9 +52,11 @@ def kept_because(known: dict[int, FileRow] | None, file: int) -> str | None:
 async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bool:
     """Whether every run that the index names in a damaged file, of ledgers that are not deleted, reads as it
     was written. False where the index cannot be read."""
-    files = SegmentFiles(directory.disk, directory.journal_path, instance)
-    logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
-    pool = FilePool(directory.disk, lambda file: files.path(file) if file > 0 else logs.path(-file))
+    files = EntryFiles(
+        SegmentFiles(directory.disk, directory.journal_path, instance),
+        EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance),
+    )
+    pool = FilePool(directory.disk, files.path)
     try:
         index = await directory.indexes.open(directory.index_path)
     except StorageError:
@@ -63,7 +66,7 @@ async def is_healed(directory: StorageDirectory, instance: str, file: int) -> bo
         row = await catalogue.file(file)
         if row is None:
             return False
-        for run in (await Contents(files, logs, catalogue).counted(row)).runs:
+        for run in (await Contents(files, catalogue).counted(row)).runs:
             stored = catalogue.ledger_now(run.ledger_id)
             if stored is None or not stored.is_deleted:
                 (frame,) = await pool.read(file, [(run.offset, run.length)])
@@ -102,26 +105,23 @@ async def show_entries(directory: StorageDirectory) -> AsyncGenerator[dict[str, 
 
 async def _figures(logs: EntryLogFiles, number: int) -> dict[str, Any]:
     header = await logs.read_header(number)
-    path = logs.path(number)
     runs = entries = entry_bytes = run_bytes = fenced = deleted = 0
     ledgers: set[int] = set()
     replaced: list[list[int]] = []
-    async with aclosing(logs.records(number)) as records:
-        async for record in records:
-            if record.kind == ADD:
-                add = Record(ADD, record.offset, memoryview(record.body))
-                run, _ = decode_add(add, file=-number, sequence=0, path=path)
-                runs += 1
-                entries += run.entry_count
-                run_bytes += run.length
-                entry_bytes += run.length - run.head_length
-                ledgers.add(run.ledger_id)
-            elif record.kind == LEDGER:
-                ledger = decode_ledger(record.body, path, record.offset)
-                fenced += ledger.is_fenced and not ledger.is_deleted
-                deleted += ledger.is_deleted
-            elif record.kind == REPLACES:
-                replaced = [list(each) for each in decode_replaces(record.body, path, record.offset).ranges]
+    async with aclosing(logs.facts(number)) as facts:
+        async for fact in facts:
+            match fact:
+                case Add(run):
+                    runs += 1
+                    entries += run.entry_count
+                    run_bytes += run.length
+                    entry_bytes += run.length - run.head_length
+                    ledgers.add(run.ledger_id)
+                case LoggedLedger():
+                    fenced += fact.is_fenced and not fact.is_deleted
+                    deleted += fact.is_deleted
+                case Replaces(files):
+                    replaced = [list(each) for each in files.ranges]
     return {
         "bytes": header.size,
         "level": header.level,

@@ -22,35 +22,19 @@ from collections.abc import Iterable
 from contextlib import aclosing
 
 import attrs
-import trio
 
 from bookie.core import rows
-from bookie.core.block import BLOCK_HEADER_BYTES, block_damage, decode_header
-from bookie.core.entry_log import LEDGER, REPLACES, decode_ledger, decode_replaces
+from bookie.core.entry_log import LoggedLedger
+from bookie.core.facts import Add, Deletion, Replaces
 from bookie.core.file_set import FileSet
-from bookie.core.records import (
-    ADD,
-    DELETE,
-    FENCE,
-    Record,
-    Run,
-    decode_add,
-    decode_delete,
-    decode_fence,
-    decode_records,
-)
+from bookie.core.records import Fence, Run
 from bookie.core.rows import FileRow
-from bookie.core.segment import SEGMENT_HEADER_BYTES
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles
-from bookie.storage.segments import SegmentFiles
+from bookie.storage.entry_files import EntryFiles
 from ledgerlog.concurrency.pace import Pace
-from ledgerlog.errors import StorageCorrupt, StorageError
-from ledgerlog.limits import KIB
+from ledgerlog.errors import StorageError
 
 _SCAN_ROWS = 1024
-_STEP_BYTES = 256 * KIB
-"""What is looked at without a pause, while adds wait."""
 
 
 @attrs.frozen
@@ -66,9 +50,8 @@ class Held:
 class Contents:
     """The files that the index knows, by what is in them."""
 
-    def __init__(self, files: SegmentFiles, logs: EntryLogFiles, catalogue: Catalogue) -> None:
+    def __init__(self, files: EntryFiles, catalogue: Catalogue) -> None:
         self._files = files
-        self._logs = logs
         self._catalogue = catalogue
 
     # --- by reading -------------------------------------------------------------------------------
@@ -76,47 +59,19 @@ class Contents:
     async def read(self, row: FileRow, *, pace: Pace | None = None) -> Held:
         """What a file says, all of it proved, read at a ``pace`` if there is one. StorageCorrupt for damage
         anywhere before its end, StorageError if it cannot be read."""
-        return await (self._read_segment(row, pace) if row.file > 0 else self._read_log(row, pace))
-
-    async def _read_segment(self, row: FileRow, pace: Pace | None) -> Held:
-        number, path = row.file, self._files.path(row.file)
-        held = Held()
-        header = await self._files.read_header(number)
-        image = memoryview(await self._files.read_image(number, pace=pace))
-        at, step = SEGMENT_HEADER_BYTES, 0
-        while at < row.end:
-            block = decode_header(image[at : row.end], nonce=header.nonce, segment=number)
-            if block is None or block_damage(image[at:], block, nonce=header.nonce) is not None:
-                raise StorageCorrupt(path, at, f"a damaged block, though the segment goes on to {row.end}")
-            start = at + BLOCK_HEADER_BYTES
-            for record in decode_records(image, start, start + block.content_bytes, path):
-                if record.kind == ADD:
-                    run, _ = decode_add(record, file=number, sequence=block.sequence, path=path)
-                    held.runs.append(run)
-                elif record.kind == FENCE:
-                    held.marked.add(decode_fence(record, path).ledger_id)
-                elif record.kind == DELETE:
-                    held.marked.update(decode_delete(record, path))
-            at += block.block_bytes
-            step += block.block_bytes
-            if step >= _STEP_BYTES:
-                step = 0
-                await trio.lowlevel.checkpoint()
-        return held
-
-    async def _read_log(self, row: FileRow, pace: Pace | None) -> Held:
-        number, path = -row.file, self._logs.path(-row.file)
         held = Held()
         replaced = FileSet()
-        async with aclosing(self._logs.records(number, pace=pace)) as records:
-            async for record in records:
-                if record.kind == ADD:
-                    add = Record(ADD, record.offset, memoryview(record.body))
-                    held.runs.append(decode_add(add, file=row.file, sequence=0, path=path)[0])
-                elif record.kind == LEDGER:
-                    held.marked.add(decode_ledger(record.body, path, record.offset).ledger_id)
-                elif record.kind == REPLACES:
-                    replaced = decode_replaces(record.body, path, record.offset)
+        async with aclosing(self._files.facts(row.file, end=row.end, pace=pace)) as facts:
+            async for fact in facts:
+                match fact:
+                    case Add(run):
+                        held.runs.append(run)
+                    case Fence() | LoggedLedger():
+                        held.marked.add(fact.ledger_id)
+                    case Deletion(ledger_ids):
+                        held.marked.update(ledger_ids)
+                    case Replaces(files):
+                        replaced = files
         return attrs.evolve(held, replaced=replaced)
 
     # --- by the index -----------------------------------------------------------------------------
@@ -126,7 +81,7 @@ class Contents:
         replaced = FileSet()
         if row.file < 0:
             try:
-                replaced = await self._logs.read_replaced(-row.file)
+                replaced = await self._files.logs.read_replaced(-row.file)
             except StorageError:
                 replaced = await self._absent()
         return Held(await self._named(row.file), await self._refused(), replaced)
@@ -161,7 +116,7 @@ class Contents:
 
     async def _absent(self) -> FileSet:
         """The numbers below the newest that no file has and no row names."""
-        segments, logs = await self._files.numbers(), await self._logs.numbers()
+        segments, logs = await self._files.segments.numbers(), await self._files.logs.numbers()
         segments += [row.file for row in await self._catalogue.segments()]
         logs += [-row.file for row in await self._catalogue.logs()]
         return FileSet.join((*_gaps(segments), *((-high, -low) for low, high in _gaps(logs))))

@@ -16,7 +16,6 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
 
 import attrs
 import trio
@@ -35,6 +34,7 @@ from bookie.core.entry_log import (
     LogHeader,
     record_bytes,
 )
+from bookie.core.facts import Fact, Replaces, log_fact
 from bookie.core.file_set import FileSet
 from bookie.core.frames import is_head_sound
 from bookie.core.merging import Merged, merge_frames
@@ -66,13 +66,6 @@ class UnreadableSource(StorageError):
         super().__init__(text)
         self.file = file
         self.run = run
-
-
-class LogRecord(NamedTuple):
-    kind: int
-    offset: int
-    """Of the body."""
-    body: bytes
 
 
 @attrs.frozen
@@ -224,19 +217,19 @@ class EntryLogFiles:
 
     async def read_replaced(self, number: int) -> FileSet:
         """Which files a log took the place of, and which these had replaced."""
-        async with aclosing(self.records(number)) as records:
-            async for record in records:
-                if record.kind == REPLACES:
-                    return entry_log.decode_replaces(record.body, self.path(number), record.offset)
+        async with aclosing(self.facts(number)) as facts:
+            async for fact in facts:
+                if isinstance(fact, Replaces):
+                    return fact.files
                 break
         raise StorageCorrupt(self.path(number), LOG_HEADER_BYTES, "the log does not begin as it should")
 
-    async def records(
+    async def facts(
         self, number: int, *, passes_rot: bool = False, pace: Pace | None = None
-    ) -> AsyncGenerator[LogRecord, None]:
-        """All records of a log but its FOOTER, in order, each of them proved, read at a ``pace`` if there is
-        one. StorageCorrupt for damage; with ``passes_rot`` not for payloads that have rotted: the frame of
-        such an ADD still says, under its own checksum, which entries it holds and how long it is."""
+    ) -> AsyncGenerator[Fact, None]:
+        """What the records of a log but its FOOTER say, in order, each of them proved, read at a ``pace`` if
+        there is one. StorageCorrupt for damage; with ``passes_rot`` not for payloads that have rotted: the
+        frame of such an ADD still says, under its own checksum, which entries it holds and how long it is."""
         path = self.path(number)
         header = await self.read_header(number)
         file = await self.disk.open(path)
@@ -265,7 +258,7 @@ class EntryLogFiles:
                     passes_rot and head.kind == ADD and is_head_sound(memoryview(body))
                 ):
                     raise StorageCorrupt(path, at, "the checksum of a record does not match")
-                yield LogRecord(head.kind, at + HEAD_BYTES, body)
+                yield log_fact(head.kind, at + HEAD_BYTES, body, file=-number, path=path)
                 at += need
                 count += 1
                 if not count % _STEP_RECORDS:

@@ -53,6 +53,7 @@ from bookie.storage.contents import Contents
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.disk import Disk, FileMissing
 from bookie.storage.engine import Engine
+from bookie.storage.entry_files import EntryFiles
 from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.files import FilePool
 from bookie.storage.forgetting import Forgetter
@@ -132,8 +133,7 @@ class _Ground:
 
     directory: StorageDirectory
     recycler: Recycler
-    files: SegmentFiles
-    logs: EntryLogFiles
+    files: EntryFiles
     pool: FilePool
     index: PatientIndex
     catalogue: Catalogue
@@ -150,11 +150,12 @@ async def _open_ground(
 ) -> AsyncIterator[_Ground]:
     disk = directory.disk
     recycler = Recycler(disk, directory.journal_path, size=config.segment_bytes, count=config.spare_segments)
-    files = SegmentFiles(
+    segments = SegmentFiles(
         disk, directory.journal_path, instance, ballast=directory.journal_ballast, recycler=recycler
     )
     logs = EntryLogFiles(disk, directory.entries_path, instance, new_nonce, ballast=directory.ballast)
-    pool = FilePool(disk, lambda file: files.path(file) if file > 0 else logs.path(-file))
+    files = EntryFiles(segments, logs)
+    pool = FilePool(disk, files.path)
     try:
         found = await directory.indexes.open(directory.index_path)
     except FileMissing as cause:
@@ -164,7 +165,7 @@ async def _open_ground(
         catalogue = Catalogue(index)
         if catalogue.instance_now() != instance:
             raise StorageCorrupt(index.path, None, f"the index is not that of bookie instance {instance}")
-        yield _Ground(directory, recycler, files, logs, pool, index, catalogue, new_nonce)
+        yield _Ground(directory, recycler, files, pool, index, catalogue, new_nonce)
     finally:
         with trio.CancelScope(shield=True):
             await index.aclose()
@@ -172,21 +173,21 @@ async def _open_ground(
 
 async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Journal:
     """Steps 1 to 4 of a start: the journal, which goes on where it ended."""
-    files, logs, catalogue = ground.files, ground.logs, ground.catalogue
+    segments, catalogue = ground.files.segments, ground.catalogue
     try:
-        replaced = await take_over_logs(logs, catalogue)
-        replayed = await replay(ground.directory, files, catalogue, replaced)
+        replaced = await take_over_logs(ground.files.logs, catalogue)
+        replayed = await replay(ground.directory, segments, catalogue, replaced)
     except IndexBehind as missing:
         why = f"{missing.why}. If it was not lost, {ground.index.if_behind}"
         raise StorageCorrupt(missing.path, missing.offset, why) from missing
-    active = await _next_segment(files, arenas, replayed, ground.new_nonce, config.segment_bytes)
+    active = await _next_segment(segments, arenas, replayed, ground.new_nonce, config.segment_bytes)
     try:
         commit = GroupCommit(
             durable=replayed.end.sequence, image=active.image, group_bytes_max=config.group_bytes_max
         )
         journal = Journal(
             disk=ground.disk,
-            files=files,
+            files=segments,
             arenas=arenas,
             config=config,
             active=active,
@@ -198,11 +199,11 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
         await journal.write_block()
         mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
         await catalogue.write([encode_mark(mark)])
-        await remove_replaced(files, logs, catalogue, first_segment=active.number)
+        await remove_replaced(ground.files, catalogue, first_segment=active.number)
         # Replay's own segments, and any that the life before us moved its mark past and did not get to.
         for row in await catalogue.segments():
-            if row.file < active.number and await files.size(row.file) > row.end:
-                await files.trim(row.file, row.end)
+            if row.file < active.number and await segments.size(row.file) > row.end:
+                await segments.trim(row.file, row.end)
     except BaseException:
         ground.disk.close(active.file)
         raise
@@ -231,7 +232,7 @@ async def _assemble(
         on_crowded=journal.progress.unpark_all,
     )
     forgetter = Forgetter(ledgers, pool)
-    rewriter = Rewriter(files=files, logs=ground.logs, pool=pool, catalogue=catalogue, ledgers=ledgers)
+    rewriter = Rewriter(files=files, pool=pool, catalogue=catalogue, ledgers=ledgers)
     residents: Mapping[int, Resident] = journal.residents
     write_cache = None
     if not config.journal_write_data:
@@ -247,7 +248,7 @@ async def _assemble(
         )
         await write_cache.prepare()
         residents = _Residents(journal.residents, write_cache.residents)
-    contents = Contents(files, ground.logs, catalogue)
+    contents = Contents(files, catalogue)
     compactor = Compactor(
         journal=journal,
         contents=contents,
@@ -276,7 +277,7 @@ async def _assemble(
         )
     checkpointer = Checkpointer(
         journal=journal,
-        files=files,
+        files=files.segments,
         ledgers=ledgers,
         catalogue=catalogue,
         rewriter=rewriter,

@@ -37,6 +37,7 @@ from bookie.core.segment import SEGMENT_HEADER_BYTES, first_block
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.directory import NOTHING_YET, StorageDirectory
 from bookie.storage.doubles import Age, AllRuns, Doubles
+from bookie.storage.entry_files import EntryFiles
 from bookie.storage.entry_logs import EntryLogFiles
 from bookie.storage.files import FilePool
 from bookie.storage.replay import Replay
@@ -84,7 +85,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
         counting = [number for number in numbers if number not in replaced]
         found, mark = await _follow(directory, files, catalogue, counting)
         runs += found
-        pool = FilePool(directory.disk, lambda file: files.path(file) if file > 0 else logs.path(-file))
+        pool = FilePool(directory.disk, EntryFiles(files, logs).path)
         try:
             await Doubles(catalogue, pool, lambda run: _newness(run, reach)).settle()
         finally:
@@ -168,8 +169,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) ->
         return Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
     before = end.sequence
     for number in stretch:
-        header = await files.read_header(number)
-        image = memoryview(await files.read_image(number))
+        header, image = await files.read(number)
         block = decode_header(image[SEGMENT_HEADER_BYTES:], nonce=header.nonce, segment=number)
         if block is not None:
             # Of a block that was torn, too: the one that took its place has the same number.
@@ -183,9 +183,8 @@ async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, in
     """Where the last valid blocks of segments end, as far as START records say."""
     seals: dict[int, int] = {}
     for number in numbers:
-        header = await files.read_header(number)
         # A START record is alone in its block, which then has one page.
-        image = memoryview(await files.read_image(number, SEGMENT_HEADER_BYTES + PAGE_BYTES))
+        header, image = await files.read(number, SEGMENT_HEADER_BYTES + PAGE_BYTES)
         block = first_block(image, header)
         if block is None or (end := start_of(image, block, files.path(number))) is None:
             continue

@@ -18,26 +18,18 @@ from __future__ import annotations
 
 import attrs
 
-from bookie.core import records, rows
-from bookie.core.block import BLOCK_HEADER_BYTES
+from bookie.core import rows
 from bookie.core.boot import IndexBehind, JournalWalk, Mark, segments_to_replay
+from bookie.core.facts import Close, block_facts
 from bookie.core.file_set import FileSet
-from bookie.core.ledger import LedgerState
-from bookie.core.records import Place, Run
+from bookie.core.records import Place
 from bookie.core.rows import FileRow
-from bookie.core.segment import (
-    FoundBlock,
-    SegmentHeader,
-    SegmentScan,
-    scan_segment,
-)
+from bookie.core.segment import FoundBlock, SegmentHeader, scan_segment
 from bookie.storage.catalogue import Catalogue
 from bookie.storage.directory import StorageDirectory
 from bookie.storage.disk import Disk
-from bookie.storage.ledgers import Ledgers
+from bookie.storage.found_ledgers import FoundLedgers
 from bookie.storage.segments import SegmentFiles
-from ledgerlog.errors import StorageCorrupt
-from ledgerlog.limits import LEDGER_KEY_BYTES
 
 _PIECE_ROWS = 4096
 _NOTHING = FileSet()
@@ -84,8 +76,7 @@ class Replay:
     async def take_segment(self, number: int, seal: int | None) -> None:
         """The next segment; ``seal`` is where its last valid block ends, if a later START record says so."""
         path = self._files.path(number)
-        header = await self._files.read_header(number)
-        image = memoryview(await self._files.read_image(number))
+        header, image = await self._files.read(number)
         scan = scan_segment(image, header, path=path, sequence=None, stop=seal, passes_rot=self._passes_rot)
         self.walk.on_segment(scan, path, is_sealed=seal is not None)
         if not scan.blocks:
@@ -97,12 +88,15 @@ class Replay:
                 )
                 await self._catalogue.write(rows.encode_file_and_usage(empty, {}))
             return
-        self.is_closed = not scan.is_trimmed or seal is not None or _is_close(image, scan.blocks[-1], path)
+        last = scan.blocks[-1]
+        self.is_closed = (
+            not scan.is_trimmed or seal is not None or [*block_facts(image, last, path)] == [Close()]
+        )
         if seal is None and not scan.is_trimmed:
-            await self._write_again(number, image, scan.blocks[-1])
-        last = scan.blocks[-1].header.sequence
-        ledgers = Ledgers(self._catalogue, maximum=2**63, durable=lambda: last)
-        found = _apply(ledgers, image, scan, path)
+            await self._write_again(number, image, last)
+        ledgers = FoundLedgers(self._catalogue)
+        facts = (fact for block in scan.blocks for fact in block_facts(image, block, path))
+        found = [run for fact in facts if (run := ledgers.take(fact, path)) is not None]
         if number in self._replaced:
             await ledgers.save()  # An entry log has its runs, and the index knows them from there.
             return
@@ -122,46 +116,6 @@ class Replay:
             await self._disk.write_sync(file, block.offset, buffer)
         finally:
             self._disk.close(file)
-
-
-def _apply(ledgers: Ledgers, image: memoryview, scan: SegmentScan, path: str) -> list[Run]:
-    """Bring the ledger states up to what the segment says; its runs."""
-    found: list[Run] = []
-    for block in scan.blocks:
-        sequence = block.header.sequence
-        start = block.offset + BLOCK_HEADER_BYTES
-        for record in records.decode_records(image, start, start + block.header.content_bytes, path):
-            if record.kind == records.ADD:
-                run, header = records.decode_add(record, file=scan.number, sequence=sequence, path=path)
-                state = _state(ledgers, run.ledger_id, header.key)
-                state.on_run(run)
-                state.tell(header.lac, header.lafr)
-                found.append(run)
-            elif record.kind == records.FENCE:
-                fence = records.decode_fence(record, path)
-                _state(ledgers, fence.ledger_id, fence.key).on_fence()
-                ledgers.loaded[fence.ledger_id].fence_sequence = sequence
-            elif record.kind == records.DELETE:
-                for ledger_id in records.decode_delete(record, path):
-                    # Whatever was known of it, its key included, may have gone with the files that said so.
-                    _state(ledgers, ledger_id, bytes(LEDGER_KEY_BYTES)).on_delete()
-            elif record.kind not in (records.START, records.CLOSE):
-                raise StorageCorrupt(path, record.offset, f"a record of unknown kind {record.kind}")
-    return found
-
-
-def _is_close(image: memoryview, block: FoundBlock, path: str) -> bool:
-    start = block.offset + BLOCK_HEADER_BYTES
-    content = records.decode_records(image, start, start + block.header.content_bytes, path)
-    return [record.kind for record in content] == [records.CLOSE]
-
-
-def _state(ledgers: Ledgers, ledger_id: int, key: bytes) -> LedgerState:
-    state = ledgers.get(ledger_id)
-    if state is None:
-        state = LedgerState(ledger_id, key)
-        ledgers.add(state)
-    return state
 
 
 async def replay(

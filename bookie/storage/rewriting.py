@@ -38,10 +38,10 @@ from bookie.core.merging import Merged, merge_runs
 from bookie.core.records import Run
 from bookie.core.rows import Change, FileRow
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles, Fetch, WrittenLog
+from bookie.storage.entry_files import EntryFiles
+from bookie.storage.entry_logs import Fetch, WrittenLog
 from bookie.storage.files import FilePool
 from bookie.storage.ledgers import Ledgers
-from bookie.storage.segments import SegmentFiles
 from ledgerlog.concurrency.pace import Pace
 
 _PIECE_ROWS = 1024
@@ -63,8 +63,7 @@ class Rewriter:
     def __init__(
         self,
         *,
-        files: SegmentFiles,
-        logs: EntryLogFiles,
+        files: EntryFiles,
         pool: FilePool,
         catalogue: Catalogue,
         ledgers: Ledgers,
@@ -72,7 +71,6 @@ class Rewriter:
         self.bytes_written = 0
         self.logs_written = 0
         self._files = files
-        self._logs = logs
         self._pool = pool
         self._catalogue = catalogue
         self._ledgers = ledgers
@@ -181,7 +179,7 @@ class Rewriter:
             for ledger_id in is_deleted:
                 by_ledger.pop(ledger_id, None)
             merged, usage = await self._merge(by_ledger)
-            written = await self._logs.write(
+            written = await self._files.logs.write(
                 level=level,
                 replaced=replaced,
                 ledgers=carried,
@@ -270,7 +268,4 @@ class Rewriter:
         first bytes of a segment were ever written."""
         await self._pool.retire(files)
         for file in files:
-            if file > 0:
-                await self._files.remove(file, used=used)
-            else:
-                await self._logs.remove(-file)
+            await self._files.remove(file, used=used)

@@ -160,35 +160,30 @@ class SegmentFiles:
         finally:
             self.disk.close(file)
 
-    async def read_header(self, number: int) -> SegmentHeader:
-        """StorageCorrupt if it is damaged."""
-        path = self.path(number)
-        file = await self.disk.open(path)
-        try:
-            (page,) = await self.disk.read(file, [(0, SEGMENT_HEADER_BYTES)])
-        finally:
-            self.disk.close(file)
-        return SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
-
-    async def read_image(
+    async def read(
         self,
         number: int,
         bytes_max: int | None = None,
         *,
         pace: Pace | None = None,
-    ) -> bytes:
-        """The whole file, or its first ``bytes_max`` bytes; at a ``pace`` a piece at a time."""
-        file = await self.disk.open(self.path(number))
+    ) -> tuple[SegmentHeader, memoryview]:
+        """A segment's header, and the image of the whole file or of its first ``bytes_max`` bytes; at a
+        ``pace`` read a piece at a time. StorageCorrupt if the header is damaged."""
+        path = self.path(number)
+        file = await self.disk.open(path)
         try:
             size = await self.disk.size(file) if bytes_max is None else bytes_max
             if pace is None:
                 (image,) = await self.disk.read(file, [(0, size)])
-                return image
-            pieces = []
-            for at in range(0, size, _PACED_PIECE_BYTES):
-                length = min(_PACED_PIECE_BYTES, size - at)
-                await pace.pass_through(length)
-                pieces += await self.disk.read(file, [(at, length)])
-            return b"".join(pieces)
+            else:
+                pieces = []
+                for at in range(0, size, _PACED_PIECE_BYTES):
+                    length = min(_PACED_PIECE_BYTES, size - at)
+                    await pace.pass_through(length)
+                    pieces += await self.disk.read(file, [(at, length)])
+                image = b"".join(pieces)
         finally:
             self.disk.close(file)
+        page = image[:SEGMENT_HEADER_BYTES]
+        header = SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
+        return header, memoryview(image)

@@ -16,15 +16,13 @@ from contextlib import aclosing
 
 from bookie.core import rows
 from bookie.core.boot import IndexBehind
-from bookie.core.entry_log import FOOTER, LEDGER, REPLACES, decode_ledger
 from bookie.core.file_set import FileSet
-from bookie.core.ledger import LedgerState
-from bookie.core.records import ADD, Record, Run, decode_add
+from bookie.core.records import Run
 from bookie.core.rows import Change, FileRow
 from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_logs import EntryLogFiles, LogRecord
-from bookie.storage.ledgers import Ledgers
-from bookie.storage.segments import SegmentFiles
+from bookie.storage.entry_files import EntryFiles
+from bookie.storage.entry_logs import EntryLogFiles
+from bookie.storage.found_ledgers import FoundLedgers
 from ledgerlog.errors import StorageCorrupt
 
 logger = logging.getLogger(__name__)
@@ -89,12 +87,12 @@ async def take_over_log(
     ``replaced``; how many runs it has. ``passes_rot``: runs with rotten payloads as well."""
     path = logs.path(number)
     header = await logs.read_header(number)
-    ledgers = Ledgers(catalogue, maximum=2**63, durable=lambda: 0)
+    ledgers = FoundLedgers(catalogue)
     runs: list[Run] = []
-    async with aclosing(logs.records(number, passes_rot=passes_rot)) as records:
-        async for record in records:
-            run = apply_record(ledgers, record, file=-number, path=path)
-            if run is not None and not ledgers.loaded[run.ledger_id].is_deleted:
+    async with aclosing(logs.facts(number, passes_rot=passes_rot)) as facts:
+        async for fact in facts:
+            run = ledgers.take(fact, path)
+            if run is not None and not ledgers.is_deleted(run.ledger_id):
                 runs.append(run)
     await ledgers.save()
     for start in range(0, len(runs), _PIECE_ROWS):
@@ -128,65 +126,26 @@ async def _superseded(catalogue: Catalogue, run: Run, replaced: FileSet) -> list
     return found
 
 
-def apply_record(ledgers: Ledgers, record: LogRecord, *, file: int, path: str) -> Run | None:
-    """Bring the states of ledgers up to what a record of an entry log says; the run that it holds."""
-    if record.kind == LEDGER:
-        said = decode_ledger(record.body, path, record.offset)
-        state = ledgers.get(said.ledger_id)
-        if state is None:
-            state = LedgerState(said.ledger_id, said.key)
-            ledgers.add(state)
-        state.tell(said.lac, said.lafr)
-        if said.is_deleted and not state.is_deleted:
-            state.on_delete()
-        elif said.is_fenced and not state.is_fenced:
-            state.on_fence()
-            state.is_fence_durable = True
-        return None
-    if record.kind != ADD:
-        if record.kind in (REPLACES, FOOTER):
-            return None
-        raise StorageCorrupt(path, record.offset, f"a record of unknown kind {record.kind}")
-    add = Record(ADD, record.offset, memoryview(record.body))
-    run, _ = decode_add(add, file=file, sequence=0, path=path)
-    known = ledgers.loaded.get(run.ledger_id)
-    if known is None:
-        raise StorageCorrupt(path, record.offset, f"entries of ledger {run.ledger_id} before its record")
-    known.on_found(run)
-    return run
-
-
-async def remove_replaced(
-    files: SegmentFiles, logs: EntryLogFiles, catalogue: Catalogue, *, first_segment: int
-) -> None:
+async def remove_replaced(files: EntryFiles, catalogue: Catalogue, *, first_segment: int) -> None:
     """Remove files that the index does not know and some log replaced. Segments from ``first_segment`` on are
     still the journal's."""
     known = {row.file for row in (*await catalogue.segments(), *await catalogue.logs())}
-    present = [number for number in await files.numbers() if number < first_segment]
-    strange = [
-        file for file in (*present, *(-number for number in await logs.numbers())) if file not in known
-    ]
+    present = [number for number in await files.segments.numbers() if number < first_segment]
+    present += [-number for number in await files.logs.numbers()]
+    strange = [file for file in present if file not in known]
     if not strange:
         return
     replaced = FileSet()
     for row in await catalogue.logs():
         try:
-            replaced |= await logs.read_replaced(-row.file)
+            replaced |= await files.logs.read_replaced(-row.file)
         except StorageCorrupt as damage:
             logger.error("what this log replaced is not known: %s", damage)
     for file in strange:
         if file in replaced:
-            await remove_file(files, logs, file)
+            await files.remove(file)
         else:
-            path = files.path(file) if file > 0 else logs.path(-file)
             logger.warning(
-                "%s: the index does not know this file, and no entry log replaced it; it is kept", path
+                "%s: the index does not know this file, and no entry log replaced it; it is kept",
+                files.path(file),
             )
-
-
-async def remove_file(files: SegmentFiles, logs: EntryLogFiles, file: int) -> None:
-    """Remove a file that the index does not name, durably."""
-    if file > 0:
-        await files.remove(file)
-    else:
-        await logs.remove(-file)

@@ -201,9 +201,9 @@ FENCES = (
     mutant(
         "fence_is_forgotten_by_a_crash",
         "rule 2, T08",
-        "replay._apply",
-        "_state(ledgers, fence.ledger_id, fence.key).on_fence()",
-        "_state(ledgers, fence.ledger_id, fence.key)",
+        "FoundLedgers.take",
+        "self._state(fact.ledger_id, fact.key).on_fence_found()",
+        "self._state(fact.ledger_id, fact.key)",
         f"{_TEST_ENGINE}::test_a_fence_outlives_stops_of_both_kinds",
     ),
     mutant(
@@ -535,7 +535,7 @@ BOOT = (
     mutant(
         "rot_is_taken_for_a_torn_write",
         "storage",
-        "_tail",
+        "segment._is_torn",
         """
         if damage is Damage.ROTTEN:
             raise StorageCorrupt(
@@ -548,7 +548,7 @@ BOOT = (
     mutant(
         "checksum_is_not_looked_at_in_replay",
         "storage",
-        "scan_segment",
+        "BlockWalk.__iter__",
         "block_damage(view, block, nonce=header.nonce)",
         "None",
         f"{_TEST_SEGMENT}::test_a_torn_last_block_ends_the_segment_before_it",
@@ -557,7 +557,7 @@ BOOT = (
     mutant(
         "damage_before_later_blocks_is_cut",
         "storage",
-        "_tail",
+        "segment._is_torn",
         "written is not None",
         "written is not None and written < 0",
         f"{_TEST_SEGMENT}::test_a_torn_block_with_a_later_block_behind_it_is_damage",
@@ -568,7 +568,7 @@ BOOT = (
         "Replay.take_segment",
         """
         if seal is None and not scan.is_trimmed:
-            await self._write_again(number, image, scan.blocks[-1])
+            await self._write_again(number, image, last)
         """,
         "",
         f"{_TEST_UNSYNCED}::test_what_a_boot_finds_in_a_cache_is_synced_before_it_is_shown",
@@ -630,7 +630,7 @@ BOOT = (
     mutant(
         "lac_of_the_journal_is_forgotten_by_a_crash",
         "rule 9",
-        "replay._apply",
+        "FoundLedgers.take",
         "state.tell(header.lac, header.lafr)",
         "",
         f"{_TEST_ENGINE}::test_rule_9_the_lac_outlives_stops",
