@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import attrs
 import trio
@@ -10,13 +10,21 @@ import trio
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.client.client import open_client
-from ledgerlog.limits import SESSION_TIMEOUT_S
+from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.core.writer import MetadataIntent
+from ledgerlog.limits import LEDGER_KEY_BYTES, SESSION_TIMEOUT_S
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.meta.store import Operation, Set
+from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
+from ledgerlog.wire.entries import Entries, encode_add
+from ledgerlog.wire.frame import Status, decode_frame_untrusted
 from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment
 
 R332 = Replication(3, 3, 2)
+
+Place = tuple[BookieId, int]
+"""A copy: a bookie and an entry."""
 
 
 @attrs.define(eq=False)
@@ -193,3 +201,40 @@ def lock_is_taken(board: Board) -> Callable[[], Awaitable[bool]]:
         return bool(await board.locks())
 
     return condition
+
+
+def copy_payload(entry_id: int, version: int = 0) -> bytes:
+    return b"<entry %d version %d>" % (entry_id, version) + bytes(200)
+
+
+async def stored(
+    cluster: Cluster,
+    client: Client,
+    count: int,
+    replication: Replication = R332,
+    *,
+    holes: Collection[Place] = (),
+    versions: Mapping[Place, int] | None = None,
+) -> int:
+    """A closed ledger whose copies were put on bookies one by one, all but the holes."""
+    registry = LedgerRegistry(client.store, client.opened.environment)
+    ensemble = sorted(cluster.bookies)[: replication.ensemble]
+    metadata, version = await registry.create(replication, ensemble, {})
+    assert len(metadata.key) == LEDGER_KEY_BYTES
+    for slot, bookie in enumerate(ensemble):
+        engine = cluster.bookies[bookie].node.engine
+        for first in range(0, count, 4):
+            found = {
+                e: copy_payload(e, (versions or {}).get((bookie, e), 0))
+                for e in range(first, min(first + 4, count))
+                if replication.holds(slot, e) and (bookie, e) not in holes
+            }
+            if found:
+                entries = Entries.gather(metadata.ledger_id, found)
+                raw = b"".join(encode_add(entries, lac=-1, lafr=-1, key=metadata.key, recovery=False))
+                position = engine.add(decode_frame_untrusted(memoryview(raw)), entries)
+                assert not isinstance(position, Status)
+                await engine.wait_durable(position)
+    stored_now, _ = await registry.attempt(MetadataIntent(metadata.closed(count - 1, b"t" * 16), version))
+    assert stored_now is not None
+    return metadata.ledger_id

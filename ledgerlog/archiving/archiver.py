@@ -39,7 +39,6 @@ from ledgerlog.archive.reader import check_archive, in_thread
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.archiving.claiming import Markers
 from ledgerlog.autorecovery.checking import check_ledger
-from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.concurrency.pace import Pace
@@ -148,9 +147,7 @@ class Archiver:
         self.logs = LogRegistry(client.store, client.environment)
         self.ledgers = LedgerRegistry(client.store, client.environment)
         self._keep_copies_ms = round(1000 * keep_copies_s)
-        settings = RepairSettings()
-        self._copying = Copying(client, Pacer(settings.bytes_per_s))
-        self._pace = Pace(settings.checks_per_s)
+        self._pace = Pace(RepairSettings().checks_per_s)
 
     def mark(self, step: str) -> None:
         self.client.environment.mark(f"archive: {step}")
@@ -205,9 +202,9 @@ class Archiver:
         existing = await self.archives.find(self.incarnation, ledger_id)
         if existing is not None:
             return done("skipped", existing[0], why="it is archived already")
-        faults = await check_ledger(self.client, self._copying, ledger_id, check_all=True, pace=self._pace)
-        if not faults.is_clean or faults.silent:
-            bookies = ", ".join((*faults.incomplete, *faults.damaged, *faults.silent))
+        faults = await check_ledger(self.client, ledger_id, check_all=True, pace=self._pace)
+        if faults.doubtful:
+            bookies = ", ".join(faults.doubtful)
             return Step(
                 what="skipped",
                 ledger_id=ledger_id,

@@ -36,7 +36,6 @@ import trio
 
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.checking import LedgerFaults, check_ledger
-from ledgerlog.autorecovery.copying import Copying
 from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.metadata import LedgerRegistry
@@ -147,7 +146,6 @@ async def pass_over_now(
 
 async def check_entries(
     client: LedgerClient,
-    copying: Copying,
     *,
     check_all: bool,
     per_s: int,
@@ -161,7 +159,7 @@ async def check_entries(
 
     async def look(ledger_id: int) -> None:
         try:
-            faults = await check_ledger(client, copying, ledger_id, check_all=check_all, pace=pace)
+            faults = await check_ledger(client, ledger_id, check_all=check_all, pace=pace)
         except MetadataCorrupt as damage:
             logger.error("ledger=%d cannot be checked: %s", ledger_id, damage)
             return
@@ -185,11 +183,10 @@ class _Found:
 class Auditor:
     """One process's part in it: a candidate, and the auditor while it leads. ``run`` is its task."""
 
-    def __init__(self, client: LedgerClient, copying: Copying, *, name: str) -> None:
+    def __init__(self, client: LedgerClient, *, name: str) -> None:
         self.name = name
         self.is_leading = False
         self._client = client
-        self._copying = copying
         self._board = Board(client)
         self._settings = SettingsInForce(self._board, name=f"auditor={name}")
         self._wake = trio.Event()
@@ -369,7 +366,6 @@ class Auditor:
 
         await check_entries(
             self._client,
-            self._copying,
             check_all=settings.check_all,
             per_s=settings.checks_per_s,
             on_fault=on_fault,

@@ -34,13 +34,14 @@ from functools import partial
 import trio
 
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.copies import ask_copies
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.ranges import RangeAnswer, list_range, read_range, scrub_range
+from ledgerlog.client.ranges import RangeAnswer, read_range, scrub_range
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.concurrency.rate import TokenBucket
-from ledgerlog.core.filling import Filling, ListAsk
+from ledgerlog.core.comparison import CopyAsk
+from ledgerlog.core.filling import Filling
 from ledgerlog.core.reader import RangeAsk
-from ledgerlog.core.recovery import Negative
 from ledgerlog.core.repair import Copy, FragmentRepair
 from ledgerlog.core.writer import MetadataIntent
 from ledgerlog.errors import BookieUnavailable
@@ -49,7 +50,7 @@ from ledgerlog.meta.store import Check
 from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.layout import writable_path
 from ledgerlog.model.ledger import LedgerMetadata
-from ledgerlog.model.missing import Share, gaps, shares
+from ledgerlog.model.missing import Share, shares
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status
 
@@ -242,24 +243,6 @@ class Copying:
                     await self.pacer.pass_through(SCRUB_BYTES)  # So much one request has it read, at most.
         return True
 
-    async def find_gaps(self, ledger_id: int, bookie: BookieId, share: Share) -> Missing | None:
-        """The ranges of its share that a bookie does not have, by its own list; each begins with one of its
-        entries. None where it did not answer. A bookie that is in limbo has none: it brings itself what it
-        lost."""
-        connection = self._client.pool.connection(bookie)
-        found: Missing = []
-        first = share.first
-        while first <= share.last:
-            listed = await list_range(connection, ledger_id, first=first, last=share.last)
-            if listed is None:
-                return None
-            if listed.negative is not Negative.ABSENT:
-                return []
-            part = Share(first, min(share.last, listed.through), share.slot, share.replication)
-            found += gaps(part, listed.pairs)
-            first = listed.through + 1
-        return found
-
 
 class _FragmentShell:
     """One fragment's repair under way."""
@@ -371,15 +354,13 @@ class _FillShell:
             if not core.is_done:
                 await self._wake.wait()  # Lists, reads and copies have deadlines of their own.
 
-    async def _list(self, ask: ListAsk) -> None:
+    async def _list(self, ask: CopyAsk) -> None:
         core = self._core
-        listed = await list_range(
-            self._client.pool.connection(ask.bookie), core.ledger_id, first=ask.first, last=ask.last
-        )
-        if listed is None:
+        answer = await ask_copies(self._client.pool.connection(ask.bookie), core.ledger_id, ask)
+        if answer is None:
             core.on_list_failed(ask)
         else:
-            core.on_listed(ask, listed.pairs, listed.through, listed.negative)
+            core.on_listed(ask, answer)
         self._wake.set()
 
     async def _read(self, ask: RangeAsk) -> None:

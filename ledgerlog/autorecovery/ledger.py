@@ -7,6 +7,8 @@
     the open last fragment      wait for its writer to replace them, if he can; then look again, recover,
                                 start over
     every other copy            bookies that live are asked what they have, and given what they lack
+                                (``core.comparison``); the task stays while one of them does not know what it
+                                has, since it is in limbo, or does not say
 
 and that again, on the metadata as it then is, until there is nothing to do. So whatever happens meanwhile (a
 writer rolls on, a second bookie dies, an operator deletes the ledger, a bookie returns) is met by the next
@@ -35,9 +37,12 @@ import trio
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.copying import Copying
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.copies import compare_lists
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.client.recovery import recover_ledger
-from ledgerlog.core.audit import named_bookies, shares_of
+from ledgerlog.core.audit import named_bookies
+from ledgerlog.core.comparison import FaultKind
+from ledgerlog.core.copies import CopyFault
 from ledgerlog.core.ranges import RangeSet
 from ledgerlog.core.repair import Finding, FragmentRepair, Work, survey
 from ledgerlog.errors import (
@@ -53,6 +58,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.missing import shares
 from ledgerlog.model.repair import RepairTask
 
 __all__ = ["LedgerRepair", "Verdict"]
@@ -392,22 +398,32 @@ class LedgerRepair:
         attempt.incomplete = incomplete = set[BookieId]()
         nowhere = RangeSet()
         silent: list[str] = []
+        in_limbo: list[str] = []
         left: list[str] = []
-        for bookie, shares in shares_of(metadata).items():
-            for share in shares:
-                missing = await self._copying.find_gaps(metadata.ledger_id, bookie, share)
-                if missing is None:
-                    if bookie in task.incomplete:
-                        incomplete.add(bookie)
-                    if await self._board.is_registered(bookie):
-                        silent.append(bookie)
-                    elif bookie in task.lost and bookie not in (attempt.gone or ()):
-                        # It was back when we looked for who is lost. The auditor may not have seen that, and
-                        # would see no reason to make a task again.
-                        attempt.unsteady.add(bookie)
-                        left.append(f"{bookie} comes and goes")
-                    # Else it is for the auditor to call it lost, or not.
-                    break
+        found: dict[BookieId, list[CopyFault]] = {}
+        for fault in await compare_lists(self._client.pool, metadata):
+            found.setdefault(fault.bookie, []).append(fault)
+        for bookie, faults in sorted(found.items()):
+            kinds = {fault.kind for fault in faults}
+            if bookie in task.incomplete and not kinds.isdisjoint((FaultKind.UNREACHABLE, FaultKind.LIMBO)):
+                incomplete.add(bookie)
+            if FaultKind.LIMBO in kinds:
+                in_limbo.append(bookie)  # It brings itself what it lost.
+            if FaultKind.UNREACHABLE in kinds:
+                if await self._board.is_registered(bookie):
+                    silent.append(bookie)
+                elif bookie in task.lost and bookie not in (attempt.gone or ()):
+                    # It was back when we looked for who is lost. The auditor may not have seen that, and
+                    # would see no reason to make a task again.
+                    attempt.unsteady.add(bookie)
+                    left.append(f"{bookie} comes and goes")
+                # Else it is for the auditor to call it lost, or not.
+            for share in shares(metadata, bookie):
+                missing = [
+                    (fault.first_entry, fault.last_entry)
+                    for fault in faults
+                    if fault.kind is FaultKind.MISSING and share.first <= fault.first_entry <= share.last
+                ]
                 if not missing:
                     continue
                 say(f"entries {missing[0][0]}..{missing[-1][1]} to {bookie}")
@@ -430,6 +446,8 @@ class LedgerRepair:
             left.append(f"no intact copy is left of entries {_listed(lost)}")
         if silent:
             left.append(f"it is not known what {', '.join(silent)} has of it: no answer")
+        if in_limbo:
+            left.append(f"it is not known what {', '.join(in_limbo)} has of it: in limbo")
         return _together(left, DONE)
 
 

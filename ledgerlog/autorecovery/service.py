@@ -23,7 +23,7 @@ class AutoRecovery:
         """``name`` is what people see of this process."""
         name = name or f"repair-{client.environment.new_token().hex()[:8]}"
         self.worker = Worker(client, name=name)
-        self.auditor = Auditor(client, self.worker.copying, name=name)
+        self.auditor = Auditor(client, name=name)
 
     async def run(self) -> None:
         """Look after the cluster until cancelled. Outages of the store are waited out; bugs are raised."""

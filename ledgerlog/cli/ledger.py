@@ -264,6 +264,7 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
                 "unreadable": found.unreadable,
                 "unknown_from": found.unknown_from,
                 "unreachable_bookies": found.unreachable,
+                "bookies_in_limbo": found.in_limbo,
             }
         )
     else:
@@ -285,6 +286,8 @@ def verification_lines(found: LedgerVerification) -> list[str]:
         lines.append(f"unknown: entries from {found.unknown_from} on, whose bookies do not answer")
     if found.unreachable:
         lines.append(f"bookies that did not answer: {' '.join(found.unreachable)}")
+    if found.in_limbo:
+        lines.append(f"bookies in limbo, which may have lost copies: {' '.join(found.in_limbo)}")
     return lines
 
 

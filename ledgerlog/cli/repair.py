@@ -11,7 +11,6 @@ import trio
 from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.autorecovery.checking import LedgerFaults
-from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
@@ -298,8 +297,7 @@ async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool)
                 found.append({"ledger": ledger_id, "bookies": list(bookies), "why": why})
 
     if entries != "none":
-        copying = Copying(client, Pacer(RepairSettings().bytes_per_s))
-        await check_entries(client, copying, check_all=entries == "all", per_s=per_s, on_fault=on_fault)
+        await check_entries(client, check_all=entries == "all", per_s=per_s, on_fault=on_fault)
     return sorted(found, key=lambda fields: (fields["ledger"], fields["why"]))
 
 

@@ -1,26 +1,33 @@
 """Reading every copy of every entry of one ledger.
 
 Each bookie of each fragment is asked for every entry that its slot holds, and each copy is held against its
-digest. That costs what reading the ledger costs, once for each bookie of the write quorum; what an index
-names would be cheaper to ask for and says nothing about the bytes. Payloads are dropped as they come, so
-memory is bounded by a reply for each bookie and by the ids of what is missing.
+digest; what an answer means ``core.comparison`` decides. That costs what reading the ledger costs, once for
+each bookie of the write quorum; what an index names would be cheaper to ask for and says nothing about the
+bytes. Payloads are dropped as they come, so memory is bounded by a reply for each bookie and by the ids of
+what is missing.
+
+Of a ledger that is not closed the last fragment is looked at too, up to the highest entry that one of its
+bookies names. What is missing there may be on its way.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
 
 from ledgerlog.client.bookies import BookieDirectory
+from ledgerlog.client.copies import ask_copies, carry_out, read_copies
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.ranges import read_range
 from ledgerlog.concurrency.gathering import gather
-from ledgerlog.core.ranges import RangeSet
+from ledgerlog.core.comparison import CopyAnswer, CopyAsk, FaultKind, Holdings
+from ledgerlog.core.copies import CopyCheck, entries_of
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.model.ids import BookieId
-from ledgerlog.model.ledger import Fragment
-from ledgerlog.model.quorum import Replication
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.missing import Share
 from ledgerlog.net.pool import ConnectionPool
 
 
@@ -40,10 +47,14 @@ class LedgerVerification:
     """Bookies that did not answer, or not to the end; what they did not show counts as not found. One that
     is registered was asked a second time."""
     unknown_from: int | None = None
-    """The ledger is not closed, and no bookie of its last fragment answered to the end: whether there are
-    entries from this one on is not known, and they are in no list."""
+    """The ledger is not closed, and no bookie of its last fragment could tell where its entries end: they did
+    not answer to the end, or are in limbo. Whether there are entries from this one on is not known, and they
+    are in no list."""
     damaged: list[tuple[int, BookieId]] = attrs.field(factory=list)
     """Copies that do not match their digests, or that their bookie cannot read for that reason."""
+    in_limbo: list[BookieId] = attrs.field(factory=list)
+    """Bookies that may have lost copies, and do not know it yet. Those that they did not show count as not
+    found, and may be there."""
 
 
 async def verify_ledger(
@@ -55,99 +66,95 @@ async def verify_ledger(
     looked for where it served before it was started again would be a false alarm."""
     await directory.refresh()
     metadata, _ = await registry.read(ledger_id)
-    result = LedgerVerification(ledger_id, 0, [], [], [])
-    unreachable: dict[BookieId, None] = {}
-    entries, unknown_from = 0, None
-    for index, fragment in enumerate(metadata.fragments):
-        end = metadata.fragment_end(index)
-        slots = [
-            _Slot(pool, directory, ledger_id, metadata.replication, fragment, slot)
-            for slot in range(metadata.replication.ensemble)
-        ]
-        await gather(*(partial(slot.read, ENTRY_ID_MAX if end is None else end) for slot in slots))
-        if end is None:
-            end = max(fragment.first_entry - 1, *(slot.highest for slot in slots))
-            if not any(slot.is_complete for slot in slots):
-                unknown_from = end + 1
-        for slot in slots:
-            result.damaged.extend((entry_id, slot.bookie) for entry_id in slot.damaged)
-            if not slot.is_complete:
-                unreachable[slot.bookie] = None
-        for entry_id in range(fragment.first_entry, end + 1):
-            copies = sum(slots[holder].has(entry_id) for holder in metadata.replication.write_set(entry_id))
-            if copies < metadata.replication.write_quorum:
-                result.under_replicated.append(entry_id)
-            if not copies:
-                result.unreadable.append(entry_id)
-        entries = end + 1
-    return attrs.evolve(
-        result,
-        entries=entries,
-        unreachable=list(unreachable),
-        unknown_from=unknown_from,
-        damaged=sorted(result.damaged),
-    )
+    return await _Verifying(metadata, directory, pool).run()
 
 
-class _Slot:
-    """What the bookie in one slot of one fragment shows."""
+class _Verifying:
+    """The verification of one ledger under way."""
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        directory: BookieDirectory,
-        ledger_id: int,
-        replication: Replication,
-        fragment: Fragment,
-        slot: int,
-    ) -> None:
-        self.bookie = fragment.ensemble[slot]
-        self.damaged: list[int] = []
-        self.highest = fragment.first_entry - 1
-        self.is_complete = True
+    def __init__(self, metadata: LedgerMetadata, directory: BookieDirectory, pool: ConnectionPool) -> None:
+        self._metadata = metadata
+        self._directory = directory
         self._pool = pool
-        self._may_ask_again = directory.is_registered(self.bookie)
-        self._ledger_id = ledger_id
-        self._stride = stride = replication.ensemble if replication.is_striped else 1
-        first = fragment.first_entry
-        self._starts = [e for e in range(first, first + stride) if replication.holds(slot, e)]
-        # For each class of entries with one write set: their ids divided by the stride, so that they join.
-        self._intact = [RangeSet() for _ in range(stride)]
+        self._silent_in: set[tuple[BookieId, int]] = set()
+        """Who did not answer, and the first entry of the fragment: there it is not asked again."""
+        self._silent: set[BookieId] = set()
+        self._in_limbo: set[BookieId] = set()
 
-    def has(self, entry_id: int) -> bool:
-        return entry_id // self._stride in self._intact[entry_id % self._stride]
+    async def run(self) -> LedgerVerification:
+        metadata, write_quorum = self._metadata, self._metadata.replication.write_quorum
+        end, unknown_from = metadata.last_entry, None
+        if end is None:
+            end, is_known = await self._find_tail()
+            unknown_from = None if is_known else end + 1
+        faults = await carry_out(CopyCheck(metadata, scrub=False, tail=end), self._read)
+        lacking: Counter[int] = Counter()
+        damaged: list[tuple[int, BookieId]] = []
+        for fault in faults:
+            lacking.update(entries_of(metadata, fault))
+            if fault.kind is FaultKind.CORRUPT:
+                damaged += [(entry_id, fault.bookie) for entry_id in entries_of(metadata, fault)]
+            elif fault.kind is FaultKind.UNREACHABLE:
+                self._silent.add(fault.bookie)
+            elif fault.kind is FaultKind.LIMBO:
+                self._in_limbo.add(fault.bookie)
+        named = dict.fromkeys(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
+        return LedgerVerification(
+            metadata.ledger_id,
+            end + 1,
+            under_replicated=sorted(lacking),
+            unreadable=sorted(entry_id for entry_id, count in lacking.items() if count == write_quorum),
+            unreachable=[bookie for bookie in named if bookie in self._silent],
+            unknown_from=unknown_from,
+            damaged=sorted(damaged),
+            in_limbo=[bookie for bookie in named if bookie in self._in_limbo],
+        )
 
-    async def read(self, last: int) -> None:
-        for start in self._starts:
-            if start <= last and not await self._read(start, last):
-                self.is_complete = False
-                return
+    async def _find_tail(self) -> tuple[int, bool]:
+        """The highest entry of the last fragment that any of its bookies names, and whether one of them can
+        tell that there is none behind it."""
+        fragment, holds = self._metadata.last_fragment, self._metadata.replication.holds
+        highest, is_known = fragment.first_entry - 1, False
 
-    async def _read(self, entry_id: int, last: int) -> bool:
-        """Read one class of entries; whether the bookie answered to the end."""
-        stride = self._stride
-        intact = self._intact[entry_id % stride]
-        while entry_id <= last:
-            answer = await read_range(
-                self._pool.connection(self.bookie),
-                self._ledger_id,
-                first=entry_id,
-                last=last,
-                stride=stride,
-            )
-            if answer is None or (answer.damaged is None and answer.through < entry_id):
-                # The connection may just have broken, or been tried where the bookie served before.
-                if not self._may_ask_again:
-                    return False
-                self._may_ask_again = False
-                continue
-            for found in answer.found:
-                intact.add(found // stride, found // stride)
-                self.highest = max(self.highest, found)
-            if answer.damaged is not None:
-                self.damaged.append(answer.damaged)
-                self.highest = max(self.highest, answer.damaged)
-                entry_id = answer.damaged + stride
-            else:
-                entry_id += ((answer.through - entry_id) // stride + 1) * stride
-        return True
+        async def look(slot: int, bookie: BookieId) -> None:
+            nonlocal highest, is_known
+            stock = Holdings(fragment.first_entry - 1)
+            while stock.through < ENTRY_ID_MAX:
+                ask = CopyAsk(bookie, stock.through + 1, ENTRY_ID_MAX)
+                answer = await self._ask(
+                    bookie, partial(ask_copies, self._pool.connection(bookie), self._metadata.ledger_id, ask)
+                )
+                if answer is None or not answer.is_about(ask.first):
+                    self._silent.add(bookie)
+                    return
+                stock.on_answer(ask.first, answer)
+                held = (e for low, high in reversed(stock.sound) for e in range(high, low - 1, -1))
+                highest = max(highest, next((e for e in held if holds(slot, e)), highest))
+                stock.sound.clear()
+            if not stock.is_doubtful:
+                is_known = True
+
+        await gather(*(partial(look, slot, bookie) for slot, bookie in enumerate(fragment.ensemble)))
+        return highest, is_known
+
+    async def _read(self, ask: CopyAsk) -> CopyAnswer | None:
+        metadata, fragment = self._metadata, self._metadata.fragment_of(ask.first)
+        if (ask.bookie, fragment.first_entry) in self._silent_in:
+            return None
+        slot = fragment.ensemble.index(ask.bookie)
+        share = Share(ask.first, ask.last, slot, metadata.replication)
+        connection = self._pool.connection(ask.bookie)
+        answer = await self._ask(ask.bookie, partial(read_copies, connection, metadata.ledger_id, share, ask))
+        if answer is None:
+            self._silent_in.add((ask.bookie, fragment.first_entry))
+        return answer
+
+    async def _ask(
+        self, bookie: BookieId, ask: Callable[[], Awaitable[CopyAnswer | None]]
+    ) -> CopyAnswer | None:
+        """Ask a bookie, and once more if it is registered: the connection may just have broken, or been tried
+        where the bookie served before."""
+        answer = await ask()
+        if answer is None and self._directory.is_registered(bookie):
+            answer = await ask()
+        return answer

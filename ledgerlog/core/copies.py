@@ -13,10 +13,8 @@ Verbs in, state out:
     take_faults                             what was found, growing with every window
     checked                                 copies that bookies answered about, by bookie
 
-**What can be said.** Entries of fragments whose end is known: all those of a closed ledger, those before the
-last fragment of another (``model.missing``). They are committed, hence each of them is to be on its whole
-write quorum. In the plain mode an entry counts as committed with an ack quorum and its ledger may be closed
-so; the copies that are missing then are missing all the same, and faults.
+**What an answer means**, and which entries are due, ``core.comparison`` says. Who does not answer is asked
+again in the next window.
 
 **A fault** is a run of one bookie's entries that are alike: all missing there, or all corrupt, diverging, or
 not known (``FaultKind``), with equally many sound copies left elsewhere. Entries in between that are not the
@@ -35,27 +33,23 @@ the most votes. Then nobody knows which of them was written, and no copy counts 
 
 from __future__ import annotations
 
-import enum
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import attrs
 
-from ledgerlog.core.recovery import Negative
+from ledgerlog.core.comparison import CopyAnswer, CopyAsk, FaultKind, Holdings, Stretch
 from ledgerlog.limits import SCRUB_BLOCK_ENTRIES
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
-from ledgerlog.model.missing import Share, gaps, shares
+from ledgerlog.model.missing import Share, shares
 from ledgerlog.model.quorum import Replication
 
 __all__ = [
-    "CopyAnswer",
-    "CopyAsk",
     "CopyCheck",
     "CopyFault",
-    "FaultKind",
     "count_held",
+    "entries_of",
     "is_due",
     "replicas_of",
 ]
@@ -64,23 +58,6 @@ _SUM_MODULUS = 2**64
 """Sums of digests are numbers of 64 bits (``wire.scrub``)."""
 
 WINDOW_ENTRIES = 64 * SCRUB_BLOCK_ENTRIES
-
-Ranges = Sequence[tuple[int, int]]
-Sums = Sequence[tuple[int, int, int, int]]
-_Piece = tuple[int, int, "FaultKind"]
-
-
-class FaultKind(enum.Enum):
-    MISSING = "missing"
-    """The bookie says that it does not have the entry."""
-    CORRUPT = "corrupt"
-    """It has the entry, and it does not read as it was written."""
-    DIVERGING = "diverging"
-    """Its copy is sound by itself, and another one than others have."""
-    LIMBO = "limbo"
-    """It may have lost the entry, and does not know."""
-    UNREACHABLE = "unreachable"
-    """It did not answer: nothing is known of the copy."""
 
 
 @attrs.frozen(kw_only=True)
@@ -97,30 +74,6 @@ class CopyFault:
     """Sound copies of such an entry on other bookies, at least."""
     write_quorum: int
     kind: FaultKind
-
-
-@attrs.frozen
-class CopyAsk:
-    """Ask a bookie what it has of entries ``first`` to ``last``. ``classes`` is 0 for a list, which may go
-    further than ``last``; else it is that of a scrub."""
-
-    bookie: BookieId
-    first: int
-    last: int
-    classes: int
-
-
-@attrs.frozen(kw_only=True)
-class CopyAnswer:
-    """A bookie's word on an ask, complete through ``through``."""
-
-    through: int
-    negative: Negative
-    """What it means that an entry is in none of the ranges."""
-    sound: Ranges
-    """Growing; of a list, what the index names."""
-    unsound: Ranges = ()
-    sums: Sums = ()
 
 
 def count_held(replication: Replication, slot: int, first: int, last: int) -> int:
@@ -140,6 +93,13 @@ def replicas_of(metadata: LedgerMetadata) -> int:
     return count * metadata.replication.write_quorum
 
 
+def entries_of(metadata: LedgerMetadata, fault: CopyFault) -> Iterator[int]:
+    """The entries whose copies on the bookie are at fault."""
+    slot = metadata.fragment_of(fault.first_entry).ensemble.index(fault.bookie)
+    share = Share(fault.first_entry, fault.last_entry, slot, metadata.replication)
+    return share.ids(fault.first_entry, fault.last_entry)
+
+
 def is_due(metadata: LedgerMetadata, fault: CopyFault) -> bool:
     """Whether the metadata still ask these copies of the bookie."""
     return any(
@@ -150,22 +110,15 @@ def is_due(metadata: LedgerMetadata, fault: CopyFault) -> bool:
     )
 
 
-@attrs.define(eq=False)
-class _Side:
+@attrs.define(eq=False, kw_only=True)
+class _Side(Holdings):
     """What one bookie of the window's fragment has said of it."""
 
     slot: int
     bookie: BookieId
-    through: int
-    """It has answered up to here."""
-    sound: list[tuple[int, int]] = attrs.Factory(list)
-    unsound: list[tuple[int, int]] = attrs.Factory(list)
-    in_limbo: bool = False
-    is_silent: bool = False
     sums: dict[tuple[int, int], tuple[int, int]] = attrs.Factory(dict)
     ask: CopyAsk | None = None
     """What it is being asked."""
-    diverging: set[int] = attrs.Factory(set)
     digests: dict[int, int] = attrs.Factory(dict)
     """By entry, of the block that is looked at more closely."""
     block_through: int | None = None
@@ -176,13 +129,21 @@ class CopyCheck:
     """The check of one ledger. One answer, or silence, is due for each ask."""
 
     def __init__(
-        self, metadata: LedgerMetadata, *, scrub: bool, window_entries: int = WINDOW_ENTRIES
+        self,
+        metadata: LedgerMetadata,
+        *,
+        scrub: bool,
+        tail: int | None = None,
+        window_entries: int = WINDOW_ENTRIES,
     ) -> None:
+        """``tail``: look at the last fragment of a ledger that is not closed too, up to this entry. What is
+        missing there may be on its way: it is no work for anybody."""
         assert window_entries % SCRUB_BLOCK_ENTRIES == 0 or not scrub, "blocks lie within windows"
         self.metadata = metadata
         self.checked: Counter[BookieId] = Counter()
         self.is_done = False
         self._scrub = scrub
+        self._tail = tail
         self._window_entries = window_entries
         self._replication = metadata.replication
         self._classes = metadata.replication.ensemble if metadata.replication.is_striped else 1
@@ -227,11 +188,7 @@ class CopyCheck:
     def on_answer(self, ask: CopyAsk, answer: CopyAnswer) -> None:
         """A bookie's answer. One that is not complete through the first entry asked for says nothing, and
         neither does one about what was not asked."""
-        strays = (
-            ranges and (ranges[0][0] < ask.first or ranges[-1][1] > answer.through)
-            for ranges in (answer.sound, answer.unsound)
-        )
-        if answer.through < ask.first or any(strays):
+        if not answer.is_about(ask.first):
             self.on_silent(ask)
             return
         side = self._side_of(ask)
@@ -240,10 +197,7 @@ class CopyCheck:
             for block, remainder, _, digest in answer.sums:  # Each is the sum of one.
                 side.digests[block * SCRUB_BLOCK_ENTRIES + remainder] = digest
         else:
-            side.through = answer.through
-            side.in_limbo = side.in_limbo or answer.negative is not Negative.ABSENT
-            side.sound += answer.sound
-            side.unsound += answer.unsound
+            side.on_answer(ask.first, answer)
             for block, remainder, count, total in answer.sums:
                 counted, summed = side.sums.get((block, remainder), (0, 0))
                 side.sums[block, remainder] = counted + count, (summed + total) % _SUM_MODULUS
@@ -256,7 +210,7 @@ class CopyCheck:
             side.block_through = None  # What it said before stands; it cannot be compared.
             side.digests.clear()
         else:
-            side.is_silent = True
+            side.on_silent()
         self._look()
 
     def _side_of(self, ask: CopyAsk) -> _Side:
@@ -282,6 +236,8 @@ class CopyCheck:
                 return
             end = self.metadata.fragment_end(self._index)
             self._fragment = self.metadata.fragments[self._index]
+            if end is None:
+                end = self._tail
             self._end = -1 if end is None else end
             self._high = self._fragment.first_entry - 1
         self._low = self._high + 1
@@ -292,14 +248,13 @@ class CopyCheck:
         self._sides = [self._begin(slot, bookie) for slot, bookie in enumerate(self._fragment.ensemble)]
 
     def _begin(self, slot: int, bookie: BookieId) -> _Side:
-        before = None if self._scrub else self._said.get(bookie)
-        if before is None or before.through < self._low:
-            side = _Side(slot, bookie, self._low - 1)
-        else:
-            # It has told more than it was asked for.
-            passed = bisect_left(before.sound, self._low, key=lambda pair: pair[1])
-            side = _Side(slot, bookie, before.through, before.sound[passed:], in_limbo=before.in_limbo)
+        side = _Side(slot=slot, bookie=bookie, through=self._low - 1)
         if not self._scrub:
+            before = self._said.get(bookie)
+            if before is not None and before.through >= self._low:
+                # It has told more than it was asked for.
+                before.forget_before(self._low)
+                side.through, side.sound, side.in_limbo = before.through, before.sound, before.in_limbo
             self._said[bookie] = side
         return side
 
@@ -373,39 +328,18 @@ class CopyCheck:
     # --- judging a window -------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        pieces: dict[int, list[_Piece]] = {}
+        pieces: dict[int, list[Stretch]] = {}
         for side in self._sides:
-            if not side.is_silent:
-                self.checked[side.bookie] += count_held(self._replication, side.slot, self._low, self._high)
-            found = self._pieces(side)
+            told = min(side.through, self._high)
+            if told >= self._low:
+                self.checked[side.bookie] += count_held(self._replication, side.slot, self._low, told)
+            found = side.faults(Share(self._low, self._high, side.slot, self._replication))
             if found:
                 pieces[side.slot] = found
         if pieces:
             self._emit(pieces)
 
-    def _pieces(self, side: _Side) -> list[_Piece]:
-        """The stretches of the window in which the side's entries are at fault, in order."""
-        share = Share(self._low, self._high, side.slot, self._replication)
-        if side.is_silent:
-            return [(low, high, FaultKind.UNREACHABLE) for low, high in gaps(share, ())]
-        absent = FaultKind.LIMBO if side.in_limbo else FaultKind.MISSING
-        if not side.unsound and not side.diverging:
-            return [(low, high, absent) for low, high in gaps(share, side.sound)]
-        unsound = _joined(side.unsound)
-        named = _joined(sorted((*side.sound, *unsound)))
-        found = [(low, high, absent) for low, high in gaps(share, named)]
-        # An entry may have come, or rotted, since it was told for the first time: one word on each.
-        diverging = [e for e in sorted(side.diverging) if _names(side.sound, e) and not _names(unsound, e)]
-        for kind, ranges in (
-            (FaultKind.CORRUPT, unsound),
-            (FaultKind.DIVERGING, _joined((e, e) for e in diverging)),
-        ):
-            # What lies in none of these is passed over, as a list's gaps are passed over the other way.
-            sound = _between(ranges, self._low, self._high)
-            found += [(low, high, kind) for low, high in gaps(share, sound)]
-        return sorted(found)
-
-    def _emit(self, pieces: Mapping[int, list[_Piece]]) -> None:
+    def _emit(self, pieces: Mapping[int, list[Stretch]]) -> None:
         """Cut the stretches wherever one of another bookie begins or ends, and count the copies between."""
         opening: dict[int, list[tuple[int, FaultKind]]] = {}
         closing: dict[int, list[int]] = {}
@@ -457,32 +391,3 @@ class CopyCheck:
     def _flush(self) -> None:
         self._faults += self._runs.values()
         self._runs = {}
-
-
-def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted ranges, with those that touch or overlap put together."""
-    found: list[tuple[int, int]] = []
-    for low, high in ranges:
-        if found and low <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], high)
-        else:
-            found.append((low, high))
-    return found
-
-
-def _names(ranges: Ranges, entry_id: int) -> bool:
-    """Whether an entry is in one of the ranges, which grow."""
-    index = bisect_left(ranges, entry_id, key=lambda pair: pair[1])
-    return index < len(ranges) and ranges[index][0] <= entry_id
-
-
-def _between(ranges: Ranges, low: int, high: int) -> list[tuple[int, int]]:
-    """What of low..high lies in none of the ranges, which grow."""
-    found = []
-    for first, last in ranges:
-        if low < first:
-            found.append((low, min(first - 1, high)))
-        low = max(low, last + 1)
-    if low <= high:
-        found.append((low, high))
-    return found

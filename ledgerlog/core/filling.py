@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from ledgerlog.core.comparison import CopyAnswer, CopyAsk, FaultKind, Holdings, absence
 from ledgerlog.core.ranges import RangeSet
 from ledgerlog.core.reader import RangeAsk
 from ledgerlog.core.recovery import Negative
@@ -35,40 +36,14 @@ from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share
 
-__all__ = ["Filling", "ListAsk"]
-
-
-@attrs.frozen
-class ListAsk:
-    """Ask a bookie which of the entries first..last it has."""
-
-    bookie: BookieId
-    first: int
-    last: int
+__all__ = ["Filling"]
 
 
 @attrs.define(eq=False)
-class _Stock:
-    """What another bookie has, as far as it said."""
+class _Stock(Holdings):
+    """What another bookie has."""
 
-    pairs: deque[tuple[int, int]] = attrs.Factory(deque)
-    through: int = NO_ENTRY
-    """The pairs are complete up to here."""
-    is_certain: bool = True
-    """Whether what it does not name it does not have; in limbo it may have lost it."""
-    is_silent: bool = False
-    """It did not answer: nothing is known."""
-    asked: ListAsk | None = None
-
-    def first_from(self, entry_id: int) -> int | None:
-        """The first entry that it has, from this one on; never asked for a smaller one again."""
-        while self.pairs and self.pairs[0][1] < entry_id:
-            self.pairs.popleft()
-        return max(self.pairs[0][0], entry_id) if self.pairs else None
-
-    @property
-    def is_doubtful(self) -> bool:
-        return self.is_silent or not self.is_certain
+    asked: CopyAsk | None = None
 
 
 @attrs.define(eq=False)
@@ -119,7 +94,7 @@ class Filling:
             if replication.holds(share.slot, entry_id)
             for peer in self._others[entry_id]
         ]
-        self._stocks = {peer: _Stock() for peer in peers}
+        self._stocks = {peer: _Stock(NO_ENTRY) for peer in peers}
         self._ranges = deque(missing)
         self._at = self._ranges[0][0] if self._ranges else 0
         """The first entry of the first range that no round has had yet."""
@@ -140,34 +115,33 @@ class Filling:
 
     # --- lists --------------------------------------------------------------------------------------
 
-    def take_lists(self) -> list[ListAsk]:
+    def take_lists(self) -> list[CopyAsk]:
         """Lists to be asked for now. Each must be answered by ``on_listed`` or ``on_list_failed``."""
-        asks: list[ListAsk] = []
+        asks: list[CopyAsk] = []
         while self._ranges and not self._lanes and not asks:
             last = self._ranges[0][1]
             behind = [s for s in self._stocks.values() if not s.is_silent and s.through < self._at]
             for bookie, stock in self._stocks.items():
                 if stock in behind and stock.asked is None:
-                    stock.asked = ListAsk(bookie, self._at, last)
+                    stock.asked = CopyAsk(bookie, self._at, last)
                     asks.append(stock.asked)
             if behind:
                 break
             self._plan(last)
         return asks
 
-    def on_listed(
-        self, ask: ListAsk, pairs: Sequence[tuple[int, int]], through: int, negative: Negative
-    ) -> None:
-        """A bookie's list, complete up to ``through``, which is at least the first entry asked about."""
+    def on_listed(self, ask: CopyAsk, answer: CopyAnswer) -> None:
+        """A bookie's list."""
         stock = self._stocks[ask.bookie]
         stock.asked = None
-        stock.pairs, stock.through = deque(pairs), through
-        stock.is_certain = negative is Negative.ABSENT
+        stock.forget_before(ask.first)
+        stock.on_answer(ask.first, answer)
+        if stock.is_silent:
+            self._give_up_on(ask.bookie)
 
-    def on_list_failed(self, ask: ListAsk) -> None:
+    def on_list_failed(self, ask: CopyAsk) -> None:
         """It did not answer, or could not tell."""
-        stock = self._stocks[ask.bookie]
-        stock.asked = None
+        self._stocks[ask.bookie].asked = None
         self._give_up_on(ask.bookie)
 
     def _plan(self, last: int) -> None:
@@ -175,7 +149,7 @@ class Filling:
         told = [stock for stock in self._stocks.values() if not stock.is_silent]
         horizon = min((stock.through for stock in told), default=last)
         horizon = min(horizon, last)
-        first = min((e for stock in told if (e := stock.first_from(self._at)) is not None), default=last + 1)
+        first = min((e for stock in told if (e := stock.next_named(self._at)) is not None), default=last + 1)
         if first > self._at:
             stop = min(first - 1, horizon)
             self._conclude(self._at, stop, any(stock.is_doubtful for stock in self._stocks.values()))
@@ -192,7 +166,7 @@ class Filling:
     def _want(self, entry_id: int) -> None:
         others = self._others[entry_id % len(self._others)]
         stocks = [(bookie, self._stocks[bookie]) for bookie in others]
-        sources = [b for b, stock in stocks if not stock.is_silent and stock.first_from(entry_id) == entry_id]
+        sources = [b for b, stock in stocks if not stock.is_silent and stock.next_named(entry_id) == entry_id]
         is_doubtful = any(stock.is_doubtful for _, stock in stocks)
         if not sources:
             self._conclude(entry_id, entry_id, is_doubtful)
@@ -244,11 +218,11 @@ class Filling:
                 self._doubted.discard(entry_id)
             elif entry_id == damaged or entry_id <= through:
                 # It named it, and does not have it: it is damaged, or was lost since.
-                is_doubtful = entry_id != damaged and negative is not Negative.ABSENT
-                self._without(lane, entry_id, ask.bookie, is_doubtful)
+                kind = FaultKind.CORRUPT if entry_id == damaged else absence(negative)
+                self._without(lane, entry_id, ask.bookie, kind)
             else:
                 if entry_id == ask.first:
-                    self._without(lane, entry_id, ask.bookie, True)  # It says nothing at all.
+                    self._without(lane, entry_id, ask.bookie, FaultKind.UNREACHABLE)
                 break
         for copy in cut(self.bookie, read):
             self._copies.append(copy)
@@ -264,15 +238,15 @@ class Filling:
         self._sweep()
 
     def _give_up_on(self, bookie: BookieId) -> None:
-        self._stocks[bookie].is_silent = True
+        self._stocks[bookie].on_silent()
         for lane in self._lanes.values():
             for entry_id in [e for e, sources in lane.entries.items() if bookie in sources]:
                 if lane.asked is None or lane.asked.bookie != bookie:
-                    self._without(lane, entry_id, bookie, True)
+                    self._without(lane, entry_id, bookie, FaultKind.UNREACHABLE)
 
-    def _without(self, lane: _Lane, entry_id: int, bookie: BookieId, is_doubtful: bool) -> None:
+    def _without(self, lane: _Lane, entry_id: int, bookie: BookieId, kind: FaultKind) -> None:
         """The bookie does not bring this entry."""
-        if is_doubtful:
+        if not kind.is_certain:
             self._doubted.add(entry_id)
         sources = lane.entries[entry_id]
         if bookie in sources:

@@ -21,7 +21,7 @@ import attrs
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.client.client import LedgerClient
-from ledgerlog.core.copies import FaultKind
+from ledgerlog.core.comparison import FaultKind
 from ledgerlog.model.ids import BookieId
 from ledgerlog.spark.source import connected
 

@@ -40,11 +40,12 @@ import trio
 from ledgerlog.archive.reader import check_archive, check_end
 from ledgerlog.archive.registry import ArchiveRegistry
 from ledgerlog.client.client import LedgerClient
+from ledgerlog.client.copies import ask_copies, carry_out
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.ranges import list_range, scrub_range
-from ledgerlog.concurrency.gathering import gather, gather_each
+from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.concurrency.nurseries import beside
-from ledgerlog.core.copies import CopyAnswer, CopyAsk, CopyCheck, CopyFault, is_due
+from ledgerlog.core.comparison import CopyAnswer, CopyAsk
+from ledgerlog.core.copies import CopyCheck, CopyFault, is_due
 from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnavailable, LedgerLogError
 from ledgerlog.limits import SCRUB_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry
@@ -365,45 +366,18 @@ class _Audit:
         if found is None:
             return None
         check = CopyCheck(found[0], scrub=self._part.scrub)
-        faults: list[CopyFault] = []
-        while not check.is_done:
-            await gather(*(partial(self._ask, check, ask) for ask in check.take_asks()))
-            faults += check.take_faults()
-        return _Look(found[0], faults + check.take_faults(), dict(check.checked))
-
-    async def _ask(self, check: CopyCheck, ask: CopyAsk) -> None:
-        answer = None
-        if trio.current_time() >= self._silent_until.get(ask.bookie, 0.0):
-            answer = await self._answer(check.metadata.ledger_id, ask)
-            if answer is None:
-                self._silent_until[ask.bookie] = trio.current_time() + _SILENT_S
-        if answer is None:
-            check.on_silent(ask)
-        else:
-            check.on_answer(ask, answer)
+        faults = await carry_out(check, partial(self._answer, ledger_id))
+        return _Look(found[0], faults, dict(check.checked))
 
     async def _answer(self, ledger_id: int, ask: CopyAsk) -> CopyAnswer | None:
-        connection = self._client.pool.connection(ask.bookie)
-        if not ask.classes:
-            # As far as one reply goes, beyond what is asked for now. Nobody waits for an audit: a scrub's
-            # patience.
-            listed = await list_range(connection, ledger_id, first=ask.first, timeout_s=SCRUB_TIMEOUT_S)
-            if listed is None:
-                return None
-            return CopyAnswer(through=listed.through, negative=listed.negative, sound=listed.pairs)
-        scrubbed = await scrub_range(
-            connection, ledger_id, first=ask.first, last=ask.last, classes=ask.classes
-        )
-        if scrubbed is None:
+        if trio.current_time() < self._silent_until.get(ask.bookie, 0.0):
             return None
-        report = scrubbed.report
-        return CopyAnswer(
-            through=scrubbed.through,
-            negative=scrubbed.negative,
-            sound=report.sound,
-            unsound=report.unsound,
-            sums=report.sums,
-        )
+        connection = self._client.pool.connection(ask.bookie)
+        # Nobody waits for an audit: a scrub's patience.
+        answer = await ask_copies(connection, ledger_id, ask, timeout_s=SCRUB_TIMEOUT_S)
+        if answer is None:
+            self._silent_until[ask.bookie] = trio.current_time() + _SILENT_S
+        return answer
 
 
 def _row(ledger: ListedLedger, fault: CopyFault) -> AuditRow:

@@ -124,9 +124,9 @@ MUTANTS = (
     mutant(
         "ledger_that_is_not_fully_replicated_is_archived",
         "A.6",
-        "Archiver.copy",
-        "not faults.is_clean or faults.silent",
-        "not faults.is_clean",
+        "LedgerFaults.doubtful",
+        "(*self.incomplete, *self.damaged, *self.silent, *self.in_limbo)",
+        "(*self.incomplete, *self.damaged, *self.in_limbo)",
         f"{_TEST}::test_a_ledger_that_is_not_fully_replicated_is_left_to_repair",
     ),
     mutant(

@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import equivalent, mutant
 
 _TEST = "tests/unit/test_copies.py"
+_TEST_COMPARISON = "tests/unit/test_comparison.py"
+_TEST_FIVE = (
+    "tests/scenarios/test_one_comparison_of_copies.py::test_five_users_say_the_same_of_one_broken_cluster"
+)
 _TEST_BOOKIES = "tests/spark/test_audit_of_bookies.py"
 _TEST_VERDICTS = "tests/spark/test_audit_verdicts.py"
 _TEST_SCRUB = "tests/storage/test_scrub_request.py"
@@ -54,15 +58,15 @@ MUTANTS = (
     mutant(
         "audit_calls_what_limbo_does_not_know_missing",
         "A.3",
-        "CopyCheck._pieces",
-        "FaultKind.LIMBO if side.in_limbo else FaultKind.MISSING",
+        "Holdings._faults_of_told",
+        "FaultKind.LIMBO if self.in_limbo else FaultKind.MISSING",
         "FaultKind.MISSING",
         f"{_TEST}::test_who_does_not_answer_and_who_may_have_lost_it_are_kinds_of_their_own",
     ),
     mutant(
         "audit_calls_who_does_not_answer_empty",
         _RULE,
-        "CopyCheck._pieces",
+        "Holdings.faults",
         "FaultKind.UNREACHABLE",
         "FaultKind.MISSING",
         f"{_TEST}::test_who_does_not_answer_and_who_may_have_lost_it_are_kinds_of_their_own",
@@ -103,10 +107,129 @@ MUTANTS = (
     mutant(
         "audit_believes_an_answer_to_something_else",
         _RULE,
-        "CopyCheck.on_answer",
-        "answer.through < ask.first or any(strays)",
-        "answer.through < ask.first",
+        "CopyAnswer.is_about",
+        "first <= ranges[0][0] and ranges[-1][1] <= self.through",
+        "True",
         f"{_TEST}::test_an_answer_about_something_else_counts_as_none",
+    ),
+    mutant(
+        "comparison_takes_limbo_for_certain",
+        "rule 8, A.3",
+        "FaultKind.is_certain",
+        "(FaultKind.MISSING, FaultKind.CORRUPT)",
+        "(FaultKind.MISSING, FaultKind.CORRUPT, FaultKind.LIMBO)",
+        f"{_TEST_COMPARISON}::test_only_absence_and_damage_are_certain",
+    ),
+    mutant(
+        "comparison_takes_silence_for_certain",
+        "rule 8",
+        "FaultKind.is_certain",
+        "(FaultKind.MISSING, FaultKind.CORRUPT)",
+        "(FaultKind.MISSING, FaultKind.CORRUPT, FaultKind.UNREACHABLE)",
+        f"{_TEST_COMPARISON}::test_only_absence_and_damage_are_certain",
+        "tests/unit/test_repair_filling.py::test_all_that_somebody_has_is_given_once_and_the_rest_is_told",
+    ),
+    mutant(
+        "comparison_forgets_that_a_bookie_was_in_limbo",
+        "A.3",
+        "Holdings.on_answer",
+        "self.in_limbo or absence(answer.negative) is FaultKind.LIMBO",
+        "absence(answer.negative) is FaultKind.LIMBO",
+        f"{_TEST_COMPARISON}::test_who_was_in_limbo_in_one_answer_was_in_limbo_in_all",
+    ),
+    mutant(
+        "comparison_believes_a_bookie_that_does_not_know_what_it_lost",
+        "A.3, D27",
+        "comparison.absence",
+        "negative is Negative.ABSENT",
+        "negative in Negative",
+        f"{_TEST_COMPARISON}::test_limbo_changes_only_what_is_not_named",
+        _TEST_FIVE,
+    ),
+    mutant(
+        "comparison_takes_damage_for_absence",
+        "rule 8",
+        "Holdings._faults_of_told",
+        "(FaultKind.CORRUPT, unsound)",
+        "(FaultKind.MISSING, unsound)",
+        f"{_TEST_COMPARISON}::test_damage_is_no_absence",
+    ),
+    mutant(
+        "comparison_drops_what_was_told_before_the_silence",
+        _RULE,
+        "Holdings.faults",
+        "min(share.last, self.through)",
+        "share.first - 1 if self.is_silent else min(share.last, self.through)",
+        f"{_TEST_COMPARISON}::test_silence_changes_only_what_was_not_told",
+    ),
+    mutant(
+        "comparison_goes_on_asking_who_is_silent",
+        _RULE,
+        "compare_lists.answer",
+        "ask.bookie in silent",
+        "False",
+        "tests/shells/test_client_copies.py::test_a_comparison_of_lists_asks_who_is_silent_once",
+    ),
+    mutant(
+        "comparison_lets_every_user_look_at_an_open_fragment",
+        "rule 20",
+        "CopyCheck._next_window",
+        "end = self._tail",
+        "end = self._fragment.first_entry if self._tail is None else self._tail",
+        f"{_TEST_COMPARISON}::test_the_last_fragment_of_an_open_ledger_is_looked_at_only_by_who_says_so",
+    ),
+    mutant(
+        "verification_does_not_look_at_an_open_fragment",
+        _RULE,
+        "_Verifying.run",
+        "CopyCheck(metadata, scrub=False, tail=end)",
+        "CopyCheck(metadata, scrub=False)",
+        "tests/shells/test_client_reader.py::test_verification_of_an_open_ledger_sees_what_is_below_the_write_quorum",
+    ),
+    mutant(
+        "read_copies_takes_silence_for_absence",
+        "rule 8",
+        "read_copies",
+        "through = first - 1",
+        "",
+        "tests/shells/test_client_reader.py::test_verification_tells_missing_unreadable_and_damaged_entries",
+    ),
+    mutant(
+        "verification_believes_limbo_where_a_ledger_ends",
+        "A.3",
+        "_Verifying._find_tail",
+        "not stock.is_doubtful",
+        "True",
+        "tests/scenarios/test_one_comparison_of_copies.py"
+        "::test_what_only_bookies_in_limbo_say_of_the_end_of_an_open_ledger_is_not_known",
+    ),
+    mutant(
+        "repair_is_done_though_a_bookie_is_in_limbo",
+        "A.3, rule 24",
+        "LedgerRepair._complete",
+        """
+        if in_limbo:
+            left.append(f"it is not known what {', '.join(in_limbo)} has of it: in limbo")
+        """,
+        "",
+        _TEST_FIVE,
+    ),
+    mutant(
+        "repair_copies_what_limbo_does_not_know",
+        "A.3, D27",
+        "LedgerRepair._complete",
+        "fault.kind is FaultKind.MISSING",
+        "fault.kind in (FaultKind.MISSING, FaultKind.LIMBO)",
+        _TEST_FIVE,
+    ),
+    mutant(
+        "ledger_is_archived_while_a_bookie_is_in_limbo",
+        "A.6",
+        "LedgerFaults.doubtful",
+        "(*self.incomplete, *self.damaged, *self.silent, *self.in_limbo)",
+        "(*self.incomplete, *self.damaged, *self.silent)",
+        "tests/scenarios/test_one_comparison_of_copies.py"
+        "::test_a_bookie_in_limbo_and_a_silent_one_have_nothing_that_a_ledger_could_be_archived_on",
     ),
     mutant(
         "audit_reports_what_it_saw_once",

@@ -311,7 +311,7 @@ MUTANTS = (
         "rule 24",
         "checking._look",
         "check_all",
-        "check_all and not shares",
+        "check_all and metadata is None",
         f"{_LACKING}::test_rule_24_a_hole_between_the_ends_is_seen_by_the_full_check_alone",
     ),
     mutant(

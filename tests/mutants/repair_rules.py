@@ -105,17 +105,17 @@ MUTANTS = (
     mutant(
         "who_does_not_answer_denies",
         "rule 8",
-        "_Stock.is_doubtful",
-        "self.is_silent or not self.is_certain",
-        "not self.is_certain",
+        "Holdings.is_doubtful",
+        "self.is_silent or self.in_limbo",
+        "self.in_limbo",
         f"{_FILLING_TEST}::test_what_somebody_does_not_answer_for_is_unavailable_and_holds_up_nothing",
     ),
     mutant(
         "who_is_in_limbo_denies_what_it_does_not_list",
         "rule 8, D27",
-        "Filling.on_listed",
-        "stock.is_certain = negative is Negative.ABSENT",
-        "",
+        "Holdings.is_doubtful",
+        "self.is_silent or self.in_limbo",
+        "self.is_silent",
         f"{_FILLING_TEST}::test_rule_8_who_is_in_limbo_denies_nothing",
     ),
     mutant(

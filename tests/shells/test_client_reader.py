@@ -10,7 +10,9 @@ import trio
 from clusters import Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from ledgerlog.autorecovery.checking import check_ledger
 from ledgerlog.client.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, POLLS_ABANDONED_MAX, LedgerReader
+from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
     EntryCorrupt,
     EntryNotFound,
@@ -604,6 +606,24 @@ async def test_verification_of_an_open_ledger_looks_at_what_its_bookies_hold(clo
         assert (found.entries, found.unreadable) == (10, [])
         with pytest.raises(LedgerNotFound):
             await other.ledgers.verify(4711)
+
+
+async def test_verification_of_an_open_ledger_sees_what_is_below_the_write_quorum(clock: MockClock) -> None:
+    """The third copies are on their way, and verification says so: nobody else calls them missing."""
+    async with open_cluster(3) as cluster, cluster.client() as client, cluster.client() as other:
+        writer = await client.ledgers.create(replication=R332)
+        await writer.append_many(payloads(3))
+        await trio.sleep(0.1)
+        cluster.network.stall(client.host, writer.metadata.last_fragment.ensemble[1])
+        await writer.append_many(payloads(4))
+        found = await other.ledgers.verify(writer.ledger_id)
+        assert (found.entries, found.under_replicated, found.unreadable) == (7, [3, 4, 5, 6], [])
+        assert (found.unreachable, found.unknown_from) == ([], None)
+        pace = Pace(1000)
+        for check_all in (False, True):
+            faults = await check_ledger(other.opened, writer.ledger_id, check_all=check_all, pace=pace)
+            assert faults.doubtful == ()
+        cluster.network.heal()
 
 
 async def test_verification_asks_a_bookie_where_it_serves_now_and_not_where_it_served_before(

@@ -4,7 +4,7 @@ mended, and nothing is found that is not so, whatever goes on meanwhile."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,10 @@ from pyspark.sql.types import StructType
 from ledgerlog import connect
 from ledgerlog.client.client import open_client
 from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.core.copies import FaultKind
-from ledgerlog.core.writer import MetadataIntent
+from ledgerlog.core.comparison import FaultKind
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, LogNotFound
-from ledgerlog.limits import LEDGER_KEY_BYTES
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.store import Versioned
-from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import LEDGERS, ledger_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.spark.audit import audit_schema, read_audit
@@ -31,17 +28,12 @@ from ledgerlog.spark.audit_marks import Ailments, post_tasks
 from ledgerlog.spark.audit_plan import AuditPart, pack_ledgers, plan_audit
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_LOG, METADATA, AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
-from ledgerlog.wire.entries import Entries, encode_add
-from ledgerlog.wire.frame import Status, decode_frame_untrusted
 from tests.clusters import SMALL, Client, Cluster, FaultyStore, SeededEnvironment, open_cluster
-from tests.repairing import quiet, set_up, start_repair, written
+from tests.repairing import copy_payload, quiet, set_up, start_repair, stored, written
 
 R332 = Replication(3, 3, 2)
 R522 = Replication(5, 2, 2)
 STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False)
-
-Place = tuple[BookieId, int]
-"""A copy: a bookie and an entry."""
 
 
 @pytest.fixture
@@ -73,43 +65,6 @@ async def audit(cluster: Cluster, client: Client, **options: str) -> list[AuditR
 
 def brief(rows: Sequence[AuditRow]) -> list[tuple[str | None, int | None, int | None, int | None, str]]:
     return sorted((row.bookie, row.first_entry, row.last_entry, row.copies_left, row.kind) for row in rows)
-
-
-def payload(entry_id: int, version: int = 0) -> bytes:
-    return b"<entry %d version %d>" % (entry_id, version) + bytes(200)
-
-
-async def stored(
-    cluster: Cluster,
-    client: Client,
-    count: int,
-    replication: Replication = R332,
-    *,
-    holes: Collection[Place] = (),
-    versions: Mapping[Place, int] | None = None,
-) -> int:
-    """A closed ledger whose copies were put on bookies one by one, all but the holes."""
-    registry = LedgerRegistry(client.store, client.opened.environment)
-    ensemble = sorted(cluster.bookies)[: replication.ensemble]
-    metadata, version = await registry.create(replication, ensemble, {})
-    assert len(metadata.key) == LEDGER_KEY_BYTES
-    for slot, bookie in enumerate(ensemble):
-        engine = cluster.bookies[bookie].node.engine
-        for first in range(0, count, 4):
-            found = {
-                e: payload(e, (versions or {}).get((bookie, e), 0))
-                for e in range(first, min(first + 4, count))
-                if replication.holds(slot, e) and (bookie, e) not in holes
-            }
-            if found:
-                entries = Entries.gather(metadata.ledger_id, found)
-                raw = b"".join(encode_add(entries, lac=-1, lafr=-1, key=metadata.key, recovery=False))
-                position = engine.add(decode_frame_untrusted(memoryview(raw)), entries)
-                assert not isinstance(position, Status)
-                await engine.wait_durable(position)
-    stored_now, _ = await registry.attempt(MetadataIntent(metadata.closed(count - 1, b"t" * 16), version))
-    assert stored_now is not None
-    return metadata.ledger_id
 
 
 HOLES = {("b1", 3), ("b1", 4), ("b1", 5), ("b2", 5), ("b2", 17), ("b3", 39)}
@@ -155,7 +110,7 @@ async def test_what_rotted_and_what_differs_is_found_by_a_scrub_alone_and_is_men
         for bookie, entry_id in (("b1", 21), ("b3", 33)):
             machine = cluster.bookies[bookie]
             await machine.stop()
-            assert machine.flip_byte(payload(entry_id)[:-200])
+            assert machine.flip_byte(copy_payload(entry_id)[:-200])
             await machine.start()
         missing = [("b3", 12, 12, 2, "missing")]
         assert brief(await audit(cluster, client)) == missing

@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerlog.core.copies import (
-    CopyAnswer,
-    CopyAsk,
-    CopyCheck,
-    CopyFault,
-    FaultKind,
-    count_held,
-    replicas_of,
-)
+from ledgerlog.core.comparison import CopyAnswer, CopyAsk, FaultKind
+from ledgerlog.core.copies import CopyCheck, CopyFault, count_held, replicas_of
 from ledgerlog.core.recovery import Negative
 from ledgerlog.limits import ENTRY_ID_MAX, SCRUB_BLOCK_ENTRIES
 from ledgerlog.model.ids import BookieId

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerlog.core.comparison import CopyAnswer
 from ledgerlog.core.filling import Filling
 from ledgerlog.core.recovery import Negative
 from ledgerlog.core.repair import COPY_BYTES
@@ -71,7 +72,10 @@ class Others:
                     continue
                 through = min(ENTRY_ID_MAX, listing.first + self.list_reach)
                 has = {e for e in self.stored[listing.bookie] if listing.first <= e <= through}
-                core.on_listed(listing, pairs(has), through, self._negative(listing.bookie))
+                core.on_listed(
+                    listing,
+                    CopyAnswer(through=through, negative=self._negative(listing.bookie), sound=pairs(has)),
+                )
             for ask in asks:
                 self.reads += 1
                 if ask.bookie in self.mute:
@@ -152,7 +156,9 @@ def test_reading_pauses_while_so_many_bytes_are_on_their_way() -> None:
     core = filling((3, 3, 2), 10**6)
     size = FRAME_BYTES_TARGET
     for listing in core.take_lists():
-        core.on_listed(listing, [(0, 10**6)], ENTRY_ID_MAX, Negative.ABSENT)
+        core.on_listed(
+            listing, CopyAnswer(through=ENTRY_ID_MAX, negative=Negative.ABSENT, sound=[(0, 10**6)])
+        )
     core.take_lists()
     under_way = at = 0
     while asks := core.take_asks():
