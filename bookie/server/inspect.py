@@ -8,9 +8,9 @@ are secrets and are left out.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
-from bookie.core import rows
 from bookie.core.facts import Add, Close, Start, block_facts
 from bookie.core.records import Fence
 from bookie.core.segment import SegmentScan, scan_segment
@@ -22,8 +22,6 @@ from bookie.storage.marks import read_marks
 from bookie.storage.segments import SegmentFiles
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.model.bookie import Cookie
-
-_LEDGERS_PER_SCAN = 1024
 
 
 async def show_cookie(directory: StorageDirectory) -> dict[str, Any]:
@@ -138,22 +136,17 @@ async def show_index(directory: StorageDirectory) -> AsyncGenerator[dict[str, An
             "runs": sum(row.runs for row in (*segments, *logs)),
             "live_bytes": sum(row.live_bytes for row in (*segments, *logs)),
         }
-        start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
-        while True:
-            part = await index.scan(start, stop, floor=start, limit=_LEDGERS_PER_SCAN)
-            for key, value in part:
-                stored = rows.decode_ledger(key, value, index.path)
-                yield {
-                    "ledger": int.from_bytes(key[1:], "big"),
-                    "is_fenced": stored.is_fenced,
-                    "is_deleted": stored.is_deleted,
-                    "last_add_confirmed": stored.lac,
-                    "last_add_fully_replicated": stored.lafr,
-                    "last_entry": stored.last_entry,
-                }
-            if len(part) < _LEDGERS_PER_SCAN:
-                return
-            start = rows.ledger_key(int.from_bytes(part[-1][0][1:], "big") + 1)
+        async with aclosing(catalogue.ledgers()) as pages:
+            async for page in pages:
+                for ledger_id, stored in page:
+                    yield {
+                        "ledger": ledger_id,
+                        "is_fenced": stored.is_fenced,
+                        "is_deleted": stored.is_deleted,
+                        "last_add_confirmed": stored.lac,
+                        "last_add_fully_replicated": stored.lafr,
+                        "last_entry": stored.last_entry,
+                    }
     finally:
         await index.aclose()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 import trio
 
@@ -18,7 +19,7 @@ _SCAN_ROWS = 256
 _MORE = 4
 """Where a look finds too few rows, the next one is for so many times as many."""
 _NO_LIMIT = 2**31
-_FILES_PER_SCAN = 1024
+_PAGE_ROWS = 1024
 
 
 class Catalogue:
@@ -69,22 +70,35 @@ class Catalogue:
 
     async def segments(self) -> list[FileRow]:
         """Every segment that the index knows, in order."""
-        return [row async for row in self._files(rows.segment_key)]
+        return await self._files(rows.segment_key)
 
     async def logs(self) -> list[FileRow]:
         """Every entry log that the index knows, in order."""
-        return [row async for row in self._files(rows.log_key)]
+        return await self._files(rows.log_key)
 
-    async def _files(self, key_of: Callable[[int], bytes]) -> AsyncIterator[FileRow]:
-        start, stop = key_of(0), key_of(2**64 - 1)
+    async def _files(self, key_of: Callable[[int], bytes]) -> list[FileRow]:
+        async with aclosing(self.pages(key_of(0), key_of(2**64 - 1))) as pages:
+            return [rows.decode_file(key, value, self.path) async for page in pages for key, value in page]
+
+    async def ledgers(self) -> AsyncGenerator[list[tuple[int, StoredLedger]], None]:
+        """What is known of every ledger, in order, a page at a time."""
+        async with aclosing(self.pages(rows.ledger_key(0), rows.ledger_key(2**64 - 1))) as pages:
+            async for page in pages:
+                yield [
+                    (rows.ledger_of_key(key), rows.decode_ledger(key, value, self.path))
+                    for key, value in page
+                ]
+
+    async def pages(self, start: bytes, stop: bytes) -> AsyncGenerator[list[Row], None]:
+        """All rows with ``start <= key < stop``, in order, a page at a time. Each page is found when it is
+        asked for, so rows may come and go between two of them."""
         while True:
-            part = await self.index.scan(start, stop, floor=start, limit=_FILES_PER_SCAN)
-            for key, value in part:
-                row = rows.decode_file(key, value, self.path)
-                yield row
-            if len(part) < _FILES_PER_SCAN:
+            page = await self.index.scan(start, stop, floor=start, limit=_PAGE_ROWS)
+            if page:
+                yield page
+            if len(page) < _PAGE_ROWS:
                 return
-            start = key_of(abs(row.file) + 1)
+            start = page[-1][0] + b"\0"
 
     async def file(self, file: int) -> FileRow | None:
         """What is known of a file, None if nothing is."""

@@ -29,6 +29,7 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 import trio
@@ -128,23 +129,19 @@ class Collector:
         """How many ledgers there are, and which of them are gone, growing. What was deleted before and is not
         purged is purged."""
         held, gone = 0, array("Q")
-        start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
-        while True:
-            part = await self._catalogue.index.scan(start, stop, floor=start, limit=_PAGE_LEDGERS)
-            asked: list[int] = []
-            unfinished: list[int] = []
-            for key, value in part:
-                stored = rows.decode_ledger(key, value, self._catalogue.path)
-                if not stored.is_purged:
-                    (unfinished if stored.is_deleted else asked).append(rows.ledger_of_key(key))
-            if asked:
-                held += len(asked)
-                gone.extend(sorted(set(await self.witness.surely_gone(asked)) & set(asked)))
-            if unfinished:
-                await self._purge(unfinished)
-            if len(part) < _PAGE_LEDGERS:
-                return held, gone
-            start = part[-1][0] + b"\0"
+        async with aclosing(self._catalogue.ledgers()) as pages:
+            async for page in pages:
+                asked: list[int] = []
+                unfinished: list[int] = []
+                for ledger_id, stored in page:
+                    if not stored.is_purged:
+                        (unfinished if stored.is_deleted else asked).append(ledger_id)
+                if asked:
+                    held += len(asked)
+                    gone.extend(sorted(set(await self.witness.surely_gone(asked)) & set(asked)))
+                if unfinished:
+                    await self._purge(unfinished)
+        return held, gone
 
     def _without_suspects(self, held: int, gone: array[int]) -> array[int]:
         """What may be deleted now. Where that is not all, the rest is suspected until the next pass."""

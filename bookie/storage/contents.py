@@ -34,8 +34,6 @@ from bookie.storage.entry_files import EntryFiles
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import StorageError
 
-_SCAN_ROWS = 1024
-
 
 @attrs.frozen
 class Held:
@@ -91,28 +89,21 @@ class Contents:
         found: list[Run] = []
         for ledger_id in sorted(await self._catalogue.usage(file)):
             start, stop = rows.run_key(ledger_id, 0), rows.run_key(ledger_id, 2**64 - 1)
-            while True:
-                part = await self._catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
-                those = [rows.decode_run(key, value, self._catalogue.path) for key, value in part]
-                found += [run for run in those if run.file == file]
-                if len(part) < _SCAN_ROWS:
-                    break
-                start = part[-1][0] + b"\0"
+            async with aclosing(self._catalogue.pages(start, stop)) as pages:
+                async for page in pages:
+                    those = [rows.decode_run(key, value, self._catalogue.path) for key, value in page]
+                    found += [run for run in those if run.file == file]
         return found
 
     async def _refused(self) -> set[int]:
         """All ledgers that are fenced or deleted."""
         found: set[int] = set()
-        start, stop = rows.ledger_key(0), rows.ledger_key(2**64 - 1)
-        while True:
-            part = await self._catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
-            for key, value in part:
-                stored = rows.decode_ledger(key, value, self._catalogue.path)
-                if stored.is_fenced or stored.is_deleted:
-                    found.add(rows.ledger_of_key(key))
-            if len(part) < _SCAN_ROWS:
-                return found
-            start = part[-1][0] + b"\0"
+        async with aclosing(self._catalogue.ledgers()) as pages:
+            async for page in pages:
+                for ledger_id, stored in page:
+                    if stored.is_fenced or stored.is_deleted:
+                        found.add(ledger_id)
+        return found
 
     async def _absent(self) -> FileSet:
         """The numbers below the newest that no file has and no row names."""

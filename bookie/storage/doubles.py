@@ -37,8 +37,6 @@ from bookie.storage.catalogue import Catalogue
 from bookie.storage.files import FilePool
 from ledgerlog.errors import StorageCorrupt
 
-_SCAN_ROWS = 1024
-
 Age = tuple[int, ...]
 
 
@@ -104,18 +102,15 @@ class Doubles:
         aside = iter(sorted(self._index.aside))
         other = next(aside, None)
         start, stop = rows.run_key(0, 0), rows.run_key(2**64 - 1, 2**64 - 1)
-        while True:
-            part = await self._index.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
-            for key, value in part:
-                run = rows.decode_run(key, value, self._index.path)
-                while other is not None and other < run:
-                    yield other
-                    other = next(aside, None)
-                yield run
-            if len(part) < _SCAN_ROWS:
-                break
-            start = part[-1][0] + b"\0"
-            await trio.lowlevel.checkpoint()
+        async with aclosing(self._index.pages(start, stop)) as pages:
+            async for page in pages:
+                for key, value in page:
+                    run = rows.decode_run(key, value, self._index.path)
+                    while other is not None and other < run:
+                        yield other
+                        other = next(aside, None)
+                    yield run
+                await trio.lowlevel.checkpoint()
         while other is not None:
             yield other
             other = next(aside, None)

@@ -28,7 +28,6 @@ from ledgerlog.errors import StorageCorrupt
 logger = logging.getLogger(__name__)
 
 _PIECE_ROWS = 1024
-_SCAN_ROWS = 256
 
 
 async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
@@ -115,14 +114,12 @@ async def _superseded(catalogue: Catalogue, run: Run, replaced: FileSet) -> list
     """The rows of runs that this one was put together from."""
     found: list[Change] = []
     start, stop = rows.run_key(run.ledger_id, run.first + 1), rows.run_key(run.ledger_id, run.last + 1)
-    while start < stop:
-        part = await catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
-        for key, value in part:
-            if rows.decode_run(key, value, catalogue.path).file in replaced:
-                found.append((key, None))
-        if len(part) < _SCAN_ROWS:
-            break
-        start = part[-1][0] + b"\0"
+    if start < stop:
+        async with aclosing(catalogue.pages(start, stop)) as pages:
+            async for page in pages:
+                for key, value in page:
+                    if rows.decode_run(key, value, catalogue.path).file in replaced:
+                        found.append((key, None))
     return found
 
 
