@@ -20,6 +20,8 @@ from bookie.storage.ledgers import InMemory, Ledgers
 
 
 class Forgetter:
+    """Lets runs leave memory."""
+
     def __init__(self, ledgers: Ledgers, pool: FilePool) -> None:
         self.given_up = 0
         """How many segments and arenas have left memory, or begun to."""

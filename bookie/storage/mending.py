@@ -103,6 +103,8 @@ class Standing:
 
 
 class Mender:
+    """Looks at what is stored of ids that are brought again, and mends what is damaged of it."""
+
     def __init__(
         self,
         *,

@@ -61,6 +61,8 @@ class CachedArena:
 
 
 class WriteCache:
+    """The arenas that take adds, and their flushes."""
+
     def __init__(
         self,
         *,

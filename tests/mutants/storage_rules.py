@@ -372,4 +372,57 @@ MUTANTS = (
         """,
         "tests/storage/test_lists.py::test_nobody_who_looks_for_runs_waits_for_those_who_move_them",
     ),
+    mutant(
+        "a_full_page_of_the_index_is_taken_for_the_last",
+        "storage",
+        "Catalogue.pages",
+        "len(page) < _PAGE_ROWS",
+        "len(page) <= _PAGE_ROWS",
+        "tests/unit/test_catalogue.py",
+    ),
+    mutant(
+        "what_stands_behind_the_end_that_is_known_is_looked_at",
+        "storage",
+        "BlockWalk.__iter__",
+        "size if stop is None else stop",
+        "size",
+        "tests/unit/test_facts.py::test_nothing_behind_the_end_that_is_known_is_looked_at",
+    ),
+    mutant(
+        "a_fence_that_a_file_tells_is_taken_for_one_on_its_way",
+        "rule 2, T08",
+        "LedgerState.on_fence_found",
+        "self.is_fence_durable = True",
+        "",
+        "tests/unit/test_facts.py::test_a_segment_and_a_log_say_the_same_of_a_ledger",
+    ),
+    mutant(
+        "a_held_file_is_let_go_of_while_its_copies_are_made",
+        "rule 8",
+        "Compactor.hold",
+        "self._held.get(file, self._journal.active) is not None",
+        "True",
+        "tests/storage/test_scrub.py::"
+        "test_a_file_stays_held_while_copies_are_made_though_an_add_replaced_another_run_of_it",
+    ),
+    mutant(
+        "a_job_under_way_is_not_waited_for_before_a_run_is_restored",
+        "rule 8",
+        "Compactor.holding",
+        """
+        async with self._lock:
+            pass  # A job that began before the file was held has ended.
+        """,
+        "",
+        "tests/storage/test_scrub.py::test_a_file_is_held_before_a_job_under_way_is_waited_for",
+    ),
+    mutant(
+        "segments_leave_memory_under_who_reads_there",
+        "rule 8",
+        "Forgetter.forget",
+        "await self._pool.retire(())",
+        "",
+        "tests/storage/test_write_cache.py::"
+        "test_who_found_runs_in_memory_reads_them_there_before_their_bytes_go",
+    ),
 )

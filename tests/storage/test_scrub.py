@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 from storing import SMALL, add_durably, add_frame, payload_of, read, running
+from trio.testing import wait_all_tasks_blocked
 
 from bookie.core import rows
 from bookie.storage.disk import File
@@ -152,6 +153,25 @@ async def test_a_file_stays_held_while_copies_are_made_though_an_add_replaced_an
             await add_durably(engine, 2, [engine.last_durable(2) + 1], payloads=[bytes(4000)])
         await engine.flush()
         assert not compactor.holds(1)
+
+
+async def test_a_file_is_held_before_a_job_under_way_is_waited_for() -> None:
+    """Else the job could begin between the two, and put together what is being restored."""
+    disk, indexes = MemoryDisk(), MemoryIndexes()
+    async with running("b", STAYS, disk=disk, indexes=indexes) as engine:
+        compactor, entered = engine.compactor, trio.Event()
+
+        async def hold() -> None:
+            async with compactor.holding(1):
+                entered.set()
+
+        async with trio.open_nursery() as nursery:
+            async with compactor._lock:  # As a job under way has it.
+                nursery.start_soon(hold)
+                await wait_all_tasks_blocked()
+                assert compactor.holds(1)
+                assert not entered.is_set()
+            await entered.wait()
 
 
 async def test_what_the_index_names_no_more_is_not_restored() -> None:

@@ -13,13 +13,19 @@ import trio
 from storing import KEY, OTHER_KEY, SMALL, Crash, add, add_frame, opened, payloads, read, read_all
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.core.journal import SegmentImage
 from bookie.core.marks import Marks
 from bookie.core.rows import Row
+from bookie.storage.catalogue import Catalogue
 from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
+from bookie.storage.files import FilePool
+from bookie.storage.forgetting import Forgetter
+from bookie.storage.index import MemoryIndex, MemoryIndexes
+from bookie.storage.ledgers import Ledgers
 from bookie.storage.marks import KeptMarks, read_marks
 from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.opening import open_engine
+from bookie.storage.write_cache import CachedArena
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S
@@ -244,3 +250,22 @@ async def test_an_entry_that_moves_from_memory_to_a_log_is_found_in_one_of_the_t
             await wait_all_tasks_blocked()
             go_on.set()
         assert seen == list(range(8))
+
+
+async def test_who_found_runs_in_memory_reads_them_there_before_their_bytes_go() -> None:
+    pool = FilePool(MemoryDisk(), str)
+    ledgers = Ledgers(Catalogue(MemoryIndex()), maximum=1, durable=lambda: 0)
+    forgetter, over = Forgetter(ledgers, pool), trio.Event()
+    arena = CachedArena(SegmentImage(2**62, b"", memoryview(bytearray(8))))
+
+    async def forget() -> None:
+        await forgetter.forget(arena)
+        over.set()
+
+    async with trio.open_nursery() as nursery:
+        with pool.reading():
+            nursery.start_soon(forget)
+            await wait_all_tasks_blocked()
+            assert forgetter.given_up == 1, "who has looked into the index before looks again"
+            assert not over.is_set()
+        await over.wait()
