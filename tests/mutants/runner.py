@@ -8,8 +8,9 @@ What counts as noticing is a test that *failed*. A mutant that cannot be importe
 hangs, or a failure that is a NameError are mistakes of the mutant, or of the run, and are told as that.
 
 The copy is imported, and not the tree that it was made from: the copy's root comes first on the path of every
-test run, which is checked. Compiled files are told apart by their source's time in seconds and its size, so
-a patched file gets a time of its own, and the old one when it is restored.
+test run, which is checked. Python takes a compiled file for that of a source with the same time in seconds
+and size. So each patched file gets a time that no other had, and the old one when it is restored: the next
+mutant of the file may have the same size.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -37,6 +39,7 @@ _TIMEOUT_S = 300.0
 _PATIENCE_S = 120.0
 """Of one wait in a test: a mutant may be noticed by that, and so within the time-out of the whole run."""
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "--tb=line", "--no-header", "-p", "no:cacheprovider")
+_LATER_S = count(10)
 _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
 _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
@@ -147,7 +150,7 @@ class Copy:
         try:
             for file, text in patched.items():
                 (self.root / file).write_text(text, encoding="utf-8")
-                moment = times[file].st_mtime_ns + 10**10
+                moment = times[file].st_mtime_ns + next(_LATER_S) * 10**9
                 os.utime(self.root / file, ns=(moment, moment))
             ran = self.run_tests(mutant.tests, until_failure=not every)
         finally:

@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import Mutant, Stale
-from tests.mutants.runner import ROOT, Outcome, RunFailed, run_mutants
+from tests.mutants.mutant import Change, Mutant, Stale
+from tests.mutants.runner import ROOT, Copy, Outcome, RunFailed, run_mutants
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
@@ -86,6 +86,24 @@ def test_a_survivor_a_mistake_and_a_test_that_fails_anyway_are_told_apart(tmp_pa
         run_mutants([attrs.evolve(survivor, tests=(f"{blind}_that_is_not_there",))], tmp_path / "second")
     with pytest.raises(Stale, match="0 times"):
         attrs.evolve(survivor, changes=(attrs.evolve(change, old="no_such_name"),)).patched()
+
+
+@pytest.mark.processes
+def test_a_mutant_is_not_taken_for_the_one_before_it(tmp_path: Path) -> None:
+    for file, code in {
+        "ledgerlog/__init__.py": "",
+        "ledgerlog/ship.py": "MASTS = 1\nSAILS = 1\n",
+        "test_ship.py": "from ledgerlog.ship import SAILS\ndef test_sails(): assert SAILS == 1\n",
+    }.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(code, encoding="utf-8")
+    copy = Copy(tmp_path)
+    assert copy.run_tests(["test_ship.py"]).status == 0
+    outcomes = [
+        copy.try_mutant(Mutant(symbol, "", (Change(f"ship.{symbol}", "1", "2"),), ("test_ship.py",))).outcome
+        for symbol in ("MASTS", "SAILS", "MASTS")
+    ]
+    assert outcomes == [Outcome.SURVIVED, Outcome.CAUGHT, Outcome.SURVIVED]
 
 
 def quick(mutant: Mutant) -> Mutant:
