@@ -4,6 +4,7 @@
 #   make demo [ARGS=...]    the main job, end to end, on a throw-away local cluster
 #   make test [ARGS=...]    format, lint, types, then the whole test suite but the soak, on up to 4 cores
 #   make check              format, lint, types and the layering test: seconds, for while you edit
+#   make faces              ledgerlog/blocking/faces.py anew, after a change of an asynchronous class
 #   make model [ARGS=...]   the protocol cores through every order of events: the wide set, some hours
 #   make mutants [ARGS=...] known bugs put back, one by one: tests must notice each. Ten minutes or so
 #   make fuzz [ARGS=...]    coverage-guided fuzzing of every decoder, a minute each
@@ -23,7 +24,7 @@
 .SUFFIXES:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: crash-soak help demo test check lint model mutants fuzz bench clean
+.PHONY: crash-soak help demo test check lint faces model mutants fuzz bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -53,7 +54,7 @@ RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 
 help:
-	@sed -n '4,12s/^#  //p' Makefile
+	@sed -n '4,13s/^#  //p' Makefile
 
 demo: $(RUN_STAMP)
 	@exec $(BIN)/ledgerlog demo $(ARGS)
@@ -79,6 +80,9 @@ crash-soak: $(TEST_STAMP)
 
 check: lint
 	@exec $(BIN)/pytest -q tests/unit/test_layering.py
+
+faces: $(TEST_STAMP)
+	@exec $(BIN)/python -m tools.faces
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff format --check

@@ -17,9 +17,18 @@ of trio, and in a thread in which an asyncio loop runs, a call is refused. Ctrl-
 cancellation would. In a forked child every call raises WrongProcess: connect there anew.
 """
 
-from ledgerlog.blocking.cluster import Cluster, connect
-from ledgerlog.blocking.ledgers import LedgerReader, Ledgers, LedgerWriter
-from ledgerlog.blocking.logs import Cursor, Log, LogReader, LogWriter, Submission
+from ledgerlog.blocking.connecting import connect
+from ledgerlog.blocking.faces import (
+    Cluster,
+    Cursor,
+    LedgerReader,
+    Ledgers,
+    LedgerWriter,
+    Log,
+    LogReader,
+    LogWriter,
+    Submission,
+)
 
 __all__ = [
     "Cluster",

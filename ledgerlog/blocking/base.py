@@ -1,0 +1,113 @@
+"""What the classes of ``ledgerlog.blocking.faces`` stand on.
+
+Each of those classes holds an asynchronous object, its *inner* one, and has the loop's thread call it. Their
+methods are made from the asynchronous classes (see ``tools/faces``). Here is what is written by hand: how a
+call crosses over, and what opening and closing mean for a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from ledgerlog import cluster
+from ledgerlog.blocking.portal import Held, Portal
+from ledgerlog.client import writer
+from ledgerlog.redact import redact
+
+__all__ = ["ConnectedFace", "Entered", "Face", "HeldLedger"]
+
+A = TypeVar("A")
+F = TypeVar("F")
+T = TypeVar("T")
+
+
+class Face(Generic[A]):
+    """An asynchronous object as threads use it."""
+
+    def __init__(self, portal: Portal, inner: A) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def _check(self) -> None:
+        """Raise why nothing can be asked any more. Most inner objects say so themselves."""
+
+    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        self._check()
+        return self._portal.run(work)
+
+
+class Entered(Generic[A, F]):
+    """A context manager that enters an asynchronous one in the loop's thread. For one ``with``."""
+
+    def __init__(
+        self, portal: Portal, manager: AbstractAsyncContextManager[A], face: Callable[[Portal, A], F]
+    ) -> None:
+        self._portal = portal
+        self._manager = manager
+        self._face = face
+        self._held: Held[A] | None = None
+
+    def __enter__(self) -> F:
+        inner, self._held = self._portal.enter(self._manager)
+        return self._face(self._portal, inner)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._held is not None
+        self._held.leave(error)
+
+
+class ConnectedFace(Face[cluster.Cluster]):
+    """A cluster and its connection."""
+
+    def __init__(self, portal: Portal, inner: cluster.Cluster, held: Held[cluster.Cluster]) -> None:
+        super().__init__(portal, inner)
+        self._held = held
+
+    def __repr__(self) -> str:
+        return f"<blocking cluster {redact(self._inner.uri)!r}>"
+
+    def close(self) -> None:
+        """Leave what is still open, disconnect, end the thread. Idempotent. Raises what leaving raises."""
+        self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._portal.close()
+        except Exception:
+            if error is None:
+                raise
+
+    def _check(self) -> None:
+        self._portal.check()
+        self._held.check()
+
+
+class HeldLedger(Face[writer.LedgerWriter]):
+    """A ledger's writer, which is entered when the ledger is created."""
+
+    def __init__(self, portal: Portal, inner: writer.LedgerWriter, held: Held[writer.LedgerWriter]) -> None:
+        super().__init__(portal, inner)
+        self._held = held
+
+    def close(self, *, timeout_s: float | None = None) -> int:
+        """Close the ledger; its last entry (-1: it is empty). See ``ledgerlog.LedgerWriter.close``."""
+        last = self._run(lambda: self._inner.close(timeout_s=timeout_s))
+        self._held.leave()
+        return last
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._held.leave(error)

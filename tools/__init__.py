@@ -1,0 +1,1 @@
+"""What makes parts of the product and is not installed with it."""

@@ -1,0 +1,123 @@
+"""Which classes each face has, and what it leaves out and why."""
+
+from __future__ import annotations
+
+from tools.faces.generator import Mirror, Plan
+
+_CLASSES_LEFT_OUT = {
+    "Election": "a thread cannot be cancelled when its leadership ends",
+    "Term": "a thread cannot be cancelled when its leadership ends",
+    "Replica": "a replica leads and follows, and a thread cannot be cancelled when its leadership ends",
+    "DirectorySnapshots": "only a replica uses it",
+    "LedgerSnapshots": "only a replica uses it",
+    "SnapshotStore": "only a replica uses it",
+}
+
+BLOCKING = Plan(
+    name="blocking",
+    file="ledgerlog/blocking/faces.py",
+    support="ledgerlog.blocking.base",
+    is_async=False,
+    mirrors=(
+        Mirror(
+            "ledgerlog.cluster:Cluster",
+            base="ledgerlog.blocking.base:ConnectedFace",
+            left_out={
+                "the asynchronous tools stand on it": "bookies store client",
+                "for operators, who have `ledgerlog log sweep`": "sweep",
+                _CLASSES_LEFT_OUT["Election"]: "election",
+            },
+            notes={
+                "": "Close it, or use it in a ``with``; what is still open then is left in order, and the "
+                "thread ends. For any number of threads."
+            },
+        ),
+        Mirror(
+            "ledgerlog.log.log:Log",
+            notes={
+                "writer": "A body that raises leaves as one that does not: what was taken is made durable "
+                "and the ledger closed. KeyboardInterrupt leaves at once, and the ledger to the next leader."
+            },
+        ),
+        Mirror("ledgerlog.log.cursors:Cursor"),
+        Mirror(
+            "ledgerlog.log.writer:LogWriter",
+            left_out={"``failure`` says it, and a thread that waits could not be called back": "wait_over"},
+            notes={
+                "next_offset": "As of a moment ago, if other threads append.",
+                "append_many": "This is the way to write much: it takes one hop for all of them.",
+            },
+        ),
+        Mirror("ledgerlog.log.writer:Submission"),
+        Mirror(
+            "ledgerlog.log.reader:LogReader",
+            base="ledgerlog.blocking.reading:RecordsFace",
+            through="ledgerlog.blocking.reading:fetch",
+        ),
+        Mirror(
+            "ledgerlog.client.ledgers:Ledgers",
+            left_out={
+                "for operators, who have `ledgerlog ledger recover --accept-loss`": "recover_accepting_loss"
+            },
+            notes={"create": "The writer is a context manager as well."},
+        ),
+        Mirror(
+            "ledgerlog.client.writer:LedgerWriter",
+            base="ledgerlog.blocking.base:HeldLedger",
+            left_out={
+                "connections and the client's nursery call it": (
+                    "act encode on_add_ok on_add_refused on_bookie_connected on_bookie_lost run take_sends"
+                ),
+                "what ``append`` is made of, for callers in the loop": (
+                    "frames_outstanding has_room last_add_pushed push set_progress_callback wait_confirmed "
+                    "wait_room"
+                ),
+                "``metadata.replication``": "replication",
+                "the next call raises it": "failure",
+                "a body that raises gives the ledger up": "aclose",
+            },
+        ),
+        Mirror(
+            "ledgerlog.client.reader:LedgerReader",
+            base="ledgerlog.blocking.reading:EntriesFace",
+            left_out={
+                "``metadata`` says it": "ledger_id is_closed",
+                "``Ledgers.metadata`` reads it anew": "refresh",
+                "what ``read`` and ``follow`` are made of": "read_batch wait_beyond",
+            },
+        ),
+    ),
+    classes_left_out=_CLASSES_LEFT_OUT,
+    words=(
+        # What is left out.
+        ("until ``sweep`` finds", "until `ledgerlog log sweep` finds"),
+        ("``Ledgers.recover_accepting_loss``", "`ledgerlog ledger recover --accept-loss`"),
+        (
+            "Errors as for ``wait_confirmed``, and those of ``wait_room`` and ``push``, which say that it "
+            "was not written",
+            "LedgerFenced, AppendUnknown: it may or may not survive. NotEnoughBookies, LedgerClosed: the "
+            "ledger was closed without it. WriteQuorumUnavailable, RecordTooLarge, InvalidArgument: it "
+            "was not written",
+        ),
+        # Waiting is a call.
+        (r"\ban (``)?async (?=with|context)", r"a \1"),
+        (r"\basync (?=with|context|iterator)", ""),
+        (r"``await ", "``"),
+        # A checkpoint is a point at which a task can be cancelled.
+        (r"Always a checkpoint, before the record is taken: cancelled, it", "If interrupted before that, it"),
+        (r"\s*Always a checkpoint\.", ""),
+        (r"Cheap; not a checkpoint\.", "Cheap."),
+        (r"It is a checkpoint whenever", "It waits whenever"),
+        # Ctrl-C cancels the call of a thread.
+        (r"\ba cancellation", "an interruption"),
+        (r"\bcancellation", "interruption"),
+        (r"\bcancelled", "interrupted"),
+        (r"\bCancelled", "Interrupted"),
+        (r"\bcancelling", "interrupting"),
+        (r"\bCancelling", "Interrupting"),
+        (r"\b([Tt])ask", r"\1hread"),
+    ),
+    foreign=r"\b(async|await|checkpoint|[Cc]ancel\w*|task|trio|nursery)\b",
+)
+
+PLANS = (BLOCKING,)
