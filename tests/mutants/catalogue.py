@@ -6,6 +6,7 @@ from tests.mutants import (
     archive_rules,
     audit_rules,
     autorecovery_rules,
+    blocking_rules,
     bookie_rules,
     client_rules,
     disk_rules,
@@ -37,5 +38,6 @@ MUTANTS = (
     *archive_rules.MUTANTS,
     *audit_rules.MUTANTS,
     *metadata_rules.MUTANTS,
+    *blocking_rules.MUTANTS,
     *harmless.MUTANTS,
 )
