@@ -24,11 +24,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from bookie.server.server import Server
 from bookie.storage import real_disk
-from bookie.storage.disk import File
-from bookie.storage.memory_disk import MemoryDisk, MemoryFile
 from ledgerlog.cluster import connect
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork
+from ledgerlog.testing.faulty_disk import FaultyDisk
 from ledgerlog.wire.frame import HEADER_BYTES
 from ledgerlog.wire.hello import Hello, encode_hello
 
@@ -133,36 +132,23 @@ async def test_a_writer_and_its_bookies_take_one_step_each_and_one_for_each_answ
     assert sum(count for name, count in steps.items() if "_running" in name) < SLACK, steps
 
 
-class QuickDisk(MemoryDisk):
-    """In memory, ready to write in the step of whoever received an add, and counting such writes."""
-
-    at_once = 0
-
-    def may_write_now(self, size: int) -> bool:
-        return True
-
-    def write_now(self, file: File, offset: int, view: memoryview) -> None:
-        assert isinstance(file, MemoryFile)
-        self.at_once += 1
-        file.content[offset : offset + len(view)] = view
-
-
 async def test_adds_of_two_connections_go_to_the_journals_task_which_gathers_them() -> None:
-    disk = QuickDisk()
+    disk = FaultyDisk()
+    disk.is_quick = True
     async with Machine(disk=disk).bookie() as bookie:
         one, two = await bookie.client(), await bookie.client()
         for entry_id in range(4):
             await one.add(1, entry_id, [b"x"])
             await one.acknowledged(entry_id + 1)
-        assert disk.at_once == 3, "alone from its second add on"
+        assert disk.calls["write_now"] == 3, "alone from its second add on"
         for entry_id in range(4):
             await two.add(2, entry_id, [b"y"])
             await two.acknowledged(entry_id + 1)
             await one.add(1, 4 + entry_id, [b"x"])
             await one.acknowledged(5 + entry_id)
-        assert disk.at_once == 3
+        assert disk.calls["write_now"] == 3
         await two.add(2, 4, [b"y"])
         await two.acknowledged(5)
         await two.add(2, 5, [b"y"])
         await two.acknowledged(6)
-        assert disk.at_once == 4, "alone again"
+        assert disk.calls["write_now"] == 4, "alone again"

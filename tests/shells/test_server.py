@@ -14,7 +14,6 @@ from raw_client import KEY, RawClient, add, figures, pairs
 from serving import Bookie, Machine
 
 from bookie.server.phase_one import settle_marks
-from bookie.storage.disk import File
 from bookie.storage.index import MemoryIndex
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog import limits
@@ -22,6 +21,7 @@ from ledgerlog.errors import CookieMismatch, StorageError, WireError
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import ConnectionLost
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, Gate
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import HEADER_BYTES, REPLY, SPARSE, Kind, Status, encode_head
 from ledgerlog.wire.hello import Hello, encode_hello
@@ -130,27 +130,15 @@ async def test_an_add_is_acknowledged_and_can_be_read(machine: Machine) -> None:
 
 
 async def test_nothing_is_acknowledged_before_it_is_durable(machine: Machine) -> None:
-    class SlowDisk(MemoryDisk):
-        """Holds every synced write back until it is told."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.may_write = trio.Event()
-            self.may_write.set()
-
-        async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-            await self.may_write.wait()
-            await super().write_sync(file, offset, view)
-
-    machine.disk = disk = SlowDisk()
+    machine.disk = disk = FaultyDisk()
     async with machine.bookie() as bookie:
         client = await bookie.client()
-        disk.may_write = trio.Event()
+        disk.faults.append(gate := Gate("write_sync"))
         await client.add(L, 0, [b"x"])
         await client.tell_lac(L, 0)
         with pytest.raises(trio.TooSlowError):
             await client.receive(timeout_s=0.05)
-        disk.may_write.set()
+        gate.open()
         # The second needs no sync of its own, and waits behind the first all the same.
         await client.acknowledged(2)
 
@@ -808,21 +796,13 @@ async def test_a_broken_invariant_ends_the_bookie(machine: Machine, monkeypatch:
 
 
 async def test_a_failed_sync_ends_the_bookie_and_acknowledges_nothing(machine: Machine) -> None:
-    class FailingDisk(MemoryDisk):
-        fails = False
-
-        async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-            if self.fails:
-                raise StorageError("the disk failed")
-            await super().write_sync(file, offset, view)
-
-    machine.disk = disk = FailingDisk()
+    machine.disk = disk = FaultyDisk()
     clients = []
 
     async def write_and_wait() -> None:
         async with machine.bookie() as bookie:
             clients.append(await filled(bookie, 3))
-            disk.fails = True
+            disk.faults.append(Fails("write_sync", error=StorageError("the disk failed")))
             await clients[0].add(L, 3, [b"x"])
             await trio.sleep(5)
 

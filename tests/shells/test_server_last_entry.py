@@ -8,8 +8,7 @@ from serving import Machine
 
 from bookie.core.ledger import LedgerState
 from bookie.core.records import Run
-from bookie.storage.disk import File
-from bookie.storage.memory_disk import MemoryDisk
+from ledgerlog.testing.faulty_disk import FaultyDisk, Gate
 from ledgerlog.wire.frame import Kind
 
 L = 7
@@ -33,27 +32,17 @@ async def test_the_last_entry_is_told_with_the_lac_whether_or_not_it_is_confirme
 
 
 async def test_an_entry_that_is_not_durable_yet_is_not_told() -> None:
-    class HeldDisk(MemoryDisk):
-        def __init__(self) -> None:
-            super().__init__()
-            self.may_write = trio.Event()
-            self.may_write.set()
-
-        async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-            await self.may_write.wait()
-            await super().write_sync(file, offset, view)
-
-    disk = HeldDisk()
+    disk = FaultyDisk()
     async with Machine(disk=disk).bookie() as bookie:
         client, other = await bookie.client(), await bookie.client()
         await client.add(L, 0, [b"a"])
         await client.acknowledged(1)
-        disk.may_write = trio.Event()
+        disk.faults.append(gate := Gate("write_sync"))
         await client.add(L, 1, [b"b"])
         while bookie.node.engine.statistics()["entries"] < 2:
             await trio.lowlevel.checkpoint()
         assert await last_of(other) == (0, -1)
-        disk.may_write.set()
+        gate.open()
         await client.acknowledged(2)
         assert await last_of(other) == (1, -1)
 

@@ -7,44 +7,25 @@ import trio
 from storing import add, payloads, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.disk import File
 from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk, MemoryFile
 from ledgerlog.errors import StorageError
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
 
 
-class QuickDisk(MemoryDisk):
-    """In memory, and ready to write in the caller's step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_quick = True
-        self.fails = False
-        self.at_once = 0
-        self.by_the_writer = 0
-
-    def may_write_now(self, size: int) -> bool:
-        return self.is_quick
-
-    def write_now(self, file: File, offset: int, view: memoryview) -> None:
-        assert isinstance(file, MemoryFile)
-        self.at_once += 1
-        if self.fails:
-            raise StorageError("Input/output error")
-        file.content[offset : offset + len(view)] = view
-
-    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-        self.by_the_writer += 1
-        await super().write_sync(file, offset, view)
+def quick_disk() -> FaultyDisk:
+    """Ready to write in the caller's step."""
+    disk = FaultyDisk()
+    disk.is_quick = True
+    return disk
 
 
 async def test_what_was_held_is_durable_and_told_when_release_returns() -> None:
-    disk = QuickDisk()
+    disk = quick_disk()
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
         told: list[int] = []
         engine.on_durable(lambda: told.append(engine.durable_position))
-        by_the_writer = disk.by_the_writer
+        by_the_writer = disk.calls["write_sync"]
         engine.hold()
         positions = [add(engine, 1, [0]), add(engine, 1, [1])]
         assert not told
@@ -53,13 +34,13 @@ async def test_what_was_held_is_durable_and_told_when_release_returns() -> None:
         assert engine.durable_position == positions[-1]
         assert told == [engine.durable_position]
         await wait_all_tasks_blocked()
-        assert (disk.at_once, disk.by_the_writer) == (1, by_the_writer)
+        assert (disk.calls["write_now"], disk.calls["write_sync"]) == (1, by_the_writer)
         assert await read_all(engine, 1) == payloads(1, [0, 1])
 
 
 @pytest.mark.parametrize("is_quick", [False, True])
 async def test_otherwise_the_writer_is_woken(is_quick: bool) -> None:
-    disk = QuickDisk()
+    disk = quick_disk()
     disk.is_quick = is_quick
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
@@ -69,11 +50,11 @@ async def test_otherwise_the_writer_is_woken(is_quick: bool) -> None:
         engine.release(at_once=not is_quick)
         assert engine.durable_position < position
         await engine.wait_durable(position)
-        assert disk.at_once == 0
+        assert disk.calls["write_now"] == 0
 
 
 async def test_nothing_is_written_twice_at_a_time() -> None:
-    disk = QuickDisk()
+    disk = quick_disk()
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
         first = add(engine, 1, [0])  # Has woken the writer.
@@ -84,17 +65,17 @@ async def test_nothing_is_written_twice_at_a_time() -> None:
         engine.release(at_once=True)
         assert engine.durable_position < first
         await engine.wait_durable(second)
-        assert disk.at_once == 0
+        assert disk.calls["write_now"] == 0
 
 
 async def test_a_write_at_once_that_fails_ends_the_engine_and_is_neither_told_nor_tried_again() -> None:
-    disk, indexes = QuickDisk(), MemoryIndexes()
+    disk, indexes = quick_disk(), MemoryIndexes()
     told: list[int] = []
 
     async def add_and_fail() -> None:
         async with running("b", disk=disk, indexes=indexes) as engine:
             await wait_all_tasks_blocked()
-            disk.fails = True
+            disk.faults.append(Fails("write_now"))
             engine.on_durable(lambda: told.append(engine.durable_position))
             engine.hold()
             position = add(engine, 1, [0])
@@ -104,24 +85,24 @@ async def test_a_write_at_once_that_fails_ends_the_engine_and_is_neither_told_no
             engine.hold()
             add(engine, 1, [1])
             engine.release(at_once=True)
-            by_the_writer.append(disk.by_the_writer)
+            by_the_writer.append(disk.calls["write_sync"])
             await trio.sleep_forever()
 
     by_the_writer: list[int] = []
     with pytest.raises(StorageError, match="Input/output"):
         await add_and_fail()
     assert not told
-    assert disk.at_once == 1
-    assert by_the_writer == [disk.by_the_writer]
+    assert disk.calls["write_now"] == 1
+    assert by_the_writer == [disk.calls["write_sync"]]
     async with running("b", disk=disk, indexes=indexes) as engine:
         assert await read_all(engine, 1) == {}
 
 
 async def test_who_has_more_at_hand_has_one_sync_for_all_of_it() -> None:
-    disk = QuickDisk()
+    disk = quick_disk()
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
-        before = disk.by_the_writer
+        before = disk.calls["write_sync"]
         for entry in range(20):
             position = add(engine, 1, [entry])
             if entry < 19:
@@ -129,11 +110,11 @@ async def test_who_has_more_at_hand_has_one_sync_for_all_of_it() -> None:
                 await trio.lowlevel.checkpoint()
         assert isinstance(position, int)
         await engine.wait_durable(position)
-        assert disk.by_the_writer - before == 1
+        assert disk.calls["write_sync"] - before == 1
 
 
 async def test_who_does_not_bring_more_is_waited_for_for_a_moment_only() -> None:
-    disk = QuickDisk()
+    disk = quick_disk()
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
         position = add(engine, 1, [0])
@@ -144,7 +125,7 @@ async def test_who_does_not_bring_more_is_waited_for_for_a_moment_only() -> None
 
 
 async def test_a_neighbour_does_not_wait_for_who_has_more_at_hand() -> None:
-    disk = QuickDisk()
+    disk = quick_disk()
     disk.is_quick = False
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
@@ -155,17 +136,17 @@ async def test_a_neighbour_does_not_wait_for_who_has_more_at_hand() -> None:
             position = add(engine, 2, [round_])
             assert isinstance(position, int)
             engine.release(at_once=False)
-            by_the_writer = disk.by_the_writer
+            by_the_writer = disk.calls["write_sync"]
             for _ in range(3):
                 engine.more_follows()
                 await trio.lowlevel.checkpoint()
-            assert disk.by_the_writer > by_the_writer
+            assert disk.calls["write_sync"] > by_the_writer
             await engine.wait_durable(position)
 
 
 async def test_no_more_than_so_much_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookie.storage.journal.JOURNAL_GATHER_BYTES", 1_000)
-    disk = QuickDisk()
+    disk = quick_disk()
     most = 0
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()

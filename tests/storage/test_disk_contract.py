@@ -1,4 +1,4 @@
-"""Both disks keep the contract of ``bookie.storage.disk``."""
+"""Every disk, the fake with faults included, keeps the contract of ``bookie.storage.disk``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from bookie.storage.disk import Disk, FileMissing
 from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.real_disk import RealDisk
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
+from ledgerlog.testing.faulty_disk import FaultyDisk
 
 
-@pytest.fixture(params=["memory", "real"])
+@pytest.fixture(params=["memory", "faulty", "real"])
 async def disk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Disk]:
-    disk: Disk = MemoryDisk() if request.param == "memory" else RealDisk()
+    disk: Disk = {"memory": MemoryDisk, "faulty": FaultyDisk, "real": RealDisk}[request.param]()
     await disk.make_directory(str(tmp_path))
     yield disk
     await disk.aclose()

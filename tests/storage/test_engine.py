@@ -27,44 +27,35 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.storage.config import StorageConfig
-from bookie.storage.disk import File
 from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.opening import open_engine
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
+from ledgerlog.testing.faulty_disk import FaultyDisk, Gate
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted
 from ledgerlog.wire.frame import SPARSE, Frame, Status, decode_frame_untrusted, encode_head
 
 
-class GatedDisk(MemoryDisk):
-    """A disk whose writes wait at a gate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = trio.Event()
-        self.gate.set()
-
-    def shut(self) -> None:
-        self.gate = trio.Event()
-
-    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-        await self.gate.wait()
-        await super().write_sync(file, offset, view)
+@pytest.fixture
+def gate() -> Gate:
+    """Of all writes. Open at first."""
+    gate = Gate("write_sync")
+    gate.open()
+    return gate
 
 
 @pytest.fixture
-def disk() -> GatedDisk:
-    return GatedDisk()
+def disk(gate: Gate) -> FaultyDisk:
+    return FaultyDisk(gate)
 
 
 @pytest.fixture
-async def engine(disk: GatedDisk) -> AsyncIterator[Engine]:
+async def engine(disk: FaultyDisk, gate: Gate) -> AsyncIterator[Engine]:
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         yield engine
-        disk.gate.set()
+        gate.open()
 
 
 def status(engine: Engine, ledger_id: int, ids: list[int] | range, **more: object) -> Status | int:
@@ -74,8 +65,8 @@ def status(engine: Engine, ledger_id: int, ids: list[int] | range, **more: objec
 # --- durability -----------------------------------------------------------------------------------
 
 
-async def test_an_add_is_durable_only_once_its_write_returned(engine: Engine, disk: GatedDisk) -> None:
-    disk.shut()
+async def test_an_add_is_durable_only_once_its_write_returned(engine: Engine, gate: Gate) -> None:
+    gate.shut()
     moved: list[int] = []
     engine.on_durable(lambda: moved.append(engine.durable_position))
     position = add(engine, 1, range(3))
@@ -83,31 +74,31 @@ async def test_an_add_is_durable_only_once_its_write_returned(engine: Engine, di
     await wait_all_tasks_blocked()
     assert engine.durable_position < position
     assert not moved
-    disk.gate.set()
+    gate.open()
     await engine.wait_durable(position)
     assert moved == [position]
     assert engine.pending_bytes == 0
 
 
-async def test_what_arrives_during_a_write_shares_the_next_one(engine: Engine, disk: GatedDisk) -> None:
-    disk.shut()
+async def test_what_arrives_during_a_write_shares_the_next_one(engine: Engine, gate: Gate) -> None:
+    gate.shut()
     first = add(engine, 1, [0])
     await wait_all_tasks_blocked()
     before = engine.statistics()["syncs"]
     positions = [add(engine, ledger, [5]) for ledger in range(2, 40)]
     assert set(positions) == {first + 1}
-    disk.gate.set()
+    gate.open()
     await engine.wait_durable(first + 1)
     assert engine.statistics()["syncs"] == before + 2
 
 
-async def test_an_entry_is_not_readable_before_it_is_durable(engine: Engine, disk: GatedDisk) -> None:
+async def test_an_entry_is_not_readable_before_it_is_durable(engine: Engine, gate: Gate) -> None:
     await add_durably(engine, 1, [0])
-    disk.shut()
+    gate.shut()
     position = add(engine, 1, [1])
     result = await read(engine, 1)
     assert list(result.entries.ids) == [0]
-    disk.gate.set()
+    gate.open()
     await engine.wait_durable(position)
     assert await read_all(engine, 1) == payloads(1, [0, 1])
 
@@ -153,10 +144,10 @@ async def test_rule_1_a_fence_of_an_unknown_ledger_refuses_its_late_first_add(en
 
 
 async def test_rule_2_adds_fail_at_once_and_the_fence_is_answered_after_its_sync(
-    engine: Engine, disk: GatedDisk
+    engine: Engine, gate: Gate
 ) -> None:
     await add_durably(engine, 1, [0])
-    disk.shut()
+    gate.shut()
     async with trio.open_nursery() as nursery:
         answered: list[Status] = []
 
@@ -167,14 +158,14 @@ async def test_rule_2_adds_fail_at_once_and_the_fence_is_answered_after_its_sync
         await wait_all_tasks_blocked()
         assert status(engine, 1, [1]) is Status.FENCED
         assert not answered
-        disk.gate.set()
+        gate.open()
     assert answered == [Status.OK]
 
 
 async def test_rule_2_a_second_fencer_waits_for_the_first_sync_and_adds_none(
-    engine: Engine, disk: GatedDisk
+    engine: Engine, gate: Gate
 ) -> None:
-    disk.shut()
+    gate.shut()
     syncs = engine.statistics()["syncs"]
     answered: list[int] = []
 
@@ -187,7 +178,7 @@ async def test_rule_2_a_second_fencer_waits_for_the_first_sync_and_adds_none(
             nursery.start_soon(fence)
         await wait_all_tasks_blocked()
         assert not answered
-        disk.gate.set()
+        gate.open()
     assert len(answered) == 5
     assert engine.statistics()["syncs"] == syncs + 1
     await engine.fence(1, KEY)
@@ -195,22 +186,22 @@ async def test_rule_2_a_second_fencer_waits_for_the_first_sync_and_adds_none(
 
 
 async def test_rule_2_a_cancelled_fencer_leaves_a_fence_that_the_next_one_waits_for(
-    engine: Engine, disk: GatedDisk
+    engine: Engine, gate: Gate
 ) -> None:
-    disk.shut()
+    gate.shut()
     with trio.move_on_after(0):
         await engine.fence(1, KEY)
     assert status(engine, 1, [0]) is Status.FENCED
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.fence, 1, KEY)
         await wait_all_tasks_blocked()
-        disk.gate.set()
+        gate.open()
 
 
 async def test_rule_2_a_recovery_read_answers_after_the_fence_is_durable_and_sees_every_earlier_add(
-    engine: Engine, disk: GatedDisk
+    engine: Engine, gate: Gate
 ) -> None:
-    disk.shut()
+    gate.shut()
     add(engine, 1, [0])
     await wait_all_tasks_blocked()
     add(engine, 1, [1])
@@ -224,7 +215,7 @@ async def test_rule_2_a_recovery_read_answers_after_the_fence_is_durable_and_see
         await wait_all_tasks_blocked()
         assert status(engine, 1, [2]) is Status.FENCED
         assert not results
-        disk.gate.set()
+        gate.open()
     (result,) = results
     assert list(result.entries.ids) == [0, 1]
     assert result.through == 9
@@ -246,7 +237,7 @@ async def test_rule_5_recovery_adds_pass_the_fence_and_read_only(engine: Engine)
     add(engine, 2, [0], recovery=True)
 
 
-async def test_a_fence_outlives_stops_of_both_kinds(disk: GatedDisk) -> None:
+async def test_a_fence_outlives_stops_of_both_kinds(disk: FaultyDisk) -> None:
     indexes = MemoryIndexes()
 
     async def fence_and_crash() -> None:
@@ -303,15 +294,13 @@ async def test_rule_6_only_the_ids_that_are_new_are_stored(engine: Engine, where
     assert await read_all(engine, 1) == payloads(1, range(8))
 
 
-async def test_rule_7_an_entry_sent_again_waits_for_the_sync_of_the_first(
-    engine: Engine, disk: GatedDisk
-) -> None:
-    disk.shut()
+async def test_rule_7_an_entry_sent_again_waits_for_the_sync_of_the_first(engine: Engine, gate: Gate) -> None:
+    gate.shut()
     add(engine, 1, [0])
     await wait_all_tasks_blocked()
     again = add(engine, 1, [0])
     assert again > engine.durable_position
-    disk.gate.set()
+    gate.open()
     await engine.wait_durable(again)
 
 
@@ -355,7 +344,7 @@ async def test_rule_9_lac_and_lafr_are_the_greatest_told(engine: Engine) -> None
     assert (result.lac, result.lafr) == (8, 4)
 
 
-async def test_rule_9_the_lac_outlives_stops(disk: GatedDisk) -> None:
+async def test_rule_9_the_lac_outlives_stops(disk: FaultyDisk) -> None:
     indexes = MemoryIndexes()
 
     async def add_and_crash() -> None:
@@ -479,7 +468,7 @@ async def test_lists_go_through_memory_and_disk_and_say_how_far_they_are_complet
     assert (listed.pairs, listed.through) == ([(1, 1), (5, 8)], 8)
 
 
-async def test_reads_during_checkpoints_and_changes_of_memory_miss_nothing(disk: GatedDisk) -> None:
+async def test_reads_during_checkpoints_and_changes_of_memory_miss_nothing(disk: FaultyDisk) -> None:
     """Runs move from memory to the index under the reader."""
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         async with trio.open_nursery() as nursery:
@@ -506,8 +495,8 @@ async def test_reads_during_checkpoints_and_changes_of_memory_miss_nothing(disk:
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-async def test_adds_without_room_are_refused_and_room_comes_back(engine: Engine, disk: GatedDisk) -> None:
-    disk.shut()
+async def test_adds_without_room_are_refused_and_room_comes_back(engine: Engine, gate: Gate) -> None:
+    gate.shut()
     ledger = 0
     while engine.has_room:
         add(engine, ledger, range(10))
@@ -522,12 +511,12 @@ async def test_adds_without_room_are_refused_and_room_comes_back(engine: Engine,
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.wait_room)
         await wait_all_tasks_blocked()
-        disk.gate.set()
+        gate.open()
     add(engine, ledger, range(10))
 
 
-async def test_a_fence_waits_for_room_and_refuses_adds_meanwhile(engine: Engine, disk: GatedDisk) -> None:
-    disk.shut()
+async def test_a_fence_waits_for_room_and_refuses_adds_meanwhile(engine: Engine, gate: Gate) -> None:
+    gate.shut()
     ledger = 1
     while not isinstance(status(engine, ledger, range(10)), Status):
         ledger += 1
@@ -537,15 +526,15 @@ async def test_a_fence_waits_for_room_and_refuses_adds_meanwhile(engine: Engine,
         nursery.start_soon(engine.fence, 1, KEY)
         await wait_all_tasks_blocked()
         assert status(engine, 1, [100]) is Status.FENCED
-        disk.gate.set()
+        gate.open()
 
 
 async def test_a_fence_that_was_answered_for_is_in_the_journal_and_not_in_the_index_alone(
-    disk: GatedDisk,
+    disk: FaultyDisk, gate: Gate
 ) -> None:
     indexes = MemoryIndexes()
     async with running("b", disk=disk, indexes=indexes) as engine:
-        disk.shut()
+        gate.shut()
         ledger = 1
         while not isinstance(status(engine, ledger, range(10)), Status):
             ledger += 1
@@ -557,7 +546,7 @@ async def test_a_fence_that_was_answered_for_is_in_the_journal_and_not_in_the_in
             assert status(engine, 1, [100]) is Status.FENCED
             nursery.cancel_scope.cancel()  # It found no room for its record.
         assert status(engine, 1, [100]) is Status.FENCED
-        disk.gate.set()
+        gate.open()
     async with running("b", disk=disk, indexes=indexes) as engine:
         assert (await engine.fence(1, KEY)).status is Status.OK
     indexes.indexes.clear()
@@ -574,7 +563,7 @@ async def test_a_frame_over_the_configured_size_is_refused(engine: Engine) -> No
     await add_durably(engine, 1, [0], payloads=[bytes(room)])
 
 
-async def test_ten_thousand_ledgers_do_not_stay_in_memory(disk: GatedDisk) -> None:
+async def test_ten_thousand_ledgers_do_not_stay_in_memory(disk: FaultyDisk) -> None:
     config = StorageConfig(segment_bytes=64 * 4096, arenas=2, frame_bytes_max=20_000, ledgers_max=100)
     indexes = MemoryIndexes()
     async with running("b", config, disk=disk, indexes=indexes) as engine:
@@ -593,7 +582,7 @@ async def test_ten_thousand_ledgers_do_not_stay_in_memory(disk: GatedDisk) -> No
         assert status(engine, 17, [0], payloads=[b"other"]) is Status.CONFLICT
 
 
-async def test_a_segment_with_too_many_records_is_left(disk: GatedDisk) -> None:
+async def test_a_segment_with_too_many_records_is_left(disk: FaultyDisk) -> None:
     config = StorageConfig(segment_bytes=64 * 4096, arenas=3, frame_bytes_max=20_000, segment_records_max=10)
     async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
         for entry_id in range(100):
@@ -629,14 +618,14 @@ async def test_after_a_clean_stop_nothing_is_replayed_and_all_is_there(tmp_path:
         assert await read_all(engine, 2) == payloads(2, range(50, 105))
 
 
-async def test_nothing_is_taken_while_the_engine_is_being_closed(disk: GatedDisk) -> None:
+async def test_nothing_is_taken_while_the_engine_is_being_closed(disk: FaultyDisk) -> None:
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         pass
     assert status(engine, 1, [0]) is Status.NOT_READY
     assert (await engine.fence(1, KEY)).status is Status.NOT_READY
 
 
-async def test_an_exception_in_the_body_comes_out_as_itself(disk: GatedDisk) -> None:
+async def test_an_exception_in_the_body_comes_out_as_itself(disk: FaultyDisk) -> None:
     with pytest.raises(ZeroDivisionError):
         async with running("b", disk=disk, indexes=MemoryIndexes()):
             raise ZeroDivisionError

@@ -37,6 +37,7 @@ from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.opening import open_engine
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
 from ledgerlog.limits import KIB
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
 from ledgerlog.wire.frame import Status
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
@@ -56,18 +57,16 @@ class ToldWitness:
         return self.gone & set(ledger_ids)
 
 
-class FullDisk(MemoryDisk):
-    is_full = False
+def is_log(path: str) -> bool:
+    return "entries" in path
 
-    async def create(self, path: str, size: int):
-        if self.is_full and "entries" in path:
-            raise DiskFull(f"cannot create {path}: No space left on device")
-        return await super().create(path, size)
+
+NO_ROOM = Fails("create", error=DiskFull("No space left on device"), only=is_log)
 
 
 @pytest.fixture
-def disk() -> FullDisk:
-    return FullDisk()
+def disk() -> FaultyDisk:
+    return FaultyDisk()
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def witness() -> ToldWitness:
 
 
 @pytest.fixture
-async def engine(disk: FullDisk, witness: ToldWitness) -> AsyncIterator[Engine]:
+async def engine(disk: FaultyDisk, witness: ToldWitness) -> AsyncIterator[Engine]:
     async with (
         opened("b", disk, MemoryIndexes()) as directory,
         open_engine(directory, CONFIG, witness=witness) as engine,
@@ -101,7 +100,7 @@ async def interleave(
 
 
 async def test_a_segment_of_small_runs_goes_and_its_ledgers_lie_together_in_a_log(
-    engine: Engine, disk: FullDisk
+    engine: Engine, disk: FaultyDisk
 ) -> None:
     await interleave(engine, 40)
     assert engine.statistics()["segments_flushed"] > 2
@@ -111,7 +110,7 @@ async def test_a_segment_of_small_runs_goes_and_its_ledgers_lie_together_in_a_lo
         assert await read_all(engine, ledger) == payloads(ledger, range(80))
 
 
-async def test_a_segment_of_large_runs_stays_where_it_is(disk: FullDisk) -> None:
+async def test_a_segment_of_large_runs_stays_where_it_is(disk: FaultyDisk) -> None:
     async with running(
         "b", evolve(SMALL, small_run_bytes=1000), disk=disk, indexes=MemoryIndexes()
     ) as engine:
@@ -125,14 +124,14 @@ async def test_a_segment_of_large_runs_stays_where_it_is(disk: FullDisk) -> None
 
 
 async def test_a_segment_stays_after_all_where_the_disk_has_no_room_for_a_log(
-    engine: Engine, disk: FullDisk
+    engine: Engine, disk: FaultyDisk
 ) -> None:
-    disk.is_full = True
+    disk.faults = [NO_ROOM]
     await interleave(engine, 40)
     assert engine.statistics()["checkpoints"] > 2
     assert engine.statistics()["segments_flushed"] == 0
     assert not names(disk, ".entries")
-    disk.is_full = False
+    disk.faults.clear()
     await engine.compactor.compact(is_eventual=False)
     assert names(disk, ".entries")
     for ledger in (1, 2, 3):
@@ -140,7 +139,7 @@ async def test_a_segment_stays_after_all_where_the_disk_has_no_room_for_a_log(
 
 
 async def test_a_log_for_which_the_room_ran_out_half_way_leaves_no_file(
-    engine: Engine, disk: FullDisk
+    engine: Engine, disk: FaultyDisk
 ) -> None:
     """Some file systems find out only when they write, whatever was allocated."""
 
@@ -186,7 +185,7 @@ async def test_reads_while_entries_move_miss_nothing_and_give_nothing_twice(engi
 
 
 async def test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_their_entries(
-    disk: FullDisk,
+    disk: FaultyDisk,
 ) -> None:
     """Entry 3 lies elsewhere, so the run 0..6 begins before one that is nearer to entry 4. Who decided how
     far to look before 0..6 were put together, and looks only then, must look again."""
@@ -228,7 +227,7 @@ async def test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_t
         assert seen == [4, 6]
 
 
-async def test_where_the_journal_has_a_directory_of_its_own_nothing_stays_in_it(disk: FullDisk) -> None:
+async def test_where_the_journal_has_a_directory_of_its_own_nothing_stays_in_it(disk: FaultyDisk) -> None:
     indexes = MemoryIndexes()
     large = evolve(CONFIG, small_run_bytes=0)
     for life in range(2):
@@ -251,7 +250,7 @@ async def test_where_the_journal_has_a_directory_of_its_own_nothing_stays_in_it(
 # --- compaction -----------------------------------------------------------------------------------
 
 
-async def test_a_run_that_the_index_names_no_more_is_not_brought_back(disk: FullDisk) -> None:
+async def test_a_run_that_the_index_names_no_more_is_not_brought_back(disk: FaultyDisk) -> None:
     """Where entries are stored twice the index names the newer run. It may reach further, and has the row
     that the older one would take."""
     indexes = MemoryIndexes()
@@ -268,7 +267,7 @@ async def test_a_run_that_the_index_names_no_more_is_not_brought_back(disk: Full
         assert list((await read(engine, 7)).entries.ids) == list(range(20))
 
 
-async def test_small_logs_become_few_and_nothing_is_lost(engine: Engine, disk: FullDisk) -> None:
+async def test_small_logs_become_few_and_nothing_is_lost(engine: Engine, disk: FaultyDisk) -> None:
     await interleave(engine, 100)
     before = len(names(disk, ".entries"))
     assert await engine.compactor.compact(is_eventual=False)
@@ -278,7 +277,7 @@ async def test_small_logs_become_few_and_nothing_is_lost(engine: Engine, disk: F
 
 
 async def test_a_file_that_was_replaced_and_is_still_there_is_removed_and_changes_nothing(
-    disk: FullDisk,
+    disk: FaultyDisk,
 ) -> None:
     indexes = MemoryIndexes()
     async with running("b", CONFIG, disk=disk, indexes=indexes) as engine:
@@ -296,7 +295,7 @@ async def test_a_file_that_was_replaced_and_is_still_there_is_removed_and_change
 
 
 async def test_a_source_that_is_damaged_is_left_alone_and_the_others_are_compacted(
-    engine: Engine, disk: FullDisk
+    engine: Engine, disk: FaultyDisk
 ) -> None:
     await interleave(engine, 100)
     path = f"b/entries/{names(disk, '.entries')[0]}"
@@ -318,11 +317,11 @@ def test_a_damaged_entry_is_not_written_again() -> None:
         verify_frame(run, bytes(raw), "path")
 
 
-async def test_a_full_disk_ends_compaction_and_it_goes_on_later(engine: Engine, disk: FullDisk) -> None:
+async def test_a_full_disk_ends_compaction_and_it_goes_on_later(engine: Engine, disk: FaultyDisk) -> None:
     await interleave(engine, 60)
-    disk.is_full = True
+    disk.faults = [NO_ROOM]
     assert await engine.compactor.compact(is_eventual=True) == 0
-    disk.is_full = False
+    disk.faults.clear()
     assert await engine.compactor.compact(is_eventual=True) > 0
     assert await read_all(engine, 2) == payloads(2, range(120))
 
@@ -331,7 +330,7 @@ async def test_a_full_disk_ends_compaction_and_it_goes_on_later(engine: Engine, 
 
 
 async def test_what_the_store_says_is_gone_goes_and_stays_refused(
-    engine: Engine, disk: FullDisk, witness: ToldWitness
+    engine: Engine, disk: FaultyDisk, witness: ToldWitness
 ) -> None:
     await interleave(engine, 60)
     await engine.flush()
@@ -359,7 +358,7 @@ async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, witn
 
 
 async def test_a_deleted_ledger_stays_refused_after_stops_of_both_kinds_and_after_its_files_are_gone(
-    disk: FullDisk, witness: ToldWitness
+    disk: FaultyDisk, witness: ToldWitness
 ) -> None:
     indexes = MemoryIndexes()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import trio
@@ -10,11 +12,11 @@ from storing import SMALL, add_durably, add_frame, payload_of, read, running
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core import rows
-from bookie.storage.disk import File
 from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.limits import MIB
+from ledgerlog.testing.faulty_disk import DiskCall, FaultyDisk, GoOn
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Status
 
@@ -186,20 +188,15 @@ async def test_what_the_index_names_no_more_is_not_restored() -> None:
         assert not engine.scrubber.rotten
 
 
-class TimedDisk(MemoryDisk):
-    """Knows how many bytes were read at each moment."""
-
-    read_at: dict[float, int]
-
-    async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        now = trio.current_time()
-        self.read_at[now] = self.read_at.get(now, 0) + sum(length for _, length in ranges)
-        return await super().read(file, ranges)
-
-
 async def test_a_scrub_reads_whole_files_no_faster_than_it_may(autojump_clock: object) -> None:
-    disk, indexes = TimedDisk(), MemoryIndexes()
-    disk.read_at = {}
+    read_at: Counter[float] = Counter()
+
+    async def note(call: DiskCall, go_on: GoOn) -> Any:
+        if call.verb == "read":
+            read_at[trio.current_time()] += call.size
+        return await go_on()
+
+    disk, indexes = FaultyDisk(note), MemoryIndexes()
     slow = attrs.evolve(
         STAYS, segment_bytes=8 * MIB, frame_bytes_max=MIB, scrub_bytes_per_s=MIB, log_bytes_max=16 * MIB
     )
@@ -207,10 +204,10 @@ async def test_a_scrub_reads_whole_files_no_faster_than_it_may(autojump_clock: o
         for first in range(60):
             await add_durably(engine, L, [first], payloads=[bytes(100_000)])
     async with running("b", slow, disk=disk, indexes=indexes) as engine:
-        disk.read_at.clear()
+        read_at.clear()
         begun = trio.current_time()
         assert await engine.scrubber.scrub() == 0
         elapsed = trio.current_time() - begun
-    assert sum(disk.read_at.values()) > 6 * MIB
-    assert max(disk.read_at.values()) <= 2 * MIB + 2 * 100_000, "a second's worth and what is under way"
-    assert elapsed >= sum(disk.read_at.values()) / MIB - 3
+    assert sum(read_at.values()) > 6 * MIB
+    assert max(read_at.values()) <= 2 * MIB + 2 * 100_000, "a second's worth and what is under way"
+    assert elapsed >= sum(read_at.values()) / MIB - 3

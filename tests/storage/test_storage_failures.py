@@ -24,39 +24,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.rows import Row
 from bookie.storage.config import StorageConfig
-from bookie.storage.disk import File
 from bookie.storage.engine import Engine
 from bookie.storage.index import MemoryIndex, MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk, MemoryFile
 from ledgerlog.errors import DiskFull, StorageError
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
 from ledgerlog.wire.frame import Status
 
-
-class FailingDisk(MemoryDisk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fails_writes = False
-        self.fails_reads = False
-        self.is_full = False
-        self.writes_tried = 0
-
-    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-        self.writes_tried += 1
-        if self.fails_writes:
-            await trio.lowlevel.checkpoint()
-            raise StorageError("cannot write: Input/output error")
-        await super().write_sync(file, offset, view)
-
-    async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        if self.fails_reads:
-            raise StorageError("cannot read: Input/output error")
-        return await super().read(file, ranges)
-
-    async def create(self, path: str, size: int) -> MemoryFile:
-        if self.is_full:
-            await trio.lowlevel.checkpoint()
-            raise DiskFull("cannot create: No space left on device")
-        return await super().create(path, size)
+WRITES_FAIL = Fails("write_sync")
+READS_FAIL = Fails("read")
+IS_FULL = Fails("create", error=DiskFull("cannot create: No space left on device"))
 
 
 class FailingIndex(MemoryIndex):
@@ -90,8 +66,8 @@ class FailingIndexes(MemoryIndexes):
 
 
 @pytest.fixture
-def disk() -> FailingDisk:
-    return FailingDisk()
+def disk() -> FaultyDisk:
+    return FaultyDisk()
 
 
 async def roll(engine: Engine, segments: int) -> None:
@@ -104,7 +80,7 @@ async def roll(engine: Engine, segments: int) -> None:
 
 
 async def test_a_failed_write_ends_the_engine_is_not_tried_again_and_nothing_of_it_is_acknowledged(
-    disk: FailingDisk,
+    disk: FaultyDisk,
 ) -> None:
     indexes = MemoryIndexes()
     acknowledged: list[int] = []
@@ -116,8 +92,8 @@ async def test_a_failed_write_ends_the_engine_is_not_tried_again_and_nothing_of_
             await add_durably(engine, 1, [0])
             await wait_all_tasks_blocked()
             engine.on_durable(lambda: acknowledged.append(engine.durable_position))
-            disk.fails_writes = True
-            tried = disk.writes_tried
+            disk.faults = [WRITES_FAIL]
+            tried = disk.calls["write_sync"]
             add(engine, 1, [1])
             try:
                 await trio.sleep_forever()
@@ -126,20 +102,20 @@ async def test_a_failed_write_ends_the_engine_is_not_tried_again_and_nothing_of_
 
     with pytest.raises(StorageError, match="Input/output"):
         await add_while_writes_fail()
-    assert disk.writes_tried == tried + 1
+    assert disk.calls["write_sync"] == tried + 1
     assert not acknowledged
-    disk.fails_writes = False
+    disk.faults.clear()
     async with running("b", disk=disk, indexes=indexes) as engine:
         assert await read_all(engine, 1) == payloads(1, [0])
 
 
-async def test_a_failed_sync_of_a_fence_is_never_answered(disk: FailingDisk) -> None:
+async def test_a_failed_sync_of_a_fence_is_never_answered(disk: FaultyDisk) -> None:
     answers: list[object] = []
 
     async def fence_while_writes_fail() -> None:
         async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
             await wait_all_tasks_blocked()
-            disk.fails_writes = True
+            disk.faults = [WRITES_FAIL]
             answers.append(await engine.fence(1, KEY))
 
     with pytest.raises(StorageError):
@@ -147,7 +123,7 @@ async def test_a_failed_sync_of_a_fence_is_never_answered(disk: FailingDisk) -> 
     assert not answers
 
 
-async def test_a_failed_index_ends_the_engine(disk: FailingDisk) -> None:
+async def test_a_failed_index_ends_the_engine(disk: FaultyDisk) -> None:
     indexes = FailingIndexes()
 
     async def work_while_the_index_fails() -> None:
@@ -164,17 +140,17 @@ async def test_a_failed_index_ends_the_engine(disk: FailingDisk) -> None:
 
 
 async def test_rule_8_an_entry_that_cannot_be_read_is_an_error_and_never_an_absence(
-    disk: FailingDisk,
+    disk: FaultyDisk,
 ) -> None:
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await add_durably(engine, 1, range(5))
         await roll(engine, 4)
-        disk.fails_reads = True
+        disk.faults = [READS_FAIL]
         result = await read(engine, 1)
         assert (result.status, result.through) == (Status.IO_ERROR, -1)
         result = await engine.recovery_read(1, KEY, first=0, last=9, stride=1, bytes_max=1000)
         assert (result.status, result.through) == (Status.IO_ERROR, -1)
-        disk.fails_reads = False
+        disk.faults.clear()
         assert await read_all(engine, 1) == payloads(1, range(5))
 
 
@@ -183,7 +159,7 @@ IN_PLACE = evolve(SMALL, small_run_bytes=0)
 
 @pytest.mark.parametrize("config", [SMALL, IN_PLACE], ids=["rewritten", "in place"])
 async def test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given(
-    disk: FailingDisk, config: StorageConfig
+    disk: FaultyDisk, config: StorageConfig
 ) -> None:
     async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
         await add_durably(engine, 1, range(5), payloads=[b"%d" % i * 300 for i in range(5)])
@@ -199,7 +175,7 @@ async def test_rule_8_damage_of_one_entry_is_told_and_the_others_are_given(
 
 
 async def test_rule_8_trouble_of_the_index_is_an_error_and_never_an_unknown_ledger(
-    disk: FailingDisk,
+    disk: FaultyDisk,
 ) -> None:
     indexes = FailingIndexes()
     config = StorageConfig(segment_bytes=12 * 4096, arenas=2, frame_bytes_max=20_000, ledgers_max=1)
@@ -219,7 +195,7 @@ async def test_rule_8_trouble_of_the_index_is_an_error_and_never_an_unknown_ledg
 
 @pytest.mark.parametrize("config", [SMALL, IN_PLACE], ids=["rewritten", "in place"])
 async def test_a_file_that_vanished_is_an_error_to_its_readers(
-    disk: FailingDisk, config: StorageConfig
+    disk: FaultyDisk, config: StorageConfig
 ) -> None:
     async with running("b", config, disk=disk, indexes=MemoryIndexes()) as engine:
         await add_durably(engine, 1, range(5))
@@ -230,11 +206,11 @@ async def test_a_file_that_vanished_is_an_error_to_its_readers(
 
 
 async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_and_recovery(
-    disk: FailingDisk,
+    disk: FaultyDisk,
 ) -> None:
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
-        disk.is_full = True
+        disk.faults = [IS_FULL]
         ledger = 1
         position: int | Status = 0
         while not isinstance(position, Status):
@@ -256,7 +232,7 @@ async def test_a_full_disk_refuses_ordinary_adds_and_keeps_a_reserve_for_fences_
         assert result.status is Status.DISK_FULL
         recovered = await engine.recovery_read(ledger + 1, KEY, first=0, last=1, stride=1, bytes_max=9)
         assert (recovered.status, recovered.through) == (Status.DISK_FULL, -1)
-        disk.is_full = False
+        disk.faults.clear()
         while engine.statistics()["is_disk_full"]:
             await wait_all_tasks_blocked()
         await add_durably(engine, ledger + 2, range(5))
@@ -276,17 +252,17 @@ async def fill(engine: Engine) -> int:
     return ledger + 1
 
 
-async def test_a_fence_that_found_no_room_is_taken_back(disk: FailingDisk) -> None:
+async def test_a_fence_that_found_no_room_is_taken_back(disk: FaultyDisk) -> None:
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
         await add_durably(engine, 1, [0])
-        disk.is_full = True
+        disk.faults = [IS_FULL]
         unknown = await fill(engine)
         ledgers = engine.statistics()["ledgers_in_memory"]
         assert (await engine.fence(1, KEY)).status is Status.DISK_FULL
         assert (await engine.fence(unknown, b"?" * 16)).status is Status.DISK_FULL
         assert engine.statistics()["ledgers_in_memory"] == ledgers
-        disk.is_full = False
+        disk.faults.clear()
         while engine.statistics()["is_disk_full"]:
             await wait_all_tasks_blocked()
         await add_durably(engine, 1, [1])
@@ -295,11 +271,11 @@ async def test_a_fence_that_found_no_room_is_taken_back(disk: FailingDisk) -> No
         assert engine.add(*add_frame(1, [2])) is Status.FENCED
 
 
-async def test_a_fence_that_found_no_room_stands_if_an_add_was_refused_for_it(disk: FailingDisk) -> None:
+async def test_a_fence_that_found_no_room_stands_if_an_add_was_refused_for_it(disk: FaultyDisk) -> None:
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()
         await add_durably(engine, 1, [0])
-        disk.is_full = True
+        disk.faults = [IS_FULL]
         await fill(engine)
         refusal: int | Status = 0
         while refusal is not Status.FENCED:  # Until the add comes while the fence is under way.
@@ -307,22 +283,22 @@ async def test_a_fence_that_found_no_room_stands_if_an_add_was_refused_for_it(di
                 nursery.start_soon(engine.fence, 1, KEY)
                 await trio.lowlevel.checkpoint()
                 refusal = engine.add(*add_frame(1, [1]))
-        disk.is_full = False
+        disk.faults.clear()
         while engine.statistics()["is_disk_full"]:
             await wait_all_tasks_blocked()
         assert engine.add(*add_frame(1, [1])) is Status.FENCED
 
 
-async def test_a_bookie_whose_disk_is_full_at_the_start_says_so(disk: FailingDisk) -> None:
+async def test_a_bookie_whose_disk_is_full_at_the_start_says_so(disk: FaultyDisk) -> None:
     async with running("b", disk=disk, indexes=(indexes := MemoryIndexes())) as engine:
         await roll(engine, 1)
     for path in sorted(disk.files):
         if path.endswith(".journal") and not any(disk.files[path][4096:]):
             del disk.files[path]  # The segment that was prepared in advance.
-    disk.is_full = True
+    disk.faults = [IS_FULL]
     with pytest.raises(DiskFull):
         async with running("b", disk=disk, indexes=indexes):
             pass
-    disk.is_full = False
+    disk.faults.clear()
     async with running("b", disk=disk, indexes=indexes):
         pass

@@ -10,13 +10,13 @@ from attrs import evolve
 from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.disk import File
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.memory_disk import MemoryDisk
 from bookie.storage.opening import open_engine
 from bookie.storage.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.limits import KIB, MIB
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, skips
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S
 
@@ -57,34 +57,15 @@ async def test_many_crashes_do_not_fill_the_disk() -> None:
         assert await read_all(engine, 1) == payloads(1, range(10))
 
 
-class ForgetfulDisk(MemoryDisk):
-    """A disk on which files are cut only from ``trims`` on, as if a crash had come before."""
-
-    trims = False
-
-    async def truncate(self, path: str, size: int) -> None:
-        if self.trims:
-            await super().truncate(path, size)
-
-
-class LateDisk(MemoryDisk):
-    """Finds out only when it writes that it has no room, whatever was allocated."""
-
-    is_full = False
-    refused = 0
-
-    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
-        if self.is_full and file.path.endswith(".new"):
-            self.refused += 1
-            raise DiskFull(f"cannot write {file.path}: No space left on device")
-        await super().write_sync(file, offset, view)
-
-
 async def test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_is_room() -> None:
-    disk = LateDisk()
+    disk = FaultyDisk()
+    # It finds out only when it writes that it has no room, whatever was allocated.
+    no_room = Fails(
+        "write_sync", error=DiskFull("No space left on device"), only=lambda path: path.endswith(".new")
+    )
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:
         await wait_all_tasks_blocked()  # The next segment is ready.
-        disk.is_full = True
+        disk.faults.append(no_room)
         at = 0
         while not isinstance(position := engine.add(*add_frame(1, [at])), Status):
             await engine.wait_durable(position)
@@ -92,10 +73,10 @@ async def test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_
             at += 1
         assert position is Status.DISK_FULL
         with trio.fail_after(PATIENCE_S):
-            while disk.refused < 3:  # noqa: ASYNC110 (a task of the engine)
+            while no_room.count < 3:  # noqa: ASYNC110 (a task of the engine)
                 await trio.sleep(0.005)
         assert not [path for path in disk.files if path.endswith(".new")]
-        disk.is_full = False
+        disk.faults.clear()
         with trio.fail_after(PATIENCE_S):
             while engine.statistics()["is_disk_full"]:  # noqa: ASYNC110 (as above)
                 await trio.sleep(0.005)
@@ -104,12 +85,12 @@ async def test_a_segment_for_which_the_room_ran_out_half_way_is_made_when_there_
 
 
 async def test_a_segment_that_a_crash_left_untrimmed_is_trimmed_at_the_next_start() -> None:
-    disk, indexes = ForgetfulDisk(), MemoryIndexes()
+    disk, indexes = FaultyDisk(skips("truncate")), MemoryIndexes()
     for start in range(3):
         async with running("b", disk=disk, indexes=indexes) as engine:
             await add_durably(engine, 1, [start])
     assert sizes(disk)[:3] == [SMALL.segment_bytes] * 3
-    disk.trims = True
+    disk.faults.clear()
     async with running("b", disk=disk, indexes=indexes) as engine:
         assert max(sizes(disk)[:3]) <= 4 * 4096
         assert await read_all(engine, 1) == payloads(1, range(3))
