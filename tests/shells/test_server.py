@@ -378,7 +378,7 @@ async def test_what_is_damaged_on_the_disk_is_told_as_that_and_never_as_absent(
     async with machine.bookie() as bookie:
         client = await filled(bookie, 3)
     for content in disk.files.values():
-        place = content.find(b"0000000001")
+        place = content.find(b"0000000001", 4096)  # Not in ids of cookies and headers.
         if place >= 0:
             content[place] ^= 1
     async with machine.bookie() as bookie:
