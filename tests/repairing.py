@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import attrs
 import trio
@@ -13,13 +13,12 @@ from ledgerlog.client.client import open_client
 from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.core.writer import MetadataIntent
 from ledgerlog.limits import LEDGER_KEY_BYTES, SESSION_TIMEOUT_S
-from ledgerlog.meta.memory import MemoryTree
-from ledgerlog.meta.store import Operation, Set
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.faulty_store import FaultyStore
+from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment
 from ledgerlog.wire.entries import Entries, encode_add
 from ledgerlog.wire.frame import Status, decode_frame_untrusted
-from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment
 
 R332 = Replication(3, 3, 2)
 
@@ -61,24 +60,6 @@ class RepairProcess:
             self.store.inner.expire_session()
 
         self._cluster.nursery.start_soon(expire)
-
-
-class StoreThatNotes(FaultyStore):
-    """Notes what is asked to be written at one path."""
-
-    def __init__(self, tree: MemoryTree, path: str) -> None:
-        super().__init__(tree)
-        self.noted: list[bytes] = []
-        self._path = path
-
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        if path == self._path:
-            self.noted.append(value)
-        return await super().set(path, value, version=version)
-
-    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
-        self.noted += [op.value for op in operations if isinstance(op, Set) and op.path == self._path]
-        return await super().transaction(operations)
 
 
 async def start_repair(
@@ -175,18 +156,6 @@ async def assert_whole(client: Client, ledger_id: int, entries: int) -> None:
     assert verification.under_replicated == []
     assert verification.unreachable == []
     assert verification.damaged == []
-
-
-class StoreWithHook(FaultyStore):
-    """Does something once, before a sync."""
-
-    before_sync: Callable[[], Awaitable[None]] | None = None
-
-    async def sync(self) -> None:
-        hook, self.before_sync = self.before_sync, None
-        if hook is not None:
-            await hook()
-        await super().sync()
 
 
 def board_has_tasks(board: Board) -> Callable[[], Awaitable[bool]]:

@@ -16,19 +16,20 @@ session, or learns that it was lost.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
-from typing import TypeVar
+from typing import Any
 
 import trio
 
 from ledgerlog.errors import LedgerLogError, MetadataOutcomeUnknown, MetadataUnavailable, SessionExpired
 from ledgerlog.limits import METADATA_TIMEOUT_S, SESSION_TIMEOUT_S
-from ledgerlog.meta.memory import MemorySession, MemoryStore, MemoryTree
-from ledgerlog.meta.store import Create, Operation, Versioned, Watch
+from ledgerlog.meta.memory import MemorySession, MemoryTree
+from ledgerlog.meta.store import Create, Operation, Watch
 from ledgerlog.meta.watches import TreeWatch
 from ledgerlog.testing.deterministic import Timer
+from ledgerlog.testing.faulty_store import Call, CalledStore, GoOn
 from ledgerlog.testing.network import SimNetwork
 from ledgerlog.testing.process import Incarnation
 
@@ -38,8 +39,6 @@ METADATA = "metadata"
 """The name of the metadata store's host."""
 
 SUSPECT_S = SESSION_TIMEOUT_S / 3
-
-T = TypeVar("T")
 
 OnWrite = Callable[[str, bytes | None, bytes | None], None]
 
@@ -80,11 +79,11 @@ class SimTree(MemoryTree):
         return [path for path in self._paths if path.startswith(prefix)]
 
 
-class SimStore:
+class SimStore(CalledStore):
     """The metadata capability of one life of a process (``store.MetadataStore``)."""
 
     def __init__(self, tree: SimTree, network: SimNetwork, incarnation: Incarnation) -> None:
-        self.inner = MemoryStore(tree)
+        super().__init__(tree)
         self._tree = tree
         self.lost_share = 0.0
         """So many of the writes lose their answer, or, as often, never arrive."""
@@ -98,17 +97,6 @@ class SimStore:
         self._timers: list[Timer] = []
         self._is_cut_off = False
         network.watch(self.look)
-
-    @property
-    def session(self) -> MemorySession:
-        return self.inner.session
-
-    @property
-    def cluster(self) -> str | None:
-        return self.inner.cluster
-
-    def belong_to(self, cluster: str) -> None:
-        self.inner.belong_to(cluster)
 
     # --- sessions -----------------------------------------------------------------------------
 
@@ -148,27 +136,27 @@ class SimStore:
 
     # --- calls --------------------------------------------------------------------------------
 
-    async def _call(self, call: Callable[[], Awaitable[T]], what: str, *, is_write: bool) -> T:
+    async def _carry(self, call: Call, act: GoOn) -> Any:
         network, incarnation = self._network, self._incarnation
         incarnation.enter_door()
-        fate = self._random.random() if is_write and self.lost_share else 1.0
+        fate = self._random.random() if call.is_write and self.lost_share else 1.0
         with trio.move_on_after(METADATA_TIMEOUT_S):
             await network.travel(incarnation, self._host, METADATA)
             if fate < self.lost_share / 2:
                 self.lost_writes += 1
                 incarnation.simulation.event("metadata write lost", self._host)
-                raise MetadataOutcomeUnknown(f"{what}: the connection broke")
+                raise MetadataOutcomeUnknown(f"{call}: the connection broke")
             failure: LedgerLogError | None = None
             try:
                 # An effect and the knowledge of it are one step: the inner store acts without waiting after.
                 self._tree.on_behalf_of(self.inner.session, incarnation)
                 with trio.CancelScope(shield=True):
-                    result = await call()
-                if is_write:
-                    incarnation.simulation.event("metadata write", self._host, what)
+                    result = await act()
+                if call.is_write:
+                    incarnation.simulation.event("metadata write", self._host, str(call))
             except LedgerLogError as error:
                 failure = error
-            if is_write:
+            if call.is_write:
                 incarnation.leave_door()
             await network.travel(incarnation, METADATA, self._host)
             if failure is not None:
@@ -176,31 +164,17 @@ class SimStore:
             if fate < self.lost_share:
                 self.lost_answers += 1
                 incarnation.simulation.event("metadata answer lost", self._host)
-                raise MetadataOutcomeUnknown(f"{what}: the connection broke before the answer")
+                raise MetadataOutcomeUnknown(f"{call}: the connection broke before the answer")
             return result
-        if is_write:
-            raise MetadataOutcomeUnknown(f"{what}: no answer within {METADATA_TIMEOUT_S:g} s")
-        raise MetadataUnavailable(f"{what}: no answer within {METADATA_TIMEOUT_S:g} s")
-
-    async def get(self, path: str) -> Versioned | None:
-        return await self._call(lambda: self.inner.get(path), f"get {path}", is_write=False)
+        if call.is_write:
+            raise MetadataOutcomeUnknown(f"{call}: no answer within {METADATA_TIMEOUT_S:g} s")
+        raise MetadataUnavailable(f"{call}: no answer within {METADATA_TIMEOUT_S:g} s")
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
         return (await self.transaction([Create(path, value, ephemeral)]))[0]
 
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        return await self._call(
-            lambda: self.inner.set(path, value, version=version), f"set {path}", is_write=True
-        )
-
-    async def delete(self, path: str, *, version: int | None = None) -> None:
-        await self._call(lambda: self.inner.delete(path, version=version), f"delete {path}", is_write=True)
-
-    async def children(self, path: str) -> list[str]:
-        return await self._call(lambda: self.inner.children(path), f"children {path}", is_write=False)
-
     async def transaction(self, operations: Sequence[Operation]) -> list[int]:
-        operations = list(operations)
+        operations = tuple(operations)
         is_ephemeral = any(isinstance(each, Create) and each.ephemeral for each in operations)
         session = self.inner.session
 
@@ -210,19 +184,8 @@ class SimStore:
                 raise SessionExpired(f"session {session.session_id} is over; nothing was created")
             return await self.inner.transaction(operations)
 
-        what = " ".join(operation.path for operation in operations)
-        return await self._call(apply, f"write {what}", is_write=True)
-
-    async def next_id(self, counter: str) -> int:
-        return await self._call(lambda: self.inner.next_id(counter), f"next id {counter}", is_write=True)
-
-    async def highest_id(self, counter: str) -> int:
-        return await self._call(
-            lambda: self.inner.highest_id(counter), f"highest id {counter}", is_write=False
-        )
-
-    async def sync(self) -> None:
-        await self._call(self.inner.sync, "sync", is_write=False)
+        versions: list[int] = await self._call(Call("transaction", operations=operations), apply)
+        return versions
 
     def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
         return self._watch(path)

@@ -18,7 +18,7 @@ from ledgerlog.log.splice import splice, stage
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Record
-from tests.clusters import Client
+from ledgerlog.testing.memory_cluster import Client
 from tests.waiting import PATIENCE_S
 
 DAY_S = 24 * 3600.0

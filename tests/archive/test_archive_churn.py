@@ -16,8 +16,8 @@ from ledgerlog.archiving.job import archive_log, retire_gone
 from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import EntryNotFound, EntryUnavailable, LedgerNotFound, LogNotFound, Truncated
 from ledgerlog.log.log import Log, delete_log
+from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 from tests.archive.archived_logs import Crash, add_spliced, archived, files, new_log, path_of, records_of
-from tests.clusters import Client, Cluster, open_cluster
 
 
 class Life:

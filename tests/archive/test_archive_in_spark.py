@@ -9,8 +9,8 @@ import pytest
 
 from ledgerlog.errors import ArchiveUnavailable, LedgerNotFound
 from ledgerlog.spark.looking import look, offset_of
+from ledgerlog.testing.memory_cluster import open_cluster
 from tests.archive.archived_logs import add_spliced, archive, archived, fill, new_log, path_of, remove
-from tests.clusters import open_cluster
 from tests.spark.spark_logs import client_rows, planned, read_options, rows
 
 

@@ -34,6 +34,7 @@ from ledgerlog.log.places import Place
 from ledgerlog.log.sweep import sweep
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import ledger_path
+from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 from tests.archive.archived_logs import (
     DAY_S,
     Crash,
@@ -52,7 +53,6 @@ from tests.archive.archived_logs import (
     steps_of,
     write,
 )
-from tests.clusters import Client, Cluster, open_cluster
 
 
 async def ledgers_there(client: Client, log: Log) -> list[int]:

@@ -21,6 +21,7 @@ from ledgerlog.log.log import Log, delete_log
 from ledgerlog.model.archive import ArchivePlace, ArchiveRecord
 from ledgerlog.model.layout import ARCHIVES, archive_path
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import (
     DAY_S,
     Crash,
@@ -38,7 +39,6 @@ from tests.archive.archived_logs import (
     steps_of,
     write,
 )
-from tests.clusters import Client, open_cluster
 
 
 def unmount(where: Path) -> Path:

@@ -19,6 +19,7 @@ from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LedgerLogError
 from ledgerlog.log.log import Log, delete_log
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.layout import archive_path
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import (
     DAY_S,
     archive,
@@ -30,7 +31,6 @@ from tests.archive.archived_logs import (
     path_of,
     records_of,
 )
-from tests.clusters import Client, open_cluster
 
 
 @attrs.frozen

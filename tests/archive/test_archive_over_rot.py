@@ -12,9 +12,9 @@ from ledgerlog.log import reader
 from ledgerlog.log.log import Log
 from ledgerlog.log.places import find_offset
 from ledgerlog.spark import scanning
+from ledgerlog.testing.memory_cluster import Cluster, open_cluster
 from ledgerlog.wire.records import decode_packed
 from tests.archive.archived_logs import DAY_S, archive, fill, new_log, records_of
-from tests.clusters import Cluster, open_cluster
 from tests.spark.spark_logs import client_rows, planned, read_options, rows
 
 COUNT = 12

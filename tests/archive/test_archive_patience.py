@@ -12,8 +12,8 @@ import trio
 from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import MetadataOutcomeUnknown
 from ledgerlog.meta import settle
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import DAY_S, archive, archived, files, fill, new_log, path_of, records_of
-from tests.clusters import Client, open_cluster
 from tests.waiting import PATIENCE_S
 
 

@@ -23,8 +23,8 @@ from ledgerlog.archiving import archiver
 from ledgerlog.archiving.job import archive_log
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S
+from ledgerlog.testing.memory_cluster import open_cluster
 from tests.archive.archived_logs import DAY_S, archive, archived, fill, new_log, path_of, records_of
-from tests.clusters import open_cluster
 from tests.waiting import PATIENCE_S, until
 
 

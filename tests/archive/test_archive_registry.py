@@ -11,8 +11,8 @@ from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import EntryUnavailable
 from ledgerlog.log.log import delete_log
 from ledgerlog.model.layout import ARCHIVES, log_record_path
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import archive, archived, archiver_of, fill, new_log, records_of
-from tests.clusters import Client, open_cluster
 
 
 def read_by(client: Client) -> list[str]:

@@ -26,6 +26,7 @@ from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import archive_path
 from ledgerlog.model.record import Record
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import (
     Crash,
     archive,
@@ -41,7 +42,6 @@ from tests.archive.archived_logs import (
     remove,
     write,
 )
-from tests.clusters import Client, open_cluster
 
 BIG = 10**9
 

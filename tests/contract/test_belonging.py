@@ -34,7 +34,7 @@ from ledgerlog.meta.zookeeper.store import open_zookeeper_store
 from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.local import LocalNetwork
-from tests.clusters import SMALL
+from ledgerlog.testing.memory_cluster import SMALL
 from tests.waiting import PATIENCE_S, until
 from tests.zookeepers import Ensemble, new_chroot, open_ensemble
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -21,7 +20,9 @@ from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.layout import candidate_path, candidates_path, election_path
 from ledgerlog.model.ledger import MetadataCorrupt
-from tests.clusters import Client, Cluster, FaultyNetwork, FaultyStore, eventually, open_cluster
+from ledgerlog.testing.faulty_network import FaultyNetwork
+from ledgerlog.testing.faulty_store import FaultyStore, uninterrupted
+from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 
 
 @pytest.fixture
@@ -318,29 +319,16 @@ async def test_a_cancelled_standby_is_no_candidate_any_more(clock: MockClock) ->
         assert len(await store.children(candidates_path("e"))) == 1
 
 
-class FinishingStore(FaultyStore):
-    """A store that takes its time for writes, and finishes what was begun although its caller is cancelled,
-    as the worker thread of a file does."""
-
-    write_s = 0.0
-
-    async def _write(self, write: Callable[[], Awaitable[Any]]) -> Any:
-        await trio.lowlevel.checkpoint()
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self.write_s)
-            return await super()._write(write)
-
-
 async def test_a_candidate_that_is_cancelled_at_any_moment_leaves_nothing_behind(clock: MockClock) -> None:
     for moment in range(16):
         async with stage() as s:
-            store = FinishingStore(s.tree)
+            store = FaultyStore(s.tree)
             client = await s.stack.enter_async_context(open_client(store, s.network.at("a")))
-            store.write_s = 0.2
+            store.faults = [uninterrupted(0.2)]
             with trio.move_on_after(0.05 * moment):
                 async with Election(client, "e", candidate="a", listen="a").leadership():
                     await trio.sleep_forever()
-            store.write_s = 0.0
+            store.faults.clear()
             await eventually(lambda s=s: not s.tree_candidates())
             await s.join("b")
             await s.one_leads()

@@ -35,7 +35,7 @@ from ledgerlog.machine.events import EventKind
 from ledgerlog.machine.replica import Replica
 from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo
 from ledgerlog.model.command import new_request_id
-from tests.clusters import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 from tests.machine.machines import Keys
 
 

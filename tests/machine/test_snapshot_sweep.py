@@ -17,7 +17,7 @@ from ledgerlog.log.sweep import sweep
 from ledgerlog.machine.snapshots import LedgerSnapshots
 from ledgerlog.model.layout import SNAPSHOTS
 from ledgerlog.model.snapshots import ListedSnapshot, snapshot_labels
-from tests.clusters import Client, Cluster, SeededEnvironment, open_cluster
+from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment, open_cluster
 
 
 @attrs.frozen

@@ -15,7 +15,6 @@ import random
 import attrs
 import pytest
 import trio
-from clusters import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.client.writer import LedgerWriter
@@ -23,6 +22,7 @@ from ledgerlog.errors import LedgerLogError, RecoveryFailed
 from ledgerlog.limits import ADD_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import Frame, Status
 

@@ -16,10 +16,10 @@ from ledgerlog.errors import CookieMismatch, InvalidArgument
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
-from tests.clusters import eventually, open_cluster
+from ledgerlog.testing.faulty_store import FaultyStore, NotedWrites
+from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (
     R332,
-    StoreThatNotes,
     assert_whole,
     names,
     payload,
@@ -148,8 +148,8 @@ async def test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named(clock: 
     async with open_cluster(bookies=5) as cluster, cluster.client() as client:
         await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 100, size=10_000)
-        store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
-        process = await start_repair(cluster, store=store)
+        noted = NotedWrites(ledger_path(ledger_id))
+        process = await start_repair(cluster, store=FaultyStore(cluster.tree, noted))
         named = await names(client, ledger_id)
         (lost, *_) = sorted(named)
         await cluster.bookies[lost].kill(session_s=0)
@@ -163,7 +163,7 @@ async def test_a_new_bookie_that_is_to_be_emptied_meanwhile_is_not_named(clock: 
             await decommission(client.opened, target, say=lambda _: None)
         board = await set_up(client, bytes_per_s=10_000_000)
         await repaired(client, board, ledger_id, {lost, target})
-        for value in store.noted:
+        for value in noted.values:
             assert target not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
 
 

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
-from clusters import Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.errors import (
@@ -29,6 +28,7 @@ from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.layout import log_record_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Gap
+from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 
 KEPT, LOST, BEHIND = 51, 49, 100
 RESUMED = KEPT + LOST

@@ -15,13 +15,13 @@ import random
 
 import pytest
 import trio
-from clusters import Client, Cluster, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.errors import CursorConflict, LedgerLogError
 from ledgerlog.log.log import create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 
 TAKEOVERS = 200
 PRODUCERS = "abcd"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 
 import attrs
 import pytest
@@ -36,27 +35,19 @@ from ledgerlog.errors import (
 )
 from ledgerlog.log.log import create_log, open_log
 from ledgerlog.log.writer import LogWriter
-from ledgerlog.meta.memory import MemoryStore
-from ledgerlog.meta.store import Operation
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.record import Ack, Record
+from ledgerlog.testing.faulty_store import Call, Fate, Fault, FaultyStore, fates
 
 
-class LossyStore(MemoryStore):
+def lossy(dice: random.Random, share: float) -> Fault:
     """Sometimes loses the answer to a write, and sometimes the request."""
 
-    dice = random.Random(0)
-    share = 0.0
+    def choose(call: Call) -> Fate:
+        roll = dice.random() if call.operations else 1.0
+        return Fate.LOST if roll < share / 2 else Fate.UNANSWERED if roll < share else Fate.DONE
 
-    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
-        fate = self.dice.random()
-        if fate < self.share / 2:
-            await trio.lowlevel.checkpoint()
-            raise MetadataOutcomeUnknown("lost on the way there")
-        versions = await super().transaction(operations)
-        if fate < self.share:
-            raise MetadataOutcomeUnknown("lost on the way back")
-        return versions
+    return fates(choose)
 
 
 @attrs.define
@@ -89,9 +80,7 @@ class Rival:
         self.dice = random.Random(f"{seed}.{number}")
         self.count = 0
         client = world.client()
-        store = LossyStore(client.store._tree)
-        store.dice, store.share = self.dice, 0.1
-        client.store = store
+        client.store = FaultyStore(world.tree, lossy(self.dice, 0.1))
         self.client = client
 
     async def run(self, terms: int) -> None:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import trio
 import trio.testing
-from clusters import Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.client.reader import LedgerReader
@@ -30,6 +29,7 @@ from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 
 
 @pytest.fixture

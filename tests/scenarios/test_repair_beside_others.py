@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,39 +15,21 @@ from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair, Verdict
 from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.meta.store import Operation, Set
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
-from tests.clusters import Cluster, FaultyStore, SeededEnvironment, eventually, open_cluster
+from ledgerlog.testing.faulty_store import CrossedWrites, FaultyStore
+from ledgerlog.testing.memory_cluster import Cluster, SeededEnvironment, eventually, open_cluster
 from tests.repairing import R332, payload
 
 
-class CrossingStore(FaultyStore):
-    """Does something before the next writes of one path, each once."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster.tree)
-        self.before: dict[str, list[Callable[[], Awaitable[None]]]] = {}
-
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        if self.before.get(path):
-            await self.before[path].pop(0)()
-        return await super().set(path, value, version=version)
-
-    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
-        for operation in operations:
-            if isinstance(operation, Set) and self.before.get(operation.path):
-                await self.before[operation.path].pop(0)()
-        return await super().transaction(operations)
-
-
 @asynccontextmanager
-async def party(cluster: Cluster, name: str) -> AsyncIterator[tuple[LedgerClient, CrossingStore]]:
-    store = CrossingStore(cluster)
+async def party(cluster: Cluster, name: str) -> AsyncIterator[tuple[LedgerClient, CrossedWrites]]:
+    crossed = CrossedWrites()
+    store = FaultyStore(cluster.tree, crossed)
     async with open_client(store, cluster.network.at(name), environment=SeededEnvironment(name)) as client:
         try:
-            yield client, store
+            yield client, crossed
         finally:
             store.inner.close()
 
@@ -80,7 +62,7 @@ async def test_a_repair_that_meets_its_owners_change_keeps_it(clock: MockClock) 
     async with (
         open_cluster(bookies=6) as cluster,
         party(cluster, "owner") as (owner, _),
-        party(cluster, "worker") as (worker, store),
+        party(cluster, "worker") as (worker, crossed),
     ):
         writer, lost = await two_fragments(cluster, owner)
         second = writer.metadata.last_fragment.ensemble[1]
@@ -90,7 +72,7 @@ async def test_a_repair_that_meets_its_owners_change_keeps_it(clock: MockClock) 
             await writer.append_many([payload(n) for n in range(10, 15)])
             await replaced(writer, second)
 
-        store.before[ledger_path(writer.ledger_id)] = [owner_changes]
+        crossed.acts[ledger_path(writer.ledger_id)] = [owner_changes]
         assert (await repair_once(worker, writer.ledger_id, lost)).is_done
         stored = await worker.ledgers.metadata(writer.ledger_id)
         assert [fragment.first_entry for fragment in stored.fragments] == [0, 5, 10]
@@ -103,7 +85,7 @@ async def test_a_repair_that_meets_its_owners_change_keeps_it(clock: MockClock) 
 async def test_an_owners_change_that_meets_a_repair_keeps_it(clock: MockClock) -> None:
     async with (
         open_cluster(bookies=6) as cluster,
-        party(cluster, "owner") as (owner, store),
+        party(cluster, "owner") as (owner, crossed),
         party(cluster, "worker") as (worker, _),
     ):
         writer, lost = await two_fragments(cluster, owner)
@@ -113,7 +95,7 @@ async def test_an_owners_change_that_meets_a_repair_keeps_it(clock: MockClock) -
         async def worker_repairs() -> None:
             verdicts.append(await repair_once(worker, writer.ledger_id, lost))
 
-        store.before[ledger_path(writer.ledger_id)] = [worker_repairs]
+        crossed.acts[ledger_path(writer.ledger_id)] = [worker_repairs]
         await cluster.bookies[second].kill(session_s=0)
         await writer.append_many([payload(n) for n in range(10, 15)])
         await replaced(writer, second)
@@ -128,7 +110,7 @@ async def test_an_owners_change_that_meets_a_repair_keeps_it(clock: MockClock) -
 async def test_a_close_that_meets_a_repair_keeps_it(clock: MockClock) -> None:
     async with (
         open_cluster(bookies=5) as cluster,
-        party(cluster, "owner") as (owner, store),
+        party(cluster, "owner") as (owner, crossed),
         party(cluster, "worker") as (worker, _),
     ):
         writer, lost = await two_fragments(cluster, owner)
@@ -136,7 +118,7 @@ async def test_a_close_that_meets_a_repair_keeps_it(clock: MockClock) -> None:
         async def worker_repairs() -> None:
             assert (await repair_once(worker, writer.ledger_id, lost)).is_done
 
-        store.before[ledger_path(writer.ledger_id)] = [worker_repairs]
+        crossed.acts[ledger_path(writer.ledger_id)] = [worker_repairs]
         assert await writer.close() == 9
         stored = await worker.ledgers.metadata(writer.ledger_id)
         assert stored.is_closed
@@ -147,7 +129,7 @@ async def test_a_recoverer_that_meets_repairs_at_both_its_writes_keeps_them(cloc
     async with (
         open_cluster(bookies=6) as cluster,
         party(cluster, "owner") as (owner, _),
-        party(cluster, "recoverer") as (recoverer, store),
+        party(cluster, "recoverer") as (recoverer, crossed),
         party(cluster, "worker") as (worker, _),
     ):
         writer, lost = await two_fragments(cluster, owner)
@@ -166,7 +148,7 @@ async def test_a_recoverer_that_meets_repairs_at_both_its_writes_keeps_them(cloc
             assert other not in stored.fragments[0].ensemble
 
         # The announcement, once more after the conflict, and the close.
-        store.before[ledger_path(ledger_id)] = [first_repair, trio.lowlevel.checkpoint, second_repair]
+        crossed.acts[ledger_path(ledger_id)] = [first_repair, trio.lowlevel.checkpoint, second_repair]
         closed = await recoverer.ledgers.recover(ledger_id)
         assert closed.last_entry == 9
         assert not {lost, other} & set(closed.fragments[0].ensemble)
@@ -177,7 +159,7 @@ async def test_two_repairs_of_one_fragment_end_with_one_name(clock: MockClock) -
     async with (
         open_cluster(bookies=6) as cluster,
         party(cluster, "owner") as (owner, _),
-        party(cluster, "slow") as (slow, store),
+        party(cluster, "slow") as (slow, crossed),
         party(cluster, "quick") as (quick, _),
     ):
         writer, lost = await two_fragments(cluster, owner)
@@ -186,7 +168,7 @@ async def test_two_repairs_of_one_fragment_end_with_one_name(clock: MockClock) -
         async def overtake() -> None:
             assert (await repair_once(quick, writer.ledger_id, lost)).is_done
 
-        store.before[ledger_path(writer.ledger_id)] = [overtake]
+        crossed.acts[ledger_path(writer.ledger_id)] = [overtake]
         verdict = await repair_once(slow, writer.ledger_id, lost)
         stored = await quick.ledgers.metadata(writer.ledger_id)
         assert lost not in stored.fragments[0].ensemble
@@ -201,7 +183,7 @@ async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock:
     async with (
         open_cluster(bookies=5) as cluster,
         party(cluster, "owner") as (owner, _),
-        party(cluster, "worker") as (worker, store),
+        party(cluster, "worker") as (worker, crossed),
     ):
         writer = await owner.ledgers.create(replication=R332)
         await writer.append_many([payload(n) for n in range(5)])
@@ -222,7 +204,7 @@ async def test_a_new_bookie_is_not_named_once_it_is_lost_or_to_be_emptied(clock:
                 await Board(owner).drain(new)
                 await eventually(lambda: cluster.bookies[new].node.is_read_only)
 
-        store.before[ledger_path(writer.ledger_id)] = [leaves]
+        crossed.acts[ledger_path(writer.ledger_id)] = [leaves]
         verdict = await repair_once(worker, writer.ledger_id, named[0])
         assert not verdict.is_done
         stored = await worker.ledgers.metadata(writer.ledger_id)

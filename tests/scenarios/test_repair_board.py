@@ -16,11 +16,11 @@ from ledgerlog.autorecovery.copying import Copying, Pacer
 from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.cli.repair import audit, status_fields
 from ledgerlog.errors import MetadataUnavailable
-from ledgerlog.meta.store import Versioned
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import REPAIR_SETTINGS, repair_task_path
 from ledgerlog.model.repair import RepairTask
-from tests.clusters import FaultyStore, eventually, open_cluster
+from ledgerlog.testing.faulty_store import Call, FaultyStore, before
+from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (
     assert_whole,
     board_has_tasks,
@@ -202,6 +202,11 @@ async def test_workers_share_the_rate_of_the_cluster(clock: MockClock) -> None:
         assert copied() - before <= 40_000 * (took + 0.25) + 4 * 20_000
 
 
+async def no_settings(call: Call) -> None:
+    if call.verb == "get" and call.path == REPAIR_SETTINGS:
+        raise MetadataUnavailable("no answer")
+
+
 async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: MockClock) -> None:
     async with open_cluster(bookies=4) as cluster, cluster.client() as client:
         board = await set_up(client, paused=True)
@@ -209,30 +214,19 @@ async def test_a_worker_does_nothing_before_it_has_read_its_settings(clock: Mock
         (lost,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[lost].kill(session_s=0)
         assert await board.post(ledger_id, lost=[lost])
-        store = StoreWithoutSettings(cluster.tree)
+        store = FaultyStore(cluster.tree, before(no_settings))
         process = await start_repair(cluster, store=store)
         await trio.sleep(100)
         assert process.copied == 0, "it was to be paused"
         await set_up(client, paused=False, bytes_per_s=10_000)
         await trio.sleep(100)
         assert process.copied == 0, "it would have copied a burst of the default rate"
-        store.has_settings = True
+        store.faults.clear()
         began = trio.current_time()
         await repaired(client, board, ledger_id, {lost})
         assert process.copied_bytes == 1_200_000
         # Of three pieces, in whatever order, all but the last are waited for by the next.
         assert 60 < trio.current_time() - began < 120
-
-
-class StoreWithoutSettings(FaultyStore):
-    """Cannot read the settings of repair."""
-
-    has_settings = False
-
-    async def get(self, path: str) -> Versioned | None:
-        if path == REPAIR_SETTINGS and not self.has_settings:
-            raise MetadataUnavailable("no answer")
-        return await super().get(path)
 
 
 async def test_a_task_that_is_stuck_names_nobody_who_is_back(clock: MockClock) -> None:

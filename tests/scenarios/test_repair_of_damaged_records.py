@@ -24,7 +24,7 @@ from ledgerlog.model.layout import (
     repair_worker_path,
 )
 from ledgerlog.model.ledger import MetadataCorrupt
-from tests.clusters import Client, eventually, open_cluster
+from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
 from tests.repairing import (
     assert_whole,
     board_has_tasks,

@@ -13,7 +13,8 @@ from ledgerlog.client.client import open_client
 from ledgerlog.model.layout import cookie_path, repair_task_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
-from tests.clusters import FaultyStore, SeededEnvironment, eventually, open_cluster
+from ledgerlog.testing.faulty_store import FaultyStore
+from ledgerlog.testing.memory_cluster import SeededEnvironment, eventually, open_cluster
 from tests.repairing import (
     assert_whole,
     board_has_tasks,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 from trio.testing import MockClock
 
@@ -11,10 +13,10 @@ from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.client.client import open_client
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
-from tests.clusters import FaultyStore, SeededEnvironment, open_cluster
+from ledgerlog.testing.faulty_store import Call, FaultyStore, before
+from ledgerlog.testing.memory_cluster import SeededEnvironment, open_cluster
 from tests.repairing import (
     R332,
-    StoreWithHook,
     assert_whole,
     board_has_tasks,
     names,
@@ -111,13 +113,19 @@ async def test_rule_20_before_it_recovers_a_ledger_a_worker_looks_again(clock: M
         (away,) = sorted(await names(client, ledger_id))[:1]
         await cluster.bookies[away].kill(session_s=0)
         await trio.sleep(1)
-        store = StoreWithHook(cluster.tree)
+        hooks: list[Callable[[], Awaitable[None]]] = []
+
+        async def act(call: Call) -> None:
+            if call.verb == "sync" and hooks:
+                await hooks.pop()()
+
+        store = FaultyStore(cluster.tree, before(act))
         async with open_client(
             store, cluster.network.at("worker"), environment=SeededEnvironment("worker")
         ) as worker:
             repair = LedgerRepair(worker, Board(worker), Copying(worker, Pacer(1_000_000)))
             task = RepairTask(ledger_id=ledger_id, lost=(away,))
-            store.before_sync = cluster.bookies[away].start
+            hooks.append(cluster.bookies[away].start)
             verdict = await repair.run(task, grace_s=0.0, say=lambda _: None)
         assert verdict.is_done
         assert (await client.ledgers.metadata(ledger_id)).state is LedgerState.OPEN

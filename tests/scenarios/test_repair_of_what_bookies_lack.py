@@ -13,7 +13,7 @@ from ledgerlog.limits import SCRUB_BYTES
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.repair import RepairTask
-from tests.clusters import open_cluster
+from ledgerlog.testing.memory_cluster import open_cluster
 from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up, start_repair, until, written
 
 

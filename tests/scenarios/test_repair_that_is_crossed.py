@@ -12,9 +12,9 @@ from ledgerlog.core.repair import FragmentRepair, RepairFailed
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
-from tests.clusters import Client, Cluster, eventually, open_cluster
+from ledgerlog.testing.faulty_store import FaultyStore, NotedWrites
+from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 from tests.repairing import (
-    StoreThatNotes,
     assert_whole,
     lock_is_taken,
     names,
@@ -80,11 +80,11 @@ async def test_the_bookie_that_copies_go_to_is_lost(clock: MockClock) -> None:
 
 
 async def lose_two_until_one_spare_has_all(
-    cluster: Cluster, client: Client, ledger_id: int, store: StoreThatNotes
+    cluster: Cluster, client: Client, ledger_id: int, noted: NotedWrites
 ) -> tuple[set[str], str]:
-    """Kill two bookies of a ledger of forty entries beside a worker on ``store``, and wait until one of their
-    successors was given everything and the other was not: who was lost, and that one."""
-    await start_repair(cluster, store=store)
+    """Kill two bookies of a ledger of forty entries beside a worker whose writes are noted. Wait until one of
+    their successors was given everything and the other was not: who was lost, and that one."""
+    await start_repair(cluster, store=FaultyStore(cluster.tree, noted))
     named = await names(client, ledger_id)
     spares = [bookie.bookie_id for bookie in cluster.spares(sorted(named))]
     lost = set(sorted(named)[:2])
@@ -104,13 +104,13 @@ async def test_a_new_bookie_that_is_lost_before_it_is_named_is_not_named(clock: 
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
         board = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
-        store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
-        lost, dead = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, store)
+        noted = NotedWrites(ledger_path(ledger_id))
+        lost, dead = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, noted)
         await cluster.bookies[dead].kill(session_s=60)  # The store does not know it for long.
         await repaired(client, board, ledger_id, {*lost, dead})
         await assert_whole(client, ledger_id, 40)
-        assert store.noted
-        for value in store.noted:
+        assert noted.values
+        for value in noted.values:
             assert dead not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
 
 
@@ -119,13 +119,13 @@ async def test_a_new_bookie_whose_registration_goes_before_it_is_named_is_not_na
     async with open_cluster(bookies=7) as cluster, cluster.client() as client:
         board = await set_up(client, bytes_per_s=20_000)
         ledger_id = await written(client, 40, size=10_000)
-        store = StoreThatNotes(cluster.tree, ledger_path(ledger_id))
-        lost, cut_off = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, store)
+        noted = NotedWrites(ledger_path(ledger_id))
+        lost, cut_off = await lose_two_until_one_spare_has_all(cluster, client, ledger_id, noted)
         cluster.bookies[cut_off].store.disconnect()
         cluster.bookies[cut_off].store.inner.expire_session()
         await repaired(client, board, ledger_id, lost)
-        assert store.noted
-        for value in store.noted:
+        assert noted.values
+        for value in noted.values:
             assert cut_off not in named_bookies(LedgerMetadata.decode_untrusted(value, ledger_id))
 
 

@@ -19,8 +19,8 @@ from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
+from ledgerlog.testing.memory_cluster import new_tree
 from ledgerlog.wire.frame import Status
-from tests.clusters import new_tree
 
 _numbers = itertools.count(1)
 

@@ -7,7 +7,6 @@ from contextlib import aclosing
 
 import pytest
 import trio
-from clusters import Client, Cluster, open_cluster
 from raw_client import RawClient
 from trio.testing import MockClock
 
@@ -18,6 +17,7 @@ from ledgerlog.client.reader import LedgerReader
 from ledgerlog.errors import EntryUnavailable
 from ledgerlog.limits import REQUEST_TIMEOUT_S
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 from ledgerlog.wire.frame import Kind, Status
 
 R332 = Replication(3, 3, 2)

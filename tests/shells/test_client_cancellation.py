@@ -12,13 +12,13 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 import trio
-from clusters import Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import AppendUnknown, LedgerClosed, LedgerNotFound
 from ledgerlog.limits import WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 
 R332 = Replication(3, 3, 2)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-from clusters import Client, eventually, open_cluster
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledgerlog.client.writer import LedgerWriter
@@ -20,6 +19,7 @@ from ledgerlog.errors import (
 from ledgerlog.limits import APPEND_DEADLINE_S, METADATA_TIMEOUT_S
 from ledgerlog.model.layout import LEDGERS, ledger_path
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
 
 R332 = Replication(3, 3, 2)
 

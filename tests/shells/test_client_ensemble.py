@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from clusters import Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.client.writer import LedgerWriter
@@ -21,6 +20,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.limits import ADD_TIMEOUT_S, APPEND_DEADLINE_S, SESSION_TIMEOUT_S, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 
 R332 = Replication(3, 3, 2)

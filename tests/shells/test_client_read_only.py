@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import trio
-from clusters import eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import eventually, open_cluster
 
 R332 = Replication(3, 3, 2)
 

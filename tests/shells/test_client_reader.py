@@ -7,7 +7,6 @@ from contextlib import aclosing
 import attrs
 import pytest
 import trio
-from clusters import Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledgerlog.autorecovery.checking import check_ledger
@@ -26,6 +25,7 @@ from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import Fragment
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.entries import Entries, encode_add
 
 R332 = Replication(3, 3, 2)

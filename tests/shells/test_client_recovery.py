@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from clusters import Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.client.writer import LedgerWriter
@@ -21,6 +20,7 @@ from ledgerlog.limits import REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 
 R332 = Replication(3, 3, 2)

@@ -10,7 +10,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from clusters import FaultyStore, SeededEnvironment, eventually, open_cluster
 from scripted_bookie import ME, Scene, add_frame, opened_scene
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -23,12 +22,13 @@ from ledgerlog.core.writer import MetadataIntent
 from ledgerlog.errors import EntryNotFound, RecoveryFailed
 from ledgerlog.limits import LAC_PUBLISH_IDLE_S
 from ledgerlog.meta.memory import MemoryTree
-from ledgerlog.meta.store import Versioned
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Buffer
+from ledgerlog.testing.faulty_store import FaultyStore, StaleReplica
+from ledgerlog.testing.memory_cluster import SeededEnvironment, eventually, open_cluster
 from ledgerlog.wire.entries import Entries
 from ledgerlog.wire.frame import RECOVERY, Kind, Status
 
@@ -319,56 +319,24 @@ async def test_a_bookie_whose_data_was_replaced_is_not_the_one_that_confirmed(sc
 # --- metadata -------------------------------------------------------------------------------------
 
 
-class LaggingStore(FaultyStore):
-    """Reads come from a replica that is behind until ``sync``."""
-
-    behind: dict[str, Versioned | None]
-
-    async def lag(self, path: str) -> None:
-        self.behind = {path: await self.inner.get(path)}
-
-    async def get(self, path: str) -> Versioned | None:
-        if path in self.behind:
-            await trio.lowlevel.checkpoint()
-            return self.behind[path]
-        return await super().get(path)
-
-    async def sync(self) -> None:
-        self.behind = {}
-        await super().sync()
-
-
 async def test_rule_14_a_conflict_is_settled_by_what_is_stored_and_not_by_a_replica_that_is_behind() -> None:
     tree = MemoryTree()
-    store, others = LaggingStore(tree), FaultyStore(tree)
-    store.behind = {}
+    store, others = FaultyStore(tree), FaultyStore(tree)
     environment = SeededEnvironment("rule 14")
     registry = LedgerRegistry(store, environment)
     metadata, version = await registry.create(R332, ("b1", "b2", "b3"), {})
     path = ledger_path(metadata.ledger_id)
-    await store.lag(path)
+    store.faults.append(StaleReplica(tree.content))
     recovering = metadata.in_recovery(b"another")
     newer = await others.set(path, recovering.encode(), version=version)
     mine = metadata.with_ensemble(0, ("b1", "b2", "b4"), b"mine")
     assert await registry.attempt(MetadataIntent(mine, version)) == (recovering, newer)
 
 
-class ListingStore(FaultyStore):
-    """Lists what a replica shows that has seen nothing yet, until ``sync``."""
-
-    is_behind = True
-
-    async def children(self, path: str) -> list[str]:
-        return [] if self.is_behind else await super().children(path)
-
-    async def sync(self) -> None:
-        self.is_behind = False
-        await super().sync()
-
-
 async def test_a_listing_is_not_that_of_a_replica_that_is_behind() -> None:
     tree = MemoryTree()
     registry = LedgerRegistry(FaultyStore(tree), SeededEnvironment("listing"))
     metadata, _ = await registry.create(R332, ("b1", "b2", "b3"), {})
-    lagging = LedgerRegistry(ListingStore(tree), SeededEnvironment("listing elsewhere"))
+    has_seen_nothing = StaleReplica(MemoryTree().content)
+    lagging = LedgerRegistry(FaultyStore(tree, has_seen_nothing), SeededEnvironment("listing elsewhere"))
     assert await lagging.list() == [metadata.ledger_id]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from clusters import eventually, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.errors import AppendUnknown, InvalidArgument, LedgerClosed, RecordTooLarge
 from ledgerlog.limits import ENTRY_BYTES_MAX, WRITER_WINDOW_BYTES, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import eventually, open_cluster
 
 R332 = Replication(3, 3, 2)
 

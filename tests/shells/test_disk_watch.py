@@ -5,7 +5,6 @@ from __future__ import annotations
 import attrs
 import pytest
 import trio
-from clusters import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from bookie.storage.index import MemoryIndexes
@@ -15,6 +14,7 @@ from ledgerlog.errors import BookieReadOnly, NotEnoughBookies, StorageError
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.model.layout import read_only_path, writable_path
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 
 R222 = Replication(2, 2, 2)
 R333 = Replication(3, 3, 3)

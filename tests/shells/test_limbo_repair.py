@@ -6,7 +6,6 @@ from __future__ import annotations
 import attrs
 import pytest
 import trio
-from clusters import SMALL, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from bookie.core.marks import Marks
@@ -27,6 +26,7 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.testing.memory_cluster import SMALL, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.frame import Kind, Status
 
 R332 = Replication(3, 3, 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from clusters import Client, open_cluster
 
 from ledgerlog.errors import (
     CursorConflict,
@@ -19,6 +18,7 @@ from ledgerlog.errors import (
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.model.layout import CURSORS
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 
 
 @pytest.fixture

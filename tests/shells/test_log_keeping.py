@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
-from clusters import Client, Cluster, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError
@@ -17,6 +16,7 @@ from ledgerlog.log.sweep import sweep
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.layout import CURSORS, log_record_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 
 OLD_S = 10_000.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -12,39 +12,27 @@ from ledgerlog.errors import (
     InvalidArgument,
     LogExists,
     LogNotFound,
-    MetadataOutcomeUnknown,
     MetadataUnavailable,
 )
 from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
 from ledgerlog.log.registry import EPOCH_LABEL, INCARNATION_LABEL, NAME_LABEL
-from ledgerlog.meta.memory import MemoryStore
-from ledgerlog.meta.store import Operation
 from ledgerlog.model.layout import cursors_path, log_name_path, log_record_path
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, fates
 
 
-class FlakyStore(MemoryStore):
-    """Loses the answers of some writes; of some it loses the write as well."""
+def lose(client: Client, *planned: Fate) -> list[Fate]:
+    """Decide what becomes of the client's next writes of nodes; the fates that are still to come."""
+    left = list(planned)
 
-    def __init__(self, store: MemoryStore) -> None:
-        super().__init__(store._tree)
-        self.plan: list[str] = []
+    def next_fate(call: Call) -> Fate:
+        return left.pop(0) if left and call.operations else Fate.DONE
 
-    async def transaction(self, operations: Sequence[Operation]) -> list[int]:
-        fate = self.plan.pop(0) if self.plan else "done"
-        if fate == "lost":
-            await trio.lowlevel.checkpoint()
-            raise MetadataOutcomeUnknown("the test lost the request")
-        if fate == "unreachable":
-            await trio.lowlevel.checkpoint()
-            raise MetadataUnavailable("the test refused the request")
-        versions = await super().transaction(operations)
-        if fate == "unanswered":
-            raise MetadataOutcomeUnknown("the test lost the answer")
-        return versions
+    client.store.faults = [fates(next_fate)]
+    return left
 
 
 @pytest.fixture
@@ -56,7 +44,7 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture
 def client(world: World) -> Client:
     client = world.client()
-    client.store = FlakyStore(client.store)
+    client.store = FaultyStore(world.tree)
     return client
 
 
@@ -172,7 +160,7 @@ async def test_a_log_whose_record_is_damaged_is_deleted_only_where_that_is_said(
     with pytest.raises(MetadataCorrupt, match="log incarnation"):
         await delete_log(client, "log")
     assert await list_logs(client) == ["log", "other"]
-    client.store.plan = ["unanswered"]
+    lose(client, Fate.UNANSWERED)
     await delete_log(client, "log", damaged=True)
     assert await list_logs(client) == ["other"]
     assert await client.store.get(log_record_path(log.incarnation)) is None
@@ -191,7 +179,7 @@ async def test_a_log_whose_name_is_damaged_is_found_by_its_record(world: World, 
     await damage(client, log_name_path("log"))
     with pytest.raises(MetadataCorrupt, match="name of log log"):
         await delete_log(client, "log")
-    client.store.plan = ["lost", "unanswered"]
+    lose(client, Fate.LOST, Fate.UNANSWERED)
     await delete_log(client, "log", damaged=True)
     assert (await list_logs(client), len(world.ledgers)) == (["other"], 1)
     assert await client.store.get(log_record_path(log.incarnation)) is None
@@ -282,34 +270,34 @@ async def test_sealing_twice_is_sealing_once(client: Client) -> None:
     assert (await log.info()).first_offset == 2, "a sealed log may be truncated"
 
 
-@pytest.mark.parametrize("fates", [["lost"], ["unanswered"], ["lost", "lost"], ["lost", "unanswered"]])
+@pytest.mark.parametrize(
+    "planned", [[Fate.LOST], [Fate.UNANSWERED], [Fate.LOST, Fate.LOST], [Fate.LOST, Fate.UNANSWERED]]
+)
 async def test_a_lost_answer_changes_nothing_about_what_is_done(
-    world: World, client: Client, fates: list[str]
+    world: World, client: Client, planned: list[Fate]
 ) -> None:
-    store = client.store
-    assert isinstance(store, FlakyStore)
-    store.plan = list(fates)
+    lose(client, *planned)
     log = await make(client)
-    store.plan = list(fates)
+    lose(client, *planned)
     async with log.writer() as writer:
         assert writer.epoch == 1
         await writer.append(b"a")
-        store.plan = list(fates)
+        lose(client, *planned)
         await writer.roll()
         await writer.append(b"b")
-        store.plan = list(fates)
+        lose(client, *planned)
     metadata = await stored(log)
     assert [(s.epoch, s.record_count) for s in metadata.segments] == [(1, 1), (1, 1)]
-    store.plan = list(fates)
+    lose(client, *planned)
     await log.set_properties({"a": "b"})
     assert await log.properties() == {"a": "b"}
-    store.plan = list(fates)
+    lose(client, *planned)
     await log.truncate(1)
     assert sorted(world.ledgers) == [1]
-    store.plan = list(fates)
+    lose(client, *planned)
     await log.seal()
     assert (await stored(log)).epoch == 2
-    store.plan = list(fates)
+    lose(client, *planned)
     await delete_log(client, "log")
     assert await list_logs(client) == []
     assert world.ledgers == {}
@@ -319,13 +307,11 @@ async def test_a_takeover_whose_write_did_not_reach_the_store_leaves_no_ledger(
     world: World, client: Client
 ) -> None:
     log = await make(client)
-    store = client.store
-    assert isinstance(store, FlakyStore)
-    store.plan = ["unreachable"]
+    left = lose(client, Fate.UNREACHABLE)
     with pytest.raises(MetadataUnavailable):
         async with log.writer():
             raise AssertionError("it leads")
-    assert not store.plan
+    assert not left
     assert world.ledgers == {}
 
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from clusters import Client, open_cluster
 from trio.testing import MockClock
 
 from ledgerlog.errors import MetadataOutcomeUnknown, MetadataUnavailable
@@ -17,6 +16,7 @@ from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.meta.settle import settle
 from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.snapshots import ListedSnapshot
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 
 
 @pytest.fixture

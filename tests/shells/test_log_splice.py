@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,8 +37,9 @@ from ledgerlog.model.log import LogListFull
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Segment
 from ledgerlog.model.splice import SpliceMark
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
+from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment, open_cluster
 from ledgerlog.wire.records import decode_entry
-from tests.clusters import Client, Cluster, FaultyStore, SeededEnvironment, open_cluster
 
 
 @pytest.fixture
@@ -184,29 +185,32 @@ async def test_a_batch_counts_once_and_what_a_second_attempt_staged_is_deleted(
             await client.ledgers.metadata(again[0].ledger_id)
 
 
-class DyingStore(FaultyStore):
-    """Kills its process at a write, before or after it took effect."""
+class Death:
+    """A fault of a store: it kills its process at a write, before or after it took effect."""
 
-    dies_at = -1
-    dies_before = True
+    at = -1
+    is_before = True
     process: trio.CancelScope
 
-    async def _write(self, write: Callable[[], Awaitable[Any]]) -> Any:
-        self.dies_at -= 1
-        if self.dies_at == 0 and not self.dies_before:
-            await super()._write(write)
-        if self.dies_at == 0:
+    async def __call__(self, call: Call, go_on: GoOn) -> Any:
+        if not call.is_write:
+            return await go_on()
+        self.at -= 1
+        if self.at == 0 and not self.is_before:
+            await go_on()
+        if self.at == 0:
             self.process.cancel()
             await trio.sleep_forever()
-        return await super()._write(write)
+        return await go_on()
 
 
 @asynccontextmanager
-async def mortal(cluster: Cluster, host: str) -> AsyncIterator[tuple[LedgerClient, DyingStore]]:
-    store = DyingStore(cluster.tree)
+async def mortal(cluster: Cluster, host: str) -> AsyncIterator[tuple[LedgerClient, Death]]:
+    death = Death()
+    store = FaultyStore(cluster.tree, death)
     async with open_client(store, cluster.network.at(host), environment=SeededEnvironment(host)) as client:
         try:
-            yield client, store
+            yield client, death
         finally:
             store.inner.close()
 
@@ -224,12 +228,12 @@ async def test_a_commit_killed_at_any_write_counts_once_when_it_is_done_again(
             ledgers = await staged(client.opened, log, [b"a"], [b"b", b"c"])
             async with log.writer() as live:
                 await live.append(b"live")
-                async with mortal(cluster, "driver") as (driver, store):
-                    store.dies_at, store.dies_before = at, dies_before
-                    with trio.CancelScope() as store.process:
+                async with mortal(cluster, "driver") as (driver, death):
+                    death.at, death.is_before = at, dies_before
+                    with trio.CancelScope() as death.process:
                         await commit(driver, log, batch(0, ledgers))
-                    deaths += store.process.cancelled_caught
-                    if not store.process.cancelled_caught:
+                    deaths += death.process.cancelled_caught
+                    if not death.process.cancelled_caught:
                         at = 0
                 # Of the live ledger nothing may show until it is recovered: its writer did not tell its end.
                 assert await contents(log) in ([], [b"live"], [b"live", b"a", b"b", b"c"])

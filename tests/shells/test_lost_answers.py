@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar
 
 import attrs
@@ -49,7 +47,8 @@ from ledgerlog.model.layout import cookie_path, draining_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.snapshots import ListedSnapshot
-from tests.clusters import Client, Cluster, FaultyStore, open_cluster
+from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
+from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 
 UNKNOWN = (MetadataOutcomeUnknown, AppendUnknown)
 """What says of an operation that it may have happened."""
@@ -82,58 +81,45 @@ _ONCE = (Fault.APPLIED, Fault.DROPPED, Fault.LATE)
 
 @attrs.define(eq=False)
 class Plan:
-    """The fault, at the n-th write of the store (or, of ``_OF_CALLS``, at the n-th call)."""
+    """The fault, at the n-th write of the store (or, of ``_OF_CALLS``, at the n-th call). A fault of a
+    ``FaultyStore``."""
 
     fault: Fault
     left: int
     is_armed: bool = False
     is_met: bool = False
     is_away: bool = False
-    late: Callable[[], Awaitable[Any]] | None = None
-
-
-class LosingStore(FaultyStore):
-    """A store with a plan."""
-
-    def __init__(self, plan: Plan, tree: MemoryTree) -> None:
-        super().__init__(tree)
-        self.plan = plan
+    late: GoOn | None = None
 
     def _is_due(self) -> bool:
-        plan = self.plan
-        if plan.left:
-            plan.left -= 1
+        if self.left:
+            self.left -= 1
             return False
-        plan.is_met = True
+        self.is_met = True
         return True
 
-    async def _hang(self) -> None:
-        plan = self.plan
-        if not plan.is_armed:
-            return
-        if plan.fault in _OF_CALLS and self._is_due():
-            plan.is_away = True
-        if plan.is_away:
+    async def __call__(self, call: Call, go_on: GoOn) -> Any:
+        if not self.is_armed:
+            return await go_on()
+        if self.fault in _OF_CALLS and self._is_due():
+            self.is_away = True
+        if self.is_away:
             await trio.sleep(1)
             raise MetadataUnavailable("the store is away; nothing happened")
-
-    async def _write(self, write: Callable[[], Awaitable[Any]]) -> Any:
-        plan = self.plan
-        await self._hang()
-        if not plan.is_armed:
-            return await write()
-        if plan.late is not None:
-            late, plan.late = plan.late, None
+        if not call.is_write:
+            return await go_on()
+        if self.late is not None:
+            late, self.late = self.late, None
             with suppress(LedgerLogError):
                 await late()
-        if plan.fault in _OF_CALLS or (plan.fault in _ONCE and plan.is_met) or not self._is_due():
-            return await write()
+        if self.fault in _OF_CALLS or (self.fault in _ONCE and self.is_met) or not self._is_due():
+            return await go_on()
         await trio.sleep(0.1)
-        if plan.fault in (Fault.APPLIED, Fault.ALWAYS_APPLIED, Fault.APPLIED_AWAY):
-            await write()  # What the store refuses, it refuses: that answer comes.
-        elif plan.fault is Fault.LATE:
-            plan.late = write
-        plan.is_away = plan.fault in (Fault.APPLIED_AWAY, Fault.DROPPED_AWAY)
+        if self.fault in (Fault.APPLIED, Fault.ALWAYS_APPLIED, Fault.APPLIED_AWAY):
+            await go_on()  # What the store refuses, it refuses: that answer comes.
+        elif self.fault is Fault.LATE:
+            self.late = go_on
+        self.is_away = self.fault in (Fault.APPLIED_AWAY, Fault.DROPPED_AWAY)
         raise MetadataOutcomeUnknown("the answer was lost")
 
 
@@ -514,7 +500,7 @@ class MakeCluster(Operation):
         self.tree = MemoryTree()
 
     async def act(self) -> object:
-        assert await make_cluster(LosingStore(self.plan, self.tree), os.urandom), "nobody else makes one"
+        assert await make_cluster(FaultyStore(self.tree, self.plan), os.urandom), "nobody else makes one"
         return None
 
     async def happened(self, peek: Client) -> bool:
@@ -533,7 +519,7 @@ class FormatBookie(Operation):
             )
 
     async def act(self) -> object:
-        return await self.establish(LosingStore(self.plan, self.tree))
+        return await self.establish(FaultyStore(self.tree, self.plan))
 
     async def happened(self, peek: Client) -> bool:
         async with open_directory("/new", disk=self.disk, indexes=self.indexes) as directory:
@@ -549,7 +535,7 @@ class FixCookie(FormatBookie):
         self.disk, self.indexes = MemoryDisk(), MemoryIndexes()
 
     async def act(self) -> object:
-        return await self.establish(LosingStore(self.plan, self.tree), fix_cookie=True)
+        return await self.establish(FaultyStore(self.tree, self.plan), fix_cookie=True)
 
 
 OPERATIONS = [
@@ -575,7 +561,7 @@ async def test_what_an_operation_says_of_itself_is_true(
         plan = Plan(fault, at)
         async with (
             open_cluster(4) as cluster,
-            cluster.client(store_type=partial(LosingStore, plan)) as client,
+            cluster.client(faults=[plan]) as client,
             cluster.client() as peek,
         ):
             operation = kind(cluster, client, plan)

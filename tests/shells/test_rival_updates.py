@@ -22,7 +22,7 @@ from ledgerlog.meta.sqlite import SqliteStore
 from ledgerlog.model.layout import draining_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.snapshots import ListedSnapshot
-from tests.clusters import open_cluster
+from ledgerlog.testing.memory_cluster import open_cluster
 
 Act = Callable[[LedgerClient, Log], Awaitable[object]]
 

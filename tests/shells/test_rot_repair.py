@@ -5,13 +5,13 @@ from __future__ import annotations
 import attrs
 import pytest
 import trio
-from clusters import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from trio.testing import MockClock
 
 from bookie.storage.config import StorageConfig
 from ledgerlog.autorecovery.board import Board
 from ledgerlog.limits import KIB
 from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 from tests.repairing import until
 

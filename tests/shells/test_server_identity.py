@@ -14,7 +14,6 @@ from bookie.server.identity import establish_identity
 from bookie.storage.directory import open_directory
 from bookie.storage.index import MemoryIndexes
 from bookie.storage.marks import read_marks
-from bookie.storage.memory_disk import MemoryDisk
 from ledgerlog.errors import (
     ClusterNotFound,
     CookieMismatch,
@@ -28,7 +27,9 @@ from ledgerlog.meta.memory import MemoryStore, MemoryTree
 from ledgerlog.model import layout
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.model.ledger import MetadataCorrupt
-from tests.clusters import new_tree
+from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
+from ledgerlog.testing.faulty_store import Call, Fate, FaultyStore, before, fates
+from ledgerlog.testing.memory_cluster import new_tree
 
 _numbers = itertools.count(1)
 
@@ -40,22 +41,14 @@ def random_bytes(count: int) -> bytes:
     return next(_numbers).to_bytes(count, "big")
 
 
-class FailingDisk(MemoryDisk):
-    """Renames nothing while ``fails``."""
-
-    fails = False
-
-    async def rename(self, source: str, target: str) -> None:
-        if self.fails:
-            raise StorageError("the disk failed")
-        await super().rename(source, target)
+RENAMES_FAIL = Fails("rename", error=StorageError("the disk failed"))
 
 
 @attrs.define
 class Machine:
     """What a bookie's machine holds. It survives the bookie."""
 
-    disk: FailingDisk = attrs.Factory(FailingDisk)
+    disk: FaultyDisk = attrs.Factory(FaultyDisk)
     indexes: MemoryIndexes = attrs.Factory(MemoryIndexes)
     path: str = PATH
 
@@ -144,11 +137,11 @@ async def test_a_directory_whose_cookie_could_not_be_written_is_unknown_to_the_s
     store: MemoryStore,
 ) -> None:
     machine = Machine()
-    machine.disk.fails = True
+    machine.disk.faults = [RENAMES_FAIL]
     with pytest.raises(StorageError):
         await establish(store, machine)
     assert await store.get(layout.cookie_path("b1")) is None
-    machine.disk.fails = False
+    machine.disk.faults.clear()
     await establish(store, machine)
 
 
@@ -239,29 +232,20 @@ async def test_of_two_directories_that_are_formatted_for_one_id_at_once_one_is_r
     assert sorted(outcomes) == ["refused", "serves"]
 
 
-class ForgetfulStore(MemoryStore):
-    """Loses the answer of every create, after it was applied or before."""
-
-    applies = True
-
-    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
-        if self.applies:
-            await super().create(path, value, ephemeral=ephemeral)  # What it refuses, it refuses.
-        raise MetadataOutcomeUnknown("the answer was lost")
-
-
 async def test_a_lost_answer_is_settled_by_looking(clock: MockClock) -> None:
-    store = ForgetfulStore(new_tree())
+    fate = Fate.UNANSWERED
+    forgetful = fates(lambda call: fate if call.verb == "create" else Fate.DONE)
+    store = FaultyStore(new_tree(), forgetful)
     machine = Machine()
     cookie = await establish(store, machine)
     assert await establish(store, machine) == cookie
 
-    store = ForgetfulStore(new_tree())
-    store.applies = False
+    store = FaultyStore(new_tree(), forgetful)
+    fate = Fate.LOST
     with pytest.raises(MetadataOutcomeUnknown):
         await establish(store, machine := Machine())
     assert await store.get(layout.cookie_path("b1")) is None
-    store.applies = True
+    fate = Fate.UNANSWERED
     assert (await establish(store, machine)).encode() == await machine.cookie()
 
 
@@ -290,21 +274,15 @@ async def marks_of(machine: Machine) -> Marks | None:
     return await read_marks(machine.disk, machine.path)
 
 
-class OrderedStore(MemoryStore):
-    """Notes what the machine's marks are whenever a cookie is written."""
+def ordered_store(tree: MemoryTree, machine: Machine) -> tuple[FaultyStore, list[Marks | None]]:
+    """A store, and what the machine's marks are whenever it writes a cookie."""
+    seen: list[Marks | None] = []
 
-    def __init__(self, tree: MemoryTree, machine: Machine) -> None:
-        super().__init__(tree)
-        self.machine = machine
-        self.seen: list[Marks | None] = []
+    async def note(call: Call) -> None:
+        if call.verb in ("set", "create"):
+            seen.append(await marks_of(machine))
 
-    async def set(self, path: str, value: bytes, *, version: int) -> int:
-        self.seen.append(await marks_of(self.machine))
-        return await super().set(path, value, version=version)
-
-    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
-        self.seen.append(await marks_of(self.machine))
-        return await super().create(path, value, ephemeral=ephemeral)
+    return FaultyStore(tree, before(note)), seen
 
 
 async def five_ledgers(tree: MemoryTree) -> MemoryStore:
@@ -319,14 +297,14 @@ async def test_an_emptied_directory_is_formatted_anew_with_marks_for_all_that_it
     store = await five_ledgers(tree)
     lost = await establish(store, await formatted(store))
     machine = Machine()
-    ordered = OrderedStore(tree, machine)
+    ordered, seen = ordered_store(tree, machine)
     fixed = await fix(ordered, machine)
     assert fixed.instance != lost.instance
     assert await machine.cookie() == fixed.encode()
     there = await store.get(layout.cookie_path("b1"))
     assert there is not None
     assert there.value == fixed.encode()
-    assert ordered.seen == [Marks().after_loss(4)], "the marks come before the store's cookie"
+    assert seen == [Marks().after_loss(4)], "the marks come before the store's cookie"
     assert await establish(store, machine) == fixed
 
 
@@ -355,9 +333,9 @@ async def test_a_swapped_directory_is_marked_and_then_adopted() -> None:
     older = await establish(store, machine)
     await store.delete(layout.cookie_path("b1"))
     await formatted(store)
-    ordered = OrderedStore(tree, machine)
+    ordered, seen = ordered_store(tree, machine)
     assert await fix(ordered, machine) == older, "its data is that of its own instance"
-    assert ordered.seen == [Marks().after_loss(4)]
+    assert seen == [Marks().after_loss(4)]
     assert await establish(store, machine) == older
 
 
@@ -367,9 +345,9 @@ async def test_a_bookie_that_the_store_has_forgotten_is_marked_and_then_adopted(
     machine = await formatted(store)
     cookie = await establish(store, machine)
     await store.delete(layout.cookie_path("b1"))
-    ordered = OrderedStore(tree, machine)
+    ordered, seen = ordered_store(tree, machine)
     assert await fix(ordered, machine) == cookie
-    assert ordered.seen == [Marks().after_loss(4)]
+    assert seen == [Marks().after_loss(4)]
 
 
 async def test_a_fix_that_was_interrupted_is_done_again(store: MemoryStore) -> None:
@@ -490,10 +468,10 @@ async def test_a_data_directory_that_was_emptied_is_not_formatted_beside_its_old
 
 async def test_a_formatting_of_two_directories_that_was_interrupted_is_done_again(store: MemoryStore) -> None:
     machine = Machine()
-    machine.disk.fails = True
+    machine.disk.faults = [RENAMES_FAIL]
     with pytest.raises(StorageError):
         await establish_apart(store, machine)
-    machine.disk.fails = False
+    machine.disk.faults.clear()
     # As if the crash had come when the journal had its cookie already.
     await machine.disk.write_file(f"{JOURNAL}/cookie", bytes(machine.disk.files[f"{COOKIE}.new"]))
     cookie = await establish_apart(store, machine)

@@ -15,7 +15,7 @@ from ledgerlog.spark.columns import DECLARED, arrow_schema, batches_of
 from ledgerlog.spark.looking import plan_table
 from ledgerlog.spark.options import ReadOptions, parse_read_options
 from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
-from tests.clusters import Client, Cluster
+from ledgerlog.testing.memory_cluster import Client, Cluster
 
 Row = tuple[str, int, Any, bytes, int, int, int]
 

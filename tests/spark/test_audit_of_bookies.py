@@ -20,7 +20,6 @@ from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.core.comparison import FaultKind
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, LogNotFound
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import LEDGERS, ledger_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.spark.audit import audit_schema, read_audit
@@ -28,7 +27,8 @@ from ledgerlog.spark.audit_marks import Ailments, post_tasks
 from ledgerlog.spark.audit_plan import AuditPart, pack_ledgers, plan_audit
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_LOG, METADATA, AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
-from tests.clusters import SMALL, Client, Cluster, FaultyStore, SeededEnvironment, open_cluster
+from ledgerlog.testing.faulty_store import FaultyStore, StaleReplica
+from ledgerlog.testing.memory_cluster import SMALL, Client, Cluster, SeededEnvironment, open_cluster
 from tests.repairing import copy_payload, quiet, set_up, start_repair, stored, written
 
 R332 = Replication(3, 3, 2)
@@ -432,30 +432,17 @@ async def test_an_audit_that_breaks_off_is_not_one_that_has_ended(
         await trio.to_thread.run_sync(lambda: list(read_audit(broken, audit_schema(StructType([])))))
 
 
-class LaggingStore(FaultyStore):
-    """What a replica of the store shows that has not heard of any ledger yet."""
-
-    lags = True
-
-    async def get(self, path: str) -> Versioned | None:
-        found = await super().get(path)
-        return None if self.lags and path.startswith(LEDGERS) else found
-
-    async def sync(self) -> None:
-        await super().sync()
-        self.lags = False
-
-
 async def test_a_ledger_that_a_replica_of_the_store_has_not_heard_of_is_not_taken_for_deleted(
     autojump_clock: object,
 ) -> None:
     async with open_cluster(3, config=STAYS) as cluster, cluster.client() as client:
+        before_it = cluster.tree.content
         await stored(cluster, client, 20, holes={("b1", 4)})
         (part,) = await parts_of(client)
-        store = LaggingStore(cluster.tree)
+        store = FaultyStore(cluster.tree)
         network = cluster.network.at("task")
         async with open_client(store, network, environment=SeededEnvironment("task")) as task:
-            store.lags = True
+            store.faults.append(StaleReplica(before_it, LEDGERS))
             rows: list[AuditRow] = []
             async with open_audit(part, task) as take:
                 while (found := await take()) is not None:

@@ -31,6 +31,7 @@ from ledgerlog.spark.audit_task import (
     open_audit,
 )
 from ledgerlog.spark.options import parse_audit_options
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.archive.archived_logs import (
     DAY_S,
     archive,
@@ -44,7 +45,6 @@ from tests.archive.archived_logs import (
     remove,
     write,
 )
-from tests.clusters import Client, open_cluster
 
 Verdicts = set[tuple[str, str | None, int | None]]
 

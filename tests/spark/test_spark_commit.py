@@ -16,7 +16,7 @@ from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.splice import stage
 from ledgerlog.spark.options import WriteOptions, parse_write_options
 from ledgerlog.spark.sink import BatchOf, StagedRows, check_written, commit_rows
-from tests.clusters import Client, open_cluster
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.spark.spark_logs import client_rows, planned, read_options, rows
 
 STREAM = parse_write_options({"uri": "zk://localhost/x", "log": "log"}, is_stream=True)

@@ -31,7 +31,7 @@ from ledgerlog.spark.looking import DataLoss, look
 from ledgerlog.spark.scanning import ScanBroken
 from ledgerlog.spark.source import read_part
 from ledgerlog.spark.stream import LogStream
-from tests.clusters import Client, open_cluster
+from ledgerlog.testing.memory_cluster import Client, open_cluster
 from tests.spark.spark_logs import (
     client_rows,
     declared,

@@ -1,0 +1,197 @@
+"""A network in memory, for tests in an event loop of their own, whose links can stall and break.
+
+``FaultyNetwork`` carries the bytes of ``ledgerlog.net.local`` and knows who talks to whom: every client and
+every bookie has a view of its own (``network.at``), and a link is a pair of hosts with a direction.
+
+* ``stall``: the link carries nothing and says nothing, as if its cable were pulled out. What the two ends do
+  meanwhile, closing included, shows once the link is healed.
+* ``cut``: the connections break, and new ones are refused.
+* ``reset``: the connections break once.
+* ``heal``: all of that is over.
+
+Nothing takes time here. If latency, bandwidth or chance matter, use ``simulate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import attrs
+import trio
+
+from ledgerlog.net.local import LocalNetwork
+from ledgerlog.net.transport import Buffer, ConnectionLost, Listener, Stream
+from ledgerlog.testing.network import EVERYBODY
+
+__all__ = ["FaultyNetwork"]
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class _Link:
+    """One direction between two hosts."""
+
+    is_stalled: bool = False
+    is_cut: bool = False
+    changed: trio.Event = attrs.Factory(trio.Event)
+
+    def change(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def wait_clear(self) -> None:
+        while self.is_stalled:
+            await self.changed.wait()
+
+
+class FaultyNetwork:
+    """The hosts' network. ``at(host)`` is one host's ``Network``; addresses are names of hosts."""
+
+    def __init__(self) -> None:
+        self._local = LocalNetwork()
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._streams: dict[_FaultyStream, None] = {}
+        self.hosts: dict[str, None] = {}
+        self.connects = 0
+
+    def at(self, host: str) -> HostNetwork:
+        self.hosts[host] = None
+        return HostNetwork(self, host)
+
+    def link(self, source: str, target: str) -> _Link:
+        return self._links.setdefault((source, target), _Link())
+
+    def _chosen(self, source: str, target: str, both: bool) -> list[tuple[str, str]]:
+        sources = [source] if source != EVERYBODY else list(self.hosts)
+        targets = [target] if target != EVERYBODY else list(self.hosts)
+        pairs = [(a, b) for a in sources for b in targets if a != b]
+        return pairs + [(b, a) for a, b in pairs] if both else pairs
+
+    def stall(self, source: str, target: str, *, both: bool = True) -> None:
+        """Carry nothing from ``source`` to ``target`` (and back), without a word."""
+        for pair in self._chosen(source, target, both):
+            self.link(*pair).is_stalled = True
+
+    def cut(self, source: str, target: str) -> None:
+        """Break all connections between the two, and refuse new ones."""
+        for a, b in self._chosen(source, target, True):
+            self.link(a, b).is_cut = True
+            self.reset(a, b)
+
+    def reset(self, source: str, target: str) -> None:
+        """Break all connections between the two, once."""
+        for stream in list(self._streams):
+            if {stream.host, stream.peer} == {source, target}:
+                stream.reset()
+
+    def heal(self, source: str = EVERYBODY, target: str = EVERYBODY) -> None:
+        """Let everything through again."""
+        for pair in self._chosen(source, target, True):
+            link = self.link(*pair)
+            link.is_stalled = link.is_cut = False
+            link.change()
+        for stream in list(self._streams):
+            stream.on_healed()
+
+
+@attrs.frozen
+class HostNetwork:
+    """The network as one host sees it (``transport.Network``)."""
+
+    _network: FaultyNetwork
+    host: str
+
+    async def connect(self, address: str) -> Stream:
+        network = self._network
+        there, back = network.link(self.host, address), network.link(address, self.host)
+        network.connects += 1
+        await there.wait_clear()
+        await back.wait_clear()
+        if there.is_cut or back.is_cut:
+            await trio.lowlevel.checkpoint()
+            raise ConnectionLost(f"cannot connect to {address}: the link is cut")
+        stream = _FaultyStream(
+            await network._local.connect(address), network, self.host, address, there=there, back=back
+        )
+        network._streams[stream] = None
+        return stream
+
+    async def listen(self, address: str) -> Listener:
+        return await self._network._local.listen(address)
+
+
+class _FaultyStream:
+    """The connecting end of a connection; both directions are delayed here."""
+
+    def __init__(
+        self, inner: Stream, network: FaultyNetwork, host: str, peer: str, *, there: _Link, back: _Link
+    ) -> None:
+        self._inner = inner
+        self._network = network
+        self.host = host
+        self.peer = peer
+        self._there = there
+        self._back = back
+        self._held = b""  # arrived, and then the link stalled
+        self._is_closed = False
+        self._waiting: dict[trio.CancelScope, None] = {}
+
+    async def _unless_closed(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Wait for something; ConnectionLost if this end is closed meanwhile."""
+        self._check()
+        with trio.CancelScope() as waiting:
+            self._waiting[waiting] = None
+            try:
+                return await wait()
+            finally:
+                del self._waiting[waiting]
+        raise ConnectionLost(f"the connection with {self.peer} is closed")
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ConnectionLost(f"the connection with {self.peer} is closed")
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        back = self._back
+        while not self._held:
+            await self._unless_closed(back.wait_clear)
+            count = await self._unless_closed(lambda: self._inner.receive_into(buffer))
+            if not back.is_stalled:
+                return count
+            if not count:
+                await self._unless_closed(back.wait_clear)
+                return 0
+            self._held = bytes(buffer[:count])
+        await self._unless_closed(back.wait_clear)
+        count = min(len(self._held), len(buffer))
+        buffer[:count] = self._held[:count]
+        self._held = self._held[count:]
+        return count
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        self._check()
+        if self._there.is_stalled:
+            return 0  # The socket is full.
+        return self._inner.send_nowait(buffers)
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        await self._unless_closed(self._there.wait_clear)
+        await self._unless_closed(lambda: self._inner.send_all(buffers))
+
+    def close(self) -> None:
+        self._is_closed = True
+        for waiting in list(self._waiting):
+            waiting.cancel()
+        self.on_healed()
+
+    def reset(self) -> None:
+        """Break the connection, for both ends."""
+        self._network._streams.pop(self, None)
+        self._inner.close()
+
+    def on_healed(self) -> None:
+        """The other end learns of the close as soon as anything gets through."""
+        if self._is_closed and not (self._there.is_stalled or self._back.is_stalled):
+            self.reset()

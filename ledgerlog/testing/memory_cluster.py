@@ -1,0 +1,320 @@
+"""A whole cluster in the event loop of a test: bookies that can be killed, clients, a network and metadata
+that fail.
+
+Everything is the production code over the capabilities in memory, so there is no thread, no socket and no
+file, and under ``trio.testing.MockClock(autojump_threshold=0)`` time-outs cost nothing:
+
+    async with open_cluster(bookies=4) as cluster:
+        async with cluster.client() as client:
+            writer = await client.ledgers.create(replication=Replication(3, 3, 2))
+            await writer.append(b"x")
+            await cluster.bookies[writer.metadata.last_fragment.ensemble[0]].kill()
+            await writer.append(b"y")
+
+Use it to put one fault at one place, and to look at one rule. ``simulate`` (``ledgerlog.testing.cluster``) is
+for the rest: latency, crashes of disks, and thousands of schedules by seed.
+
+**Bookies.** Each has a disk and indexes of its own, which outlive it. ``kill`` is a power cut for everything
+but the disk: its tasks are cancelled, its connections break, its registration stays until the metadata store
+gives the session up (``SESSION_TIMEOUT_S``, unless told otherwise). ``stop`` is graceful. ``start`` opens it
+again on the same data. ``bookie.disk`` is a ``FaultyDisk`` (``faulty_disk``).
+
+**The network** is a ``FaultyNetwork`` (``faulty_network``). Each client and bookie is a host of it.
+
+**Metadata.** Each client and bookie has its own ``FaultyStore`` (``faulty_store``) on one tree.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import trio
+
+from bookie.server.node import Node, open_bookie
+from bookie.storage.config import StorageConfig
+from bookie.storage.index import MemoryIndexes
+from ledgerlog.autorecovery.peers import open_peers
+from ledgerlog.client.client import LedgerClient, open_client
+from ledgerlog.client.environment import TOKEN_BYTES, Environment
+from ledgerlog.client.ledgers import Ledgers
+from ledgerlog.limits import APPEND_DEADLINE_S, LEDGER_KEY_BYTES, MIB, SESSION_TIMEOUT_S
+from ledgerlog.meta.memory import MemoryTree
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.quorum import Replication
+from ledgerlog.testing.faulty_disk import FaultyDisk
+from ledgerlog.testing.faulty_network import FaultyNetwork
+from ledgerlog.testing.faulty_store import Fault, FaultyStore
+
+__all__ = [
+    "CLUSTER",
+    "SMALL",
+    "Bookie",
+    "Client",
+    "Cluster",
+    "SeededEnvironment",
+    "eventually",
+    "new_tree",
+    "open_cluster",
+]
+
+SMALL = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * 1024)
+"""Segments that cost little to make."""
+
+CLUSTER = "0123456789abcdef0123456789abcdef"
+"""The id of the cluster of every tree that ``new_tree`` makes."""
+
+
+def new_tree(cluster: str = CLUSTER) -> MemoryTree:
+    """A metadata tree in which a cluster was made, and nothing else."""
+    return MemoryTree(cluster)
+
+
+# --- bookies --------------------------------------------------------------------------------------
+
+
+class Bookie:
+    """One bookie's machine: its disk, and the bookie while it runs."""
+
+    def __init__(self, cluster: Cluster, bookie_id: BookieId) -> None:
+        self.bookie_id = bookie_id
+        self.disk = FaultyDisk()
+        self.indexes = MemoryIndexes()
+        self.address = bookie_id
+        """Where it serves from its next start on."""
+        self.labels: dict[str, str] = {}
+        """Its placement labels, from its next start on."""
+        self.fix_cookie = False
+        """Whether it starts on a disk that was emptied."""
+        self.has_metadata = True
+        """Whether the metadata store answers it from its next start on."""
+        self._cluster = cluster
+        self._node: Node | None = None
+        self._store: FaultyStore | None = None
+        self._scope = trio.CancelScope()
+        self._stopping = trio.Event()
+        self._ended = trio.Event()
+
+    @property
+    def node(self) -> Node:
+        """The bookie as it runs."""
+        assert self._node is not None, f"{self.bookie_id} does not run"
+        return self._node
+
+    @property
+    def store(self) -> FaultyStore:
+        assert self._store is not None
+        return self._store
+
+    @property
+    def is_running(self) -> bool:
+        return self._node is not None
+
+    async def start(self) -> None:
+        """Start, on the data that the disk has."""
+        assert not self.is_running
+        await self._cluster.nursery.start(self._run)
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        cluster = self._cluster
+        self._store = store = FaultyStore(cluster.tree)
+        store.is_hanging = not self.has_metadata
+        self._stopping, self._ended = trio.Event(), trio.Event()
+        with trio.CancelScope() as self._scope:
+            async with open_bookie(
+                f"/{self.bookie_id}",
+                store,
+                bookie_id=self.bookie_id,
+                network=cluster.network.at(self.bookie_id),
+                listen=self.address,
+                random_bytes=cluster.random_bytes,
+                config=cluster.config,
+                labels=self.labels,
+                disk=self.disk,
+                indexes=self.indexes,
+                fix_cookie=self.fix_cookie,
+                peers=partial(
+                    open_peers,
+                    store,
+                    cluster.network.at(self.bookie_id),
+                    environment=SeededEnvironment(self.bookie_id),
+                ),
+            ) as self._node:
+                task_status.started()
+                await self._stopping.wait()
+        self._node = None
+        self._ended.set()
+
+    async def stop(self) -> None:
+        """Stop gracefully: it answers what it has begun and takes its registration away."""
+        self._stopping.set()
+        await self._ended.wait()
+        self.store.inner.close()
+
+    async def kill(self, *, session_s: float = SESSION_TIMEOUT_S) -> None:
+        """End it at once. The metadata store takes its registration away after ``session_s``."""
+        store = self.store
+        store.disconnect()
+        self._scope.cancel()
+        await self._ended.wait()
+
+        async def expire() -> None:
+            await trio.sleep(session_s)
+            store.inner.expire_session()
+
+        self._cluster.nursery.start_soon(expire)
+
+    async def lose_disk(self) -> None:
+        """Kill it and put an empty disk in the place of its own, on which it may start."""
+        await self.kill(session_s=0)
+        self.disk, self.indexes, self.fix_cookie = FaultyDisk(), MemoryIndexes(), True
+
+    async def restart(self) -> None:
+        """Kill it and start it again at once."""
+        await self.kill()
+        await self.start()
+
+    def set_read_only(self, value: bool) -> None:
+        self.node.set_read_only(value)
+
+    def flip_byte(self, needle: bytes) -> int:
+        """Damage every place on the disk that holds ``needle``: its first byte is turned. How many places."""
+        places = 0
+        for content in self.disk.files.values():
+            at = content.find(needle)
+            while at >= 0:
+                content[at] ^= 0xFF
+                places += 1
+                at = content.find(needle, at + 1)
+        return places
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+class SeededEnvironment(Environment):
+    """Tokens in order, choices by a seed, and trio's clock for the wall's."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = random.Random(seed)
+        self._tokens = random.Random(f"secret {seed}")
+
+    def now_ms(self) -> int:
+        return round(trio.current_time() * 1000)
+
+    def new_token(self) -> bytes:
+        return self._tokens.randbytes(TOKEN_BYTES)
+
+    def new_key(self) -> bytes:
+        return self._tokens.randbytes(LEDGER_KEY_BYTES)
+
+
+class Cluster:
+    """Given by ``open_cluster``."""
+
+    def __init__(self, nursery: trio.Nursery, *, config: StorageConfig, seed: int) -> None:
+        self.nursery = nursery
+        self.config = config
+        self.tree = new_tree()
+        self.network = FaultyNetwork()
+        self.bookies: dict[BookieId, Bookie] = {}
+        self._seed = seed
+        self._numbers = itertools.count(1)
+        self._clients = itertools.count(1)
+
+    def random_bytes(self, count: int) -> bytes:
+        return next(self._numbers).to_bytes(count, "big")
+
+    async def add_bookie(self, **labels: str) -> Bookie:
+        """One bookie more, running."""
+        bookie_id = f"b{len(self.bookies) + 1}"
+        bookie = self.bookies[bookie_id] = Bookie(self, bookie_id)
+        bookie.labels = labels
+        await bookie.start()
+        return bookie
+
+    async def start_all(self) -> None:
+        """Start every bookie that does not run."""
+        for bookie in self.bookies.values():
+            if not bookie.is_running:
+                await bookie.start()
+
+    def bookies_of(self, ensemble: Sequence[BookieId]) -> list[Bookie]:
+        return [self.bookies[bookie_id] for bookie_id in ensemble]
+
+    def spares(self, ensemble: Sequence[BookieId]) -> list[Bookie]:
+        """The bookies that are not in the ensemble."""
+        return [bookie for bookie in self.bookies.values() if bookie.bookie_id not in ensemble]
+
+    @asynccontextmanager
+    async def client(
+        self,
+        *,
+        replication: Replication | None = None,
+        append_deadline_s: float = APPEND_DEADLINE_S,
+        faults: Sequence[Fault] = (),
+    ) -> AsyncIterator[Client]:
+        """A client on a host of its own, named client-1, client-2 and so on. ``faults`` are those of its
+        metadata store."""
+        name = f"client-{next(self._clients)}"
+        store = FaultyStore(self.tree, *faults)
+        store.belong_to(CLUSTER)
+        async with open_client(
+            store,
+            self.network.at(name),
+            environment=SeededEnvironment(f"{name} {self._seed}"),
+            default_replication=replication,
+            append_deadline_s=append_deadline_s,
+        ) as opened:
+            try:
+                yield Client(name, store, opened)
+            finally:
+                store.inner.close()
+
+
+@attrs.frozen
+class Client:
+    host: str
+    """Its name on the network."""
+    store: FaultyStore
+    opened: LedgerClient
+
+    @property
+    def ledgers(self) -> Ledgers:
+        return self.opened.ledgers
+
+    async def contents(self, ledger_id: int) -> list[bytes]:
+        """All that may be read of a ledger now."""
+        reader = await self.ledgers.open(ledger_id)
+        last = await reader.last_add_confirmed()
+        return await reader.read(0, last) if last >= 0 else []
+
+
+@asynccontextmanager
+async def open_cluster(
+    bookies: int = 3, *, config: StorageConfig = SMALL, seed: int = 0
+) -> AsyncIterator[Cluster]:
+    """A cluster of running bookies b1, b2, ... for the body. What the body raises comes out as it is."""
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(nursery, config=config, seed=seed)
+        for _ in range(bookies):
+            await cluster.add_bookie()
+        try:
+            yield cluster
+        except BaseException as caught:
+            error = caught
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+
+
+async def eventually(condition: Callable[[], bool], *, timeout_s: float = 120.0) -> None:
+    """Wait, in mock time, until the condition holds."""
+    with trio.fail_after(timeout_s):
+        while not condition():  # noqa: ASYNC110  # Any condition, and mock time costs nothing.
+            await trio.sleep(0.001)
