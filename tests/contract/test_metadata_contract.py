@@ -44,6 +44,7 @@ from ledgerlog.meta.store import (
     Watch,
 )
 from ledgerlog.meta.zookeeper.store import ZooKeeperStore, open_zookeeper_store
+from ledgerlog.testing.faulty_store import FaultyStore
 from tests.waiting import PATIENCE_S
 from tests.waiting import until as eventually
 from tests.zookeepers import expire_session, new_chroot
@@ -76,6 +77,24 @@ class MemoryWorld:
     async def expire_session(self, store: MetadataStore) -> None:
         assert isinstance(store, MemoryStore)
         store.expire_session()
+
+
+class FaultyWorld:
+    """The fake with faults, as long as it has none."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+
+    async def open_store(self) -> MetadataStore:
+        return FaultyStore(self.tree)
+
+    async def close_store(self, store: MetadataStore) -> None:
+        assert isinstance(store, FaultyStore)
+        store.inner.close()
+
+    async def expire_session(self, store: MetadataStore) -> None:
+        assert isinstance(store, FaultyStore)
+        store.inner.expire_session()
 
 
 class HeldStores:
@@ -139,7 +158,7 @@ class ZooKeeperWorld(HeldStores):
         await expire_session(store, self.hosts)
 
 
-WORLDS = ["memory", "sqlite", pytest.param("zookeeper", marks=pytest.mark.processes)]
+WORLDS = ["memory", "faulty", "sqlite", pytest.param("zookeeper", marks=pytest.mark.processes)]
 
 
 @pytest.fixture(params=WORLDS)
@@ -161,6 +180,8 @@ async def world(kind: str, hosts: str, tmp_path: Path) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         if kind == "memory":
             yield MemoryWorld()
+        elif kind == "faulty":
+            yield FaultyWorld()
         elif kind == "sqlite":
             yield SqliteWorld(tmp_path / "new" / "meta.db", nursery)
         else:

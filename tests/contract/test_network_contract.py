@@ -1,4 +1,4 @@
-"""What every network promises, over TCP and inside the process alike."""
+"""What every network promises, over TCP and inside the process alike, the fake with faults included."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ledgerlog.limits import MIB
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream, buffers_bytes, unsent
+from ledgerlog.testing.faulty_network import FaultyNetwork
 from tests.waiting import PATIENCE_S
 
 
@@ -28,6 +29,7 @@ class Kind:
 
 KINDS = {
     "local": Kind(LocalNetwork, "bookie:0"),
+    "faulty": Kind(lambda: FaultyNetwork().at("client"), "bookie:0"),
     "local-narrow": Kind(lambda: LocalNetwork(buffer_bytes=1000), "bookie:0"),
     "tcp": Kind(TcpNetwork, "127.0.0.1:0"),
     "tcp6": Kind(TcpNetwork, "[::1]:0"),
