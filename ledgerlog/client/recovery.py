@@ -95,7 +95,7 @@ class _Recovery:
         self._deadline_s = deadline_s
         self._key = core.metadata.key
         self._encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True)
-        self._slots = SlotSinks(self, pool)
+        self._slots = SlotSinks(core, self, pool)
         self._wake = trio.Event()
         self._refused_at: dict[BookieId, float] = {}
         self._settled = NO_ENTRY
@@ -200,10 +200,7 @@ class _Recovery:
 
     # --- SlotOwner ----------------------------------------------------------------------------
 
-    def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
-        self._core.on_add_ok(bookie, first, last)
-
-    def on_add_refused(self, bookie: BookieId, status: Status) -> None:
+    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
         logger.warning(
             "ledger=%d bookie=%s refuses a write-back: %s", self._core.ledger_id, bookie, status.name
         )
@@ -219,9 +216,6 @@ class _Recovery:
     def on_bookie_connected(self, bookie: BookieId) -> None:
         self._refused_at.pop(bookie, None)
         self._core.on_bookie_connected(bookie)
-
-    def take_sends(self, bookie: BookieId) -> list[Send]:
-        return self._core.take_sends(bookie)
 
     def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
         core = self._core

@@ -2,9 +2,11 @@
 
 A sink is attached to its bookie's connection when the bookie joins the ensemble and detached when it
 leaves, so that a confirmation which arrives late, for a slot that meanwhile has another bookie, or for
-the same bookie in another slot, reaches nobody (protocol A.1, queue rule 4). The sinks tell a
-``SlotOwner`` (a writer's or a recoverer's shell) what happened and, once per burst, that it should
-act on it.
+the same bookie in another slot, reaches nobody (protocol A.1, queue rule 4).
+
+A sink forwards nothing. Its callbacks are the methods of whoever acts: what a bookie confirms goes from its
+connection to the ``SlotCore`` (a writer's or a recoverer's machine), what else happened to the ``SlotOwner``
+(the shell around that machine), which is told once per burst that it should act.
 """
 
 from __future__ import annotations
@@ -20,65 +22,72 @@ from ledgerlog.net.transport import Buffer
 from ledgerlog.wire.frame import Status
 
 
+class SlotCore(Protocol):
+    """The machine that counts confirmations and says what is due."""
+
+    def on_add_ok(self, bookie: BookieId, first: int, last: int, /) -> object: ...
+
+    def take_sends(self, bookie: BookieId, /) -> list[Send]: ...
+
+
 class SlotOwner(Protocol):
     """All methods are synchronous and called in the connections' tasks."""
 
-    def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None: ...
+    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status, /) -> None: ...
 
-    def on_add_refused(self, bookie: BookieId, status: Status) -> None: ...
+    def on_bookie_lost(self, bookie: BookieId, why: str, /) -> None: ...
 
-    def on_bookie_lost(self, bookie: BookieId, why: str) -> None: ...
+    def on_bookie_connected(self, bookie: BookieId, /) -> None: ...
 
-    def on_bookie_connected(self, bookie: BookieId) -> None: ...
-
-    def take_sends(self, bookie: BookieId) -> list[Send]: ...
-
-    def encode(self, send: Send, slot: int) -> Sequence[Buffer]: ...
+    def encode(self, send: Send, slot: int, /) -> Sequence[Buffer]: ...
 
     def act(self) -> None:
-        """Look at the state again: something of the above has happened."""
+        """Look at the state again: something of the above, or a confirmation, has happened."""
         ...
 
 
 class SlotSink:
-    """One bookie's tenure of one slot."""
+    """One bookie's tenure of one slot. An ``AddSink``."""
 
-    __slots__ = ("bookie", "connection", "index", "owner")
+    __slots__ = (
+        "_encode",
+        "_take_sends",
+        "bookie",
+        "connection",
+        "index",
+        "on_add_ok",
+        "on_add_refused",
+        "on_batch_end",
+        "on_bookie_connected",
+        "on_bookie_lost",
+    )
 
-    def __init__(self, owner: SlotOwner, index: int, connection: BookieConnection) -> None:
-        self.owner = owner
+    def __init__(self, core: SlotCore, owner: SlotOwner, index: int, connection: BookieConnection) -> None:
         self.index = index
         self.bookie = connection.bookie_id
         self.connection = connection
-
-    def on_add_ok(self, bookie_id: BookieId, first: int, last: int) -> None:
-        self.owner.on_add_ok(bookie_id, first, last)
-
-    def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status) -> None:
-        self.owner.on_add_refused(bookie_id, status)
-
-    def on_bookie_lost(self, bookie_id: BookieId, why: str) -> None:
-        self.owner.on_bookie_lost(bookie_id, why)
-
-    def on_bookie_connected(self, bookie_id: BookieId) -> None:
-        self.owner.on_bookie_connected(bookie_id)
-
-    def on_batch_end(self) -> None:
-        self.owner.act()
+        self._take_sends = core.take_sends
+        self._encode = owner.encode
+        self.on_add_ok = core.on_add_ok
+        self.on_add_refused = owner.on_add_refused
+        self.on_bookie_lost = owner.on_bookie_lost
+        self.on_bookie_connected = owner.on_bookie_connected
+        self.on_batch_end = owner.act
 
     def send_due(self) -> None:
         """Hand everything due at the bookie to its connection, if that is up."""
-        connection, owner = self.connection, self.owner
+        connection = self.connection
         if not connection.is_connected:
             return
-        for send in owner.take_sends(self.bookie):
-            connection.send_add(owner.encode(send, self.index), self, send.first, send.last)
+        for send in self._take_sends(self.bookie):
+            connection.send_add(self._encode(send, self.index), self, send.first, send.last)
 
 
 class SlotSinks:
     """The sinks of the present ensemble."""
 
-    def __init__(self, owner: SlotOwner, pool: ConnectionPool) -> None:
+    def __init__(self, core: SlotCore, owner: SlotOwner, pool: ConnectionPool) -> None:
+        self._core = core
         self._owner = owner
         self._pool = pool
         self.sinks: list[SlotSink] = []
@@ -95,7 +104,7 @@ class SlotSinks:
 
     def _attach(self, index: int, bookie: BookieId) -> SlotSink:
         connection = self._pool.connection(bookie)
-        sink = SlotSink(self._owner, index, connection)
+        sink = SlotSink(self._core, self._owner, index, connection)
         connection.attach(sink)
         return sink
 

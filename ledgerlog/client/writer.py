@@ -102,7 +102,7 @@ class LedgerWriter:
         metadata = core.metadata
         self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
         self._key = metadata.key
-        self._slots = SlotSinks(self, pool)
+        self._slots = SlotSinks(core, self, pool)
         self._confirmed = Watermark(NO_ENTRY)
         self._room = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
@@ -306,11 +306,7 @@ class LedgerWriter:
 
     # --- SlotOwner: what connections tell -------------------------------------------------------
 
-    def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
-        if first <= last:  # A frame that only told the LAC confirms no entry.
-            self._core.on_add_ok(bookie, first, last)
-
-    def on_add_refused(self, bookie: BookieId, status: Status) -> None:
+    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
         self._refused_with[bookie] = status
         if status is Status.FENCED:
             if self._core.on_fenced(bookie):
@@ -339,9 +335,6 @@ class LedgerWriter:
             logger.warning("ledger=%d bookie=%s failed: %s", self.ledger_id, bookie, why)
             self._directory.quarantine(bookie)
             self._wake.set()
-
-    def take_sends(self, bookie: BookieId) -> list[Send]:
-        return self._core.take_sends(bookie)
 
     def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
         core = self._core
@@ -519,6 +512,7 @@ class LedgerWriter:
             frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
             for sink in self._slots.sinks:
                 if sink.connection.is_connected:
+                    # No entry: ``core.on_add_ok`` counts nothing for its answer.
                     sink.connection.send_add(frame, sink, core.lac + 1, core.lac)
 
     def _look_at_deadline(self) -> None:

@@ -187,8 +187,9 @@ class LedgerWriter:
     # --- what bookies did ---------------------------------------------------------------------
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> bool:
-        """Whether the LAC or LAFR moved. Counts nothing after the end (T06)."""
-        if self.failure is not None:
+        """Whether the LAC or LAFR moved. Counts nothing after the end (T06), nor for a frame that only told
+        the LAC: that has no entry (``first`` is ``last`` + 1)."""
+        if self.failure is not None or first > last:
             return False
         if self._untried:
             self._untried.discard(bookie)

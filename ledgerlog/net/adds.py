@@ -44,22 +44,23 @@ class AddSink(Protocol):
     connection. A sink is compared by identity and must be hashable. An exception out of a sink is a bug
     and ends the pool."""
 
-    def on_add_ok(self, bookie_id: BookieId, first: int, last: int) -> None:
+    def on_add_ok(self, bookie_id: BookieId, first: int, last: int, /) -> object:
         """The adds that this sink sent for entries ``first`` to ``last`` are durable at the bookie.
 
-        ``first`` and ``last`` are those that were given to ``send_add``; adjacent frames are merged."""
+        ``first`` and ``last`` are those that were given to ``send_add``; adjacent frames are merged. The
+        result is ignored."""
         ...
 
-    def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status) -> None:
+    def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status, /) -> None:
         """The bookie did not store this add, and says why. ``status`` is never OK."""
         ...
 
-    def on_bookie_lost(self, bookie_id: BookieId, why: str) -> None:
+    def on_bookie_lost(self, bookie_id: BookieId, why: str, /) -> None:
         """The connection broke, or could not be made: whatever this sink sent and has not heard of again
         has an unknown outcome. Once for each loss and for each attempt that failed."""
         ...
 
-    def on_bookie_connected(self, bookie_id: BookieId) -> None:
+    def on_bookie_connected(self, bookie_id: BookieId, /) -> None:
         """Adds can be sent, for the first time or again. Nothing that was lost is sent again by itself."""
         ...
 

@@ -337,11 +337,8 @@ WRITER = (
         "acks_count_after_the_close_snapshot",
         "D15, T06",
         "core.writer.LedgerWriter.on_add_ok",
-        """
-        if self.failure is not None:
-            return False
-        """,
-        "",
+        "self.failure is not None or first > last",
+        "first > last",
         f"{_TEST_WRITER}::test_once_the_end_is_fixed_nothing_more_is_acknowledged",
         f"{_SCHEDULE}[T06]",
     ),
@@ -369,6 +366,14 @@ WRITER = (
         "False",
         f"{_TEST_WRITER}::test_a_replacement_that_is_fenced_from_the_start_is_unfit_and_no_end",
         f"{_TEST_ENSEMBLE}::test_whatever_a_replacement_answers_the_writer_goes_on_and_finds_another",
+    ),
+    mutant(
+        "a_frame_that_only_told_the_lac_counts_as_an_add",
+        "A.1, D12",
+        "core.writer.LedgerWriter.on_add_ok",
+        "self.failure is not None or first > last",
+        "self.failure is not None",
+        f"{_TEST_WRITER}::test_the_answer_to_a_frame_that_only_told_the_lac_counts_for_nothing",
     ),
     mutant(
         "a_replacement_stays_untried_for_ever",

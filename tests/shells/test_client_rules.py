@@ -242,7 +242,7 @@ class RecordingOwner:
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
         self.calls.append(("ok", bookie, first, last))
 
-    def on_add_refused(self, bookie: BookieId, status: Status) -> None:
+    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
         self.calls.append(("refused", bookie, status))
 
     def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
@@ -263,7 +263,7 @@ class RecordingOwner:
 
 async def test_queue_rule_4_what_a_bookie_answers_after_its_tenure_reaches_nobody(scene: Scene) -> None:
     owner = RecordingOwner()
-    sinks = SlotSinks(owner, scene.pool)
+    sinks = SlotSinks(owner, owner, scene.pool)
     sinks.follow(("b1",))
     peer = await scene.bookie.next()
     await wait_all_tasks_blocked()
@@ -285,7 +285,7 @@ async def test_queue_rule_4_what_a_bookie_answers_for_one_slot_is_not_heard_for_
     entries that the bookie was never sent (found by a random walk of the model checker, in a model whose
     clients told tenures apart by slot alone)."""
     owner = RecordingOwner()
-    sinks = SlotSinks(owner, scene.pool)
+    sinks = SlotSinks(owner, owner, scene.pool)
     sinks.follow(("b1", "b2"))
     peer = await scene.bookie.next()
     await wait_all_tasks_blocked()

@@ -177,6 +177,20 @@ def test_a_replacement_that_has_confirmed_an_entry_kills_with_a_fence_as_anybody
     assert writer.unfit == set()
 
 
+@pytest.mark.parametrize("guaranteed", [False, True])
+def test_the_answer_to_a_frame_that_only_told_the_lac_counts_for_nothing(guaranteed: bool) -> None:
+    writer, register = new_writer(guaranteed=guaranteed, entries=1)
+    confirm(writer, 0, "b1", "b2")
+    writer.on_bookie_failed("b0")
+    writer.change_ensemble({0: "b3"})
+    register.carry_out(writer)
+    send_all(writer)
+    assert writer.lac == 0
+    assert not writer.on_add_ok("b3", writer.lac + 1, writer.lac)
+    assert writer.on_fenced("b3"), "b3 has confirmed no entry, so its fence may be an old one"
+    assert writer.failure is None
+
+
 def test_the_change_that_replaces_a_fenced_replacement_finds_a_recovery() -> None:
     writer, register = new_writer(entries=1)
     writer.on_bookie_failed("b0")
