@@ -1,6 +1,6 @@
 """The chain of a log's ledgers: taking over, rolling, ending (protocol A.6, D22 to D26, C01 to C05).
 
-Two machines share the rules. ``Takeover`` makes a leader; ``Leadership`` is one. Verbs in, state out:
+Two machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is his list of ledgers. Verbs in, state out:
 ``need`` says what the shell has to do next and stays so until it is answered.
 
 **Taking over**
@@ -73,8 +73,8 @@ from ledgerlog.model.segments import NOTHING, SegmentCounts
 __all__ = [
     "Contents",
     "Counting",
-    "Leadership",
-    "LeadershipNeed",
+    "LeaderChain",
+    "ChainNeed",
     "Takeover",
     "TakeoverAim",
     "TakeoverNeed",
@@ -352,7 +352,7 @@ class Takeover:
         self.need = TakeoverNeed.FAILED
 
 
-class LeadershipNeed(enum.Enum):
+class ChainNeed(enum.Enum):
     NOTHING = "nothing"
     SPARE = "create a ledger ahead"
     WRITE = "write the record"
@@ -360,7 +360,7 @@ class LeadershipNeed(enum.Enum):
     CLOSE = "close a drained ledger"
 
 
-class Leadership:
+class LeaderChain:
     """The chain in the hands of its leader, from the takeover's write to the end.
 
     ``failure`` is set once, and then nothing is needed any more."""
@@ -423,25 +423,25 @@ class Leadership:
         )
 
     @property
-    def need(self) -> LeadershipNeed:
+    def need(self) -> ChainNeed:
         if self.failure is not None or self.is_finished:
-            return LeadershipNeed.NOTHING
+            return ChainNeed.NOTHING
         if self._settling:
-            return LeadershipNeed.SETTLE
+            return ChainNeed.SETTLE
         if self._tried is not None or self._counts is not None:
-            return LeadershipNeed.WRITE
+            return ChainNeed.WRITE
         if self.closing is not None and self._drained:
-            return LeadershipNeed.CLOSE
+            return ChainNeed.CLOSE
         if self.spare is None and (self._spare_wanted or self._roll_wanted) and not self._finishing:
-            return LeadershipNeed.SPARE
+            return ChainNeed.SPARE
         if self._roll_wanted and self.draining is None and self.spare is not None:
-            return LeadershipNeed.WRITE
-        return LeadershipNeed.NOTHING
+            return ChainNeed.WRITE
+        return ChainNeed.NOTHING
 
     @property
     def record(self) -> LogMetadata:
         """The record to write at ``version``. The same value until its write is settled."""
-        assert self.need is LeadershipNeed.WRITE
+        assert self.need is ChainNeed.WRITE
         if self._tried is None:
             if self._counts is not None:
                 assert self.closing is not None
@@ -491,7 +491,7 @@ class Leadership:
     def on_closed(self, counts: SegmentCounts) -> None:
         """``closing`` is CLOSED by us, at the last entry that we sent."""
         if self.failure is None:
-            assert self.need is LeadershipNeed.CLOSE
+            assert self.need is ChainNeed.CLOSE
             self._counts = counts
 
     def on_written(self, version: int) -> None:

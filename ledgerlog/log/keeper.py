@@ -1,4 +1,4 @@
-"""The keeper of the chain: the one task that carries out what ``core.log_chain.Leadership`` needs.
+"""The keeper of the chain: the one task that carries out what ``core.log_chain.LeaderChain`` needs.
 
 It creates the next ledger ahead, writes the list, closes the ledger that is drained, and rereads the
 record when it may have changed. All of it happens beside the appends, which never wait for it: until
@@ -20,7 +20,7 @@ import trio
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.concurrency.backoff import Backoff
-from ledgerlog.core.log_chain import Leadership, LeadershipNeed
+from ledgerlog.core.log_chain import ChainNeed, LeaderChain
 from ledgerlog.errors import (
     AppendUnknown,
     LedgerClosed,
@@ -77,7 +77,7 @@ class Keeper:
 
     def __init__(
         self,
-        core: Leadership,
+        core: LeaderChain,
         current: LedgerWriter,
         appends: Appends,
         *,
@@ -98,7 +98,7 @@ class Keeper:
         """The write that was tried last had no room in the record."""
         self._is_unanswered = False
         """The answer to the write that was tried last was lost."""
-        self._refused: LeadershipNeed | None = None
+        self._refused: ChainNeed | None = None
         """What could not be done when it was tried last; it is tried again at ``_retry_at``."""
         self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         self._retry_at = math.inf
@@ -151,26 +151,26 @@ class Keeper:
         need = core.need
         # A write that can be made finds out by itself that the record has changed. One that cannot, because
         # the list is too long for it, is formed anew on what is there now.
-        if self._reread and (need is not LeadershipNeed.WRITE or self._is_list_full):
-            need = LeadershipNeed.SETTLE
+        if self._reread and (need is not ChainNeed.WRITE or self._is_list_full):
+            need = ChainNeed.SETTLE
         if need is not self._refused:
             self._refused, self._retry_at = None, math.inf
         elif trio.current_time() < self._retry_at:
             return False
         try:
             match need:
-                case LeadershipNeed.SETTLE:
+                case ChainNeed.SETTLE:
                     self._reread = False
                     known = (core.metadata, core.version)
                     core.on_record(*await self._registry.read(core.metadata.incarnation, known=known))
                     self._follow()
                     if core.failure is None:
                         self._appends.on_record(core.metadata)
-                case LeadershipNeed.WRITE:
+                case ChainNeed.WRITE:
                     await self._write()
-                case LeadershipNeed.CLOSE:
+                case ChainNeed.CLOSE:
                     await self._close()
-                case LeadershipNeed.SPARE:
+                case ChainNeed.SPARE:
                     spare = await self._client.ledgers.create(
                         replication=core.metadata.replication,
                         metadata=ledger_labels(core.metadata, core.epoch),
@@ -186,7 +186,7 @@ class Keeper:
             RecoveryFailed,
             LogListFull,
         ) as cause:
-            self._reread = self._reread or need is LeadershipNeed.SETTLE
+            self._reread = self._reread or need is ChainNeed.SETTLE
             self._is_list_full = isinstance(cause, LogListFull)
             self._pause(need, cause)
             return False
@@ -251,7 +251,7 @@ class Keeper:
         if self.draining is not None and core.draining is None:
             self.draining = None
 
-    def _pause(self, need: LeadershipNeed, cause: LedgerLogError) -> None:
+    def _pause(self, need: ChainNeed, cause: LedgerLogError) -> None:
         if self._refused is None:
             logger.warning(
                 "log=%s epoch=%d cannot %s now: %s",

@@ -35,7 +35,7 @@ from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.concurrency.watermark import Watermark, fresh
 from ledgerlog.core.append_queue import AppendQueue, Batch
 from ledgerlog.core.keeping import is_current_expired, let_go
-from ledgerlog.core.log_chain import Leadership
+from ledgerlog.core.log_chain import LeaderChain
 from ledgerlog.core.producers import Producers
 from ledgerlog.errors import (
     LedgerLogError,
@@ -186,7 +186,7 @@ class Sender:
         self._pump_again = False
         self._room_wanted = trio.Event()
         self._over = trio.Event()
-        self.chain = Leadership(metadata, version, ledger.ledger_id, new_token=client.environment.new_token)
+        self.chain = LeaderChain(metadata, version, ledger.ledger_id, new_token=client.environment.new_token)
         self.keeper = Keeper(self.chain, ledger, self, client=client, registry=registry)
         self._follow(ledger)
 

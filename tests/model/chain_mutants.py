@@ -14,7 +14,7 @@ import attrs
 
 from ledgerlog.core import log_chain
 from ledgerlog.core.append_queue import AppendQueue, BatchState
-from ledgerlog.core.log_chain import Contents, Counting, Leadership, LeadershipNeed, Takeover, TakeoverNeed
+from ledgerlog.core.log_chain import ChainNeed, Contents, Counting, LeaderChain, Takeover, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, Segment, SegmentCounts
 
@@ -63,16 +63,16 @@ def a_conflict_on_the_list_is_answered_by_its_version_alone() -> AbstractContext
 @contextmanager
 def a_second_roll_does_not_wait_for_the_first() -> Iterator[None]:
     """C03."""
-    original_need = Leadership.need
+    original_need = LeaderChain.need
     original_counted = LogMetadata._counting
 
-    def need(self: Leadership) -> LeadershipNeed:
+    def need(self: LeaderChain) -> ChainNeed:
         found = original_need.fget(self)
-        if found is LeadershipNeed.NOTHING and self.failure is None and self._roll_wanted:
-            return LeadershipNeed.WRITE if self.spare is not None else LeadershipNeed.SPARE
+        if found is ChainNeed.NOTHING and self.failure is None and self._roll_wanted:
+            return ChainNeed.WRITE if self.spare is not None else ChainNeed.SPARE
         return found
 
-    def record(self: Leadership) -> LogMetadata:
+    def record(self: LeaderChain) -> LogMetadata:
         if self._tried is None:
             if self._counts is not None:
                 assert self.closing is not None
@@ -87,8 +87,8 @@ def a_second_roll_does_not_wait_for_the_first() -> Iterator[None]:
         return attrs.evolve(self, segments=(*self.segments, segment), token=token)
 
     with (
-        patch.object(Leadership, "need", property(need)),
-        patch.object(Leadership, "record", property(record)),
+        patch.object(LeaderChain, "need", property(need)),
+        patch.object(LeaderChain, "record", property(record)),
         patch.object(LogMetadata, "rolled", rolled),
         patch.object(LogMetadata, "__attrs_post_init__", lambda self: None),
         patch.object(LogMetadata, "_counting", original_counted),
@@ -157,15 +157,15 @@ def what_nobody_knows_is_told_as_lost() -> AbstractContextManager[Any]:
 
 
 def a_ledger_is_closed_before_it_is_drained() -> AbstractContextManager[Any]:
-    original = Leadership.need
+    original = LeaderChain.need
 
-    def need(self: Leadership) -> LeadershipNeed:
+    def need(self: LeaderChain) -> ChainNeed:
         is_due = self.failure is None and not self.is_finished and self.closing is not None
         if is_due and self._tried is None and self._counts is None and not self._settling:
-            return LeadershipNeed.CLOSE
+            return ChainNeed.CLOSE
         return original.fget(self)
 
-    return patch.object(Leadership, "need", property(need))
+    return patch.object(LeaderChain, "need", property(need))
 
 
 def a_deposed_leader_goes_on() -> AbstractContextManager[Any]:
@@ -177,15 +177,15 @@ def a_takeover_given_up_deletes_what_it_made() -> AbstractContextManager[Any]:
 
 
 def a_deposed_leader_deletes_his_spare_whatever_is_listed() -> AbstractContextManager[Any]:
-    original = Leadership.on_record
+    original = LeaderChain.on_record
 
-    def on_record(self: Leadership, metadata: LogMetadata | None, version: int) -> None:
+    def on_record(self: LeaderChain, metadata: LogMetadata | None, version: int) -> None:
         spare = self.spare
         original(self, metadata, version)
         if self.failure is not None:
             self.spare = spare
 
-    return patch.object(Leadership, "on_record", on_record)
+    return patch.object(LeaderChain, "on_record", on_record)
 
 
 def a_ledger_that_was_ended_short_counts_as_any_other() -> AbstractContextManager[Any]:

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from ledgerlog.core.append_queue import AppendQueue, Batch, BatchState
 from ledgerlog.core.log_chain import (
+    ChainNeed,
     Contents,
-    Leadership,
-    LeadershipNeed,
+    LeaderChain,
     Takeover,
     TakeoverAim,
     TakeoverNeed,
@@ -121,7 +121,7 @@ class ProcessNode:
         self.phase = IDLE
         self.tokens = Tokens(name)
         self.takeover: Takeover | None = None
-        self.chain: Leadership | None = None
+        self.chain: LeaderChain | None = None
         self.queue: AppendQueue | None = None
         self.attempt = 0
         """The number of the newest write."""
@@ -197,7 +197,7 @@ class ProcessNode:
 
     def _lead(self, record: LogMetadata, version: int, ledger_id: int) -> None:
         self.phase = LEADING
-        self.chain = Leadership(record, version, ledger_id, new_token=self.tokens)
+        self.chain = LeaderChain(record, version, ledger_id, new_token=self.tokens)
         self.queue = AppendQueue(LOG, epoch=record.epoch, next_offset=record.counted_end)
 
     def _pump_leadership(self) -> list[RecordWrite]:
@@ -216,7 +216,7 @@ class ProcessNode:
             return []
         if chain.closing is not None and self._is_drained(chain.closing):
             chain.on_drained(chain.closing)
-        if chain.need is LeadershipNeed.WRITE and not self.is_waiting:
+        if chain.need is ChainNeed.WRITE and not self.is_waiting:
             return [self._write(chain.version, chain.record)]
         return []
 

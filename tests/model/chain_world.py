@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from ledgerlog.core.log_chain import LeadershipNeed, TakeoverAim, TakeoverNeed
+from ledgerlog.core.log_chain import ChainNeed, TakeoverAim, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
 from tests.model.chain_invariants import check_ack, check_edge, check_log
@@ -245,13 +245,13 @@ class ChainWorld:
             else:
                 yield "fail", ledger_id, "fail"
         match chain.need:
-            case LeadershipNeed.SPARE:
+            case ChainNeed.SPARE:
                 yield "create", None, None
-            case LeadershipNeed.CLOSE:
+            case ChainNeed.CLOSE:
                 yield "close", None, None
         # The watch of the record has it reread, except where a write that can be made would find out.
-        is_writing = chain.need is LeadershipNeed.WRITE
-        if chain.need is LeadershipNeed.SETTLE or (not is_writing and stored.version != chain.version):
+        is_writing = chain.need is ChainNeed.WRITE
+        if chain.need is ChainNeed.SETTLE or (not is_writing and stored.version != chain.version):
             yield "read", None, None
 
     # --- one step -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from bookie.core.ledger import LedgerState
 from bookie.core.records import Run
 from ledgerlog.core.append_queue import AppendQueue, Batch
-from ledgerlog.core.log_chain import Counting, Leadership, Takeover
+from ledgerlog.core.log_chain import Counting, LeaderChain, Takeover
 from ledgerlog.core.pending import AddBatch, PendingAdds, Slot
 from ledgerlog.core.ranges import RangeSet
 from ledgerlog.core.reader import RangeAsk, RangeRead, _Lane
@@ -46,7 +46,7 @@ class Tokens:
 
 OBJECTS = (
     *(RangeSet, Slot, PendingAdds, AddBatch, LedgerWriter, LedgerRecovery, _Answer, LedgerState),
-    *(Takeover, Counting, Leadership, AppendQueue, Batch, Tokens, FragmentRepair, RangeRead, _Lane),
+    *(Takeover, Counting, LeaderChain, AppendQueue, Batch, Tokens, FragmentRepair, RangeRead, _Lane),
 )
 """What has identity and changes."""
 

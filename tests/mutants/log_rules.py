@@ -126,13 +126,13 @@ CHAIN = (
     mutant(
         "second_roll_with_two_ledgers_open",
         "A.6 rule R, C03",
-        "Leadership.need",
+        "LeaderChain.need",
         "self._roll_wanted and self.draining is None and self.spare is not None",
         "self._roll_wanted and self.spare is not None",
         f"{_TEST_CHAIN}::test_c03_no_second_roll_while_the_ledger_before_the_current_one_is_open",
         also=(
             Change(
-                "Leadership.record",
+                "LeaderChain.record",
                 'assert self.draining is None, "a roll waits for the one before it (C03)"',
                 "",
             ),
@@ -213,7 +213,7 @@ CHAIN = (
     mutant(
         "deposed_leader_goes_on",
         "A.6, A.7",
-        "Leadership.on_record",
+        "LeaderChain.on_record",
         "not metadata.has_same_chain(self.metadata)",
         "metadata.sealed",
         f"{_TEST_CHAIN}::test_a_roll_that_meets_a_takeover_ends_the_leadership_with_the_new_epoch",
@@ -237,7 +237,7 @@ CHAIN = (
     mutant(
         "deposed_leader_deletes_the_ledger_that_his_roll_listed",
         "A.6, rule 14",
-        "Leadership.on_record",
+        "LeaderChain.on_record",
         """
         if self.spare is not None and metadata.index_of(self.spare) is not None:
             self.spare = None  # The roll was written, and a successor found it.
@@ -262,7 +262,7 @@ CHAIN = (
     mutant(
         "ledger_is_closed_before_it_is_drained",
         "A.6 d",
-        "Leadership.need",
+        "LeaderChain.need",
         "self.closing is not None and self._drained",
         "self.closing is not None",
         f"{_TEST_CHAIN}::test_a_roll_moves_the_appends_and_then_closes_and_counts_the_old_ledger",

@@ -14,9 +14,9 @@ import attrs
 import pytest
 
 from ledgerlog.core.log_chain import (
+    ChainNeed,
     Contents,
-    Leadership,
-    LeadershipNeed,
+    LeaderChain,
     Takeover,
     TakeoverAim,
     TakeoverNeed,
@@ -131,21 +131,21 @@ def run_until(world: World, takeover: Takeover, *needs: TakeoverNeed) -> Takeove
     raise AssertionError(f"never needs {needs}")
 
 
-def lead(world: World) -> Leadership:
+def lead(world: World) -> LeaderChain:
     takeover = run_until(world, Takeover("log", new_token=new_token), TakeoverNeed.DONE)
     assert takeover.record is not None
     assert takeover.ledger_id is not None
-    return Leadership(takeover.record, takeover.version, takeover.ledger_id, new_token=new_token)
+    return LeaderChain(takeover.record, takeover.version, takeover.ledger_id, new_token=new_token)
 
 
-def give_spare(world: World, leader: Leadership) -> None:
-    assert leader.need is LeadershipNeed.SPARE
+def give_spare(world: World, leader: LeaderChain) -> None:
+    assert leader.need is ChainNeed.SPARE
     leader.on_spare(world.create())
 
 
-def write(world: World, leader: Leadership) -> None:
+def write(world: World, leader: LeaderChain) -> None:
     """Do the write that a leader needs."""
-    assert leader.need is LeadershipNeed.WRITE
+    assert leader.need is ChainNeed.WRITE
     version = world.write(leader.record, leader.version)
     if version is None:
         leader.on_unsettled()
@@ -154,17 +154,17 @@ def write(world: World, leader: Leadership) -> None:
         leader.on_written(version)
 
 
-def roll(world: World, leader: Leadership) -> None:
+def roll(world: World, leader: LeaderChain) -> None:
     """Begin a roll: new appends go to a new ledger, the old one is still open."""
     leader.want_roll()
     give_spare(world, leader)
     write(world, leader)
 
 
-def end_roll(world: World, leader: Leadership, counts: SegmentCounts) -> None:
+def end_roll(world: World, leader: LeaderChain, counts: SegmentCounts) -> None:
     assert leader.draining is not None
     leader.on_drained(leader.draining)
-    assert leader.need is LeadershipNeed.CLOSE
+    assert leader.need is ChainNeed.CLOSE
     world.ledgers[leader.draining].closed = True
     leader.on_closed(counts)
     write(world, leader)
@@ -372,12 +372,12 @@ def test_a_roll_moves_the_appends_and_then_closes_and_counts_the_old_ledger() ->
     leader = lead(world)
     leader.want_spare()
     give_spare(world, leader)
-    assert leader.need is LeadershipNeed.NOTHING
+    assert leader.need is ChainNeed.NOTHING
     leader.want_roll()
     assert leader.current == 0, "appends go on in the old ledger until the list is written"
     write(world, leader)
     assert (leader.current, leader.draining, world.listed) == (1, 0, [0, 1])
-    assert leader.need is LeadershipNeed.NOTHING, "nothing is closed before it is drained"
+    assert leader.need is ChainNeed.NOTHING, "nothing is closed before it is drained"
     end_roll(world, leader, SegmentCounts(5, 50, 1, 2))
     assert leader.draining is None
     assert leader.metadata.segments[1].first_offset == 5
@@ -390,15 +390,15 @@ def test_c03_no_second_roll_while_the_ledger_before_the_current_one_is_open() ->
     roll(world, leader)
     leader.want_roll()
     give_spare(world, leader)
-    assert leader.need is LeadershipNeed.NOTHING
+    assert leader.need is ChainNeed.NOTHING
     leader.on_drained(0)
-    assert leader.need is LeadershipNeed.CLOSE
+    assert leader.need is ChainNeed.CLOSE
     world.ledgers[0].closed = True
     leader.on_closed(NOTHING)
     assert leader.record.segments[0].record_count == 0
     assert len(leader.record.segments) == 2, "counting comes before the next roll"
     write(world, leader)
-    assert leader.need is LeadershipNeed.WRITE
+    assert leader.need is ChainNeed.WRITE
     write(world, leader)
     assert world.listed == [0, 1, 2]
 
@@ -412,7 +412,7 @@ def test_a_roll_that_meets_a_takeover_ends_the_leadership_with_the_new_epoch() -
     write(world, leader)
     assert isinstance(leader.failure, LostLeadership)
     assert leader.failure.epoch == 2
-    assert leader.need is LeadershipNeed.NOTHING
+    assert leader.need is ChainNeed.NOTHING
     assert leader.take_spare() == 1, "surely in no list"
 
 
@@ -446,7 +446,7 @@ def test_a_roll_whose_answer_was_lost_is_settled_by_reading(then_truncated: bool
     give_spare(world, leader)
     world.write(leader.record, leader.version)
     leader.on_unsettled()
-    assert leader.need is LeadershipNeed.SETTLE
+    assert leader.need is ChainNeed.SETTLE
     assert leader.current == 0, "not before it is known"
     if then_truncated:
         assert world.record is not None
@@ -466,7 +466,7 @@ def test_a_roll_that_did_not_happen_yet_is_written_again_as_it_was() -> None:
     record = leader.record
     leader.on_unsettled()
     leader.on_record(world.record, world.version)
-    assert leader.need is LeadershipNeed.WRITE
+    assert leader.need is ChainNeed.WRITE
     assert leader.record is record
 
 
@@ -522,7 +522,7 @@ def test_a_roll_wanted_but_not_written_is_dropped_by_leaving() -> None:
     leader.want_roll()
     give_spare(world, leader)
     leader.finish()
-    assert leader.need is LeadershipNeed.NOTHING
+    assert leader.need is ChainNeed.NOTHING
     assert leader.take_spare() == 1
 
 
@@ -538,7 +538,7 @@ def test_a_roll_wanted_while_the_one_before_it_is_counted_is_dropped_by_leaving_
     assert leader.record.segments[0].is_counted, "it is being written"
     leader.finish()
     write(world, leader)
-    assert leader.need is LeadershipNeed.NOTHING
+    assert leader.need is ChainNeed.NOTHING
     leader.on_drained(1)
     world.ledgers[1].closed = True
     leader.on_closed(NOTHING)
@@ -556,7 +556,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
     leader.on_record(None, -1)
     leader.on_closed(NOTHING)
     assert leader.failure is first
-    assert leader.need is LeadershipNeed.NOTHING
+    assert leader.need is ChainNeed.NOTHING
 
 
 def test_a_deleted_log_ends_its_leadership() -> None:
@@ -629,17 +629,15 @@ def test_every_interleaving_of_two_takeovers_and_a_roll_keeps_the_rules() -> Non
         a.want_roll()
         b, c = (Takeover("log", new_token=new_token) for _ in range(2))
 
-        def a_step(a: Leadership = a, world: World = world) -> None:
+        def a_step(a: LeaderChain = a, world: World = world) -> None:
             match a.need:
-                case LeadershipNeed.SPARE:
+                case ChainNeed.SPARE:
                     give_spare(world, a)
-                case LeadershipNeed.WRITE:
+                case ChainNeed.WRITE:
                     write(world, a)
-                case LeadershipNeed.NOTHING if (
-                    a.draining is not None and not world.ledgers[a.draining].closed
-                ):
+                case ChainNeed.NOTHING if a.draining is not None and not world.ledgers[a.draining].closed:
                     a.on_drained(a.draining)
-                case LeadershipNeed.CLOSE if a.closing is not None:
+                case ChainNeed.CLOSE if a.closing is not None:
                     if world.ledgers[a.closing].closed:
                         a.on_lost(LostLeadership("log"))
                     else:
