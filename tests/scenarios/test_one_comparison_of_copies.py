@@ -24,7 +24,8 @@ from ledgerlog.spark.audit_marks import Ailments
 from ledgerlog.spark.audit_plan import plan_audit
 from ledgerlog.spark.audit_task import AuditRow, open_audit
 from ledgerlog.spark.options import parse_audit_options
-from tests.clusters import EVERYBODY, SMALL, Client, Cluster, open_cluster
+from ledgerlog.testing.memory_cluster import SMALL, Client, Cluster, open_cluster
+from ledgerlog.testing.network import EVERYBODY
 from tests.repairing import Place, copy_payload, set_up, stored
 
 R553 = Replication(5, 5, 3)

@@ -13,7 +13,7 @@ from ledgerlog.core.copies import entries_of
 from ledgerlog.core.recovery import Negative
 from ledgerlog.model.ledger import Fragment, LedgerState
 from ledgerlog.net.connection import BookieConnection
-from tests.clusters import open_cluster
+from ledgerlog.testing.memory_cluster import open_cluster
 from tests.cores import new_metadata
 
 
