@@ -1,7 +1,7 @@
 """The chain of a log's ledgers: taking over, rolling, ending (protocol A.6, D22 to D26, C01 to C05).
 
-Two machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is his list of ledgers. Verbs in,
-state out: ``need`` says what the shell has to do next and stays so until it is answered.
+Two machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is the leader's list of ledgers.
+Verbs in, state out: ``need`` says what the shell has to do next and stays so until it is answered.
 
 **Taking over**
 
@@ -71,10 +71,10 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, SegmentCounts
 
 __all__ = [
+    "ChainNeed",
     "Contents",
     "Counting",
     "LeaderChain",
-    "ChainNeed",
     "Takeover",
     "TakeoverAim",
     "TakeoverNeed",

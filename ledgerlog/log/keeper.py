@@ -1,10 +1,11 @@
-"""The keeper of the chain: the one task that carries out what ``core.log_chain.LeaderChain`` needs.
+"""Chain maintenance: carries out what ``core.log_chain.LeaderChain`` needs, one step at a time.
 
 It creates the next ledger ahead, writes the list, closes the ledger that is drained, and rereads the
 record when it may have changed. All of it happens beside the appends, which never wait for it: until
 a roll is written they go on in the old ledger, from then on in the new one.
 
-Everything is level-triggered: ``look`` says that something may have changed, and carries no data.
+It acts on the core of the leadership and calls nobody back: whoever runs the steps looks at the core, and at
+``current``, after each. ``look`` says that something may have changed, and carries no data.
 What fails for want of metadata or bookies is tried again, with a growing pause, for as long as the
 leadership lasts; a roll that is late makes a segment longer and nothing else.
 """
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Protocol
 
 import trio
 
 from ledgerlog.client.client import LedgerClient
 from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.concurrency.backoff import Backoff
-from ledgerlog.core.log_chain import ChainNeed, LeaderChain
+from ledgerlog.core.leadership import Leadership
+from ledgerlog.core.log_chain import ChainNeed
 from ledgerlog.errors import (
     AppendUnknown,
     LedgerClosed,
@@ -38,61 +39,30 @@ from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.settle import UNSETTLED, follow
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import log_record_path
-from ledgerlog.model.log import LogMetadata
-from ledgerlog.model.segments import SegmentCounts
 
 logger = logging.getLogger(__name__)
 
 
-class Appends(Protocol):
-    """What the keeper asks of whoever appends."""
-
-    def is_drained(self, ledger_id: int) -> bool:
-        """Whether all that was sent to a ledger is acknowledged, and nothing more will be sent to it."""
-        ...
-
-    def counts_of(self, ledger_id: int) -> SegmentCounts:
-        """What was sent to a ledger."""
-        ...
-
-    def on_ledger(self, writer: LedgerWriter) -> None:
-        """New appends go to this ledger from now on."""
-        ...
-
-    def on_record(self, metadata: LogMetadata) -> None:
-        """The log's record was read again and is still ours; somebody may have changed its policies."""
-        ...
-
-    def on_lost(self, failure: LedgerLogError) -> None:
-        """The leadership is over."""
-        ...
-
-    def on_time(self) -> None:
-        """The time that ``look_at`` was given has come."""
-        ...
-
-
-class Keeper:
-    """Keeps the chain of one leadership. ``run`` ends when the leadership does."""
+class ChainMaintenance:
+    """Maintains the chain of one leadership."""
 
     def __init__(
         self,
-        core: LeaderChain,
+        leadership: Leadership,
         current: LedgerWriter,
-        appends: Appends,
         *,
         client: LedgerClient,
         registry: LogRegistry,
     ) -> None:
-        self.core = core
-        self._appends = appends
+        self._leadership = leadership
+        self._chain = leadership.chain
         self._client = client
         self._registry = registry
         self.current = current
+        """The writer of the ledger that new appends go to."""
         self.draining: LedgerWriter | None = None
         self._spare: LedgerWriter | None = None
         self._wake = trio.Event()
-        self._moved = trio.Event()
         self._reread = False
         self._is_list_full = False
         """The write that was tried last had no room in the record."""
@@ -102,53 +72,22 @@ class Keeper:
         """What could not be done when it was tried last; it is tried again at ``_retry_at``."""
         self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         self._retry_at = math.inf
-        self._look_at = math.inf
 
     def look(self) -> None:
         """Something that the chain depends on may have changed."""
         self._wake.set()
 
-    def look_at(self, when: float) -> None:
-        """Call ``on_time`` at this time of trio's clock; one time is kept, the newest."""
-        self._look_at = when
-        self._wake.set()
+    async def wait(self, until: float) -> None:
+        """Return once another step is worth trying: after a ``look`` since the last step began, after a
+        pause, or at ``until`` of trio's clock."""
+        with trio.move_on_at(min(self._retry_at, until)):
+            await self._wake.wait()
 
-    async def wait_moved(self) -> None:
-        """Return after the keeper has done something, or has ended."""
-        await self._moved.wait()
-
-    # --- the task -----------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Serve the chain until it is finished or lost."""
-        core = self.core
-        try:
-            while core.failure is None and not core.is_finished:
-                self._wake = trio.Event()
-                if await self._step():
-                    self.tell_moved()
-                    continue
-                with trio.move_on_at(min(self._retry_at, self._look_at)):
-                    await self._wake.wait()
-                if trio.current_time() >= self._look_at:
-                    self._look_at = math.inf
-                    self._appends.on_time()
-        finally:
-            if core.failure is not None:
-                self._appends.on_lost(core.failure)
-            self.tell_moved()
-
-    def tell_moved(self) -> None:
-        """Wake whoever is in ``wait_moved``."""
-        self._moved.set()
-        self._moved = trio.Event()
-
-    async def _step(self) -> bool:
+    async def step(self) -> bool:
         """Do one thing that is needed; False if nothing is, or if it could not be done now."""
-        core = self.core
-        if core.closing is not None and self._appends.is_drained(core.closing):
-            core.on_drained(core.closing)
-        need = core.need
+        self._wake = trio.Event()
+        chain = self._chain
+        need = chain.need
         # A write that can be made finds out by itself that the record has changed. One that cannot, because
         # the list is too long for it, is formed anew on what is there now.
         if self._reread and (need is not ChainNeed.WRITE or self._is_list_full):
@@ -161,22 +100,20 @@ class Keeper:
             match need:
                 case ChainNeed.SETTLE:
                     self._reread = False
-                    known = (core.metadata, core.version)
-                    core.on_record(*await self._registry.read(core.metadata.incarnation, known=known))
+                    known = (chain.metadata, chain.version)
+                    chain.on_record(*await self._registry.read(chain.metadata.incarnation, known=known))
                     self._follow()
-                    if core.failure is None:
-                        self._appends.on_record(core.metadata)
                 case ChainNeed.WRITE:
                     await self._write()
                 case ChainNeed.CLOSE:
                     await self._close()
                 case ChainNeed.SPARE:
                     spare = await self._client.ledgers.create(
-                        replication=core.metadata.replication,
-                        metadata=ledger_labels(core.metadata, core.epoch),
+                        replication=chain.metadata.replication,
+                        metadata=ledger_labels(chain.metadata, chain.epoch),
                     )
                     self._spare = spare
-                    core.on_spare(spare.ledger_id)
+                    chain.on_spare(spare.ledger_id)
                 case _:
                     return False
         except (
@@ -192,7 +129,7 @@ class Keeper:
             return False
         except LedgerLogError as cause:
             # Fenced or closed by somebody else, deleted, or not what it should be: not ours any more.
-            core.on_lost(LostLeadership(core.metadata.name, None, str(cause)))
+            chain.on_lost(LostLeadership(chain.metadata.name, None, str(cause)))
         self._backoff.reset()
         self._is_list_full = False
         return True
@@ -200,9 +137,9 @@ class Keeper:
     async def _write(self) -> None:
         was_unanswered, self._is_unanswered = self._is_unanswered, False
         try:
-            self.core.on_written(await self._registry.write(self.core.record, self.core.version))
+            self._chain.on_written(await self._registry.write(self._chain.record, self._chain.version))
         except UNSETTLED as cause:
-            self.core.on_unsettled()
+            self._chain.on_unsettled()
             self._is_unanswered = isinstance(cause, MetadataOutcomeUnknown)
             if was_unanswered and self._is_unanswered:
                 # A store that is read and answers no write would be asked as fast as it can be read.
@@ -210,8 +147,8 @@ class Keeper:
         self._follow()
 
     async def _close(self) -> None:
-        core = self.core
-        ledger_id = core.closing
+        chain = self._chain
+        ledger_id = chain.closing
         assert ledger_id is not None
         writer = self.draining if self.draining is not None else self.current
         assert writer.ledger_id == ledger_id
@@ -231,32 +168,31 @@ class Keeper:
                 last,
                 f"an accepted loss ended it, and it had entries up to {writer.last_add_pushed}",
             )
-        core.on_closed(self._appends.counts_of(ledger_id))
+        self._leadership.on_closed()
 
     def _follow(self) -> None:
-        """Bring the writers in line with the core, in one step with what changed it."""
-        core = self.core
-        if core.current != self.current.ledger_id:
+        """Bring the writers in line with the chain, in one step with what changed it."""
+        chain = self._chain
+        if chain.current != self.current.ledger_id:
             assert self._spare is not None
-            assert self._spare.ledger_id == core.current
+            assert self._spare.ledger_id == chain.current
             self.draining, self.current, self._spare = self.current, self._spare, None
             logger.info(
                 "log=%s epoch=%d goes on in ledger=%d after ledger=%d",
-                core.metadata.name,
-                core.epoch,
+                chain.metadata.name,
+                chain.epoch,
                 self.current.ledger_id,
                 self.draining.ledger_id,
             )
-            self._appends.on_ledger(self.current)
-        if self.draining is not None and core.draining is None:
+        if self.draining is not None and chain.draining is None:
             self.draining = None
 
     def _pause(self, need: ChainNeed, cause: LedgerLogError) -> None:
         if self._refused is None:
             logger.warning(
                 "log=%s epoch=%d cannot %s now: %s",
-                self.core.metadata.name,
-                self.core.epoch,
+                self._chain.metadata.name,
+                self._chain.epoch,
                 need.value,
                 cause,
             )
@@ -274,13 +210,13 @@ class Keeper:
             self._reread = True
             self.look()
 
-        path = log_record_path(self.core.metadata.incarnation)
-        await follow(store, path, look, what=f"log={self.core.metadata.name} is not watched", log=logger)
+        path = log_record_path(self._chain.metadata.incarnation)
+        await follow(store, path, look, what=f"log={self._chain.metadata.name} is not watched", log=logger)
 
     async def give_up_ledgers(self) -> list[int]:
         """End the ledger writers that are left, without closing their ledgers; the spare if nobody can have
         listed it, to be deleted."""
-        unused = self.core.take_spare()
+        unused = self._chain.take_spare()
         for writer in (self.draining, self.current, self._spare):
             if writer is not None:
                 await writer.aclose()

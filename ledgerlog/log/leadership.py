@@ -1,7 +1,7 @@
 """Leadership of a log for the body of an ``async with``: how it is entered, served and left.
 
 Entering takes the log over (``log.takeover``) and, where the log tells who appended what, reads that before
-the first append. Then one task, the ``Sender``'s, serves the leadership beside the body. A body that ends,
+the first append. Then one task, the ``Leader``'s, serves the leadership beside the body. A body that ends,
 in whatever way but cancellation, sends and acknowledges what was taken and closes the ledger, within
 ``limits.LOG_CLOSE_TIMEOUT_S``; a cancelled one leaves at once. Either way every append is answered before
 the ``async with`` is over, and one that nobody waits for any more and that failed is told by an exception
@@ -20,7 +20,7 @@ from ledgerlog.concurrency.nurseries import beside, is_cancelled
 from ledgerlog.core.producers import Producers
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.sender import Sender, SendOptions
+from ledgerlog.log.sender import Leader, SendOptions
 from ledgerlog.log.takeover import load_producers, take_over
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.producer import Dedupe
@@ -67,7 +67,7 @@ async def lead(
             # The next leader ends the ledger, which is empty and in the list.
             await ledger.aclose()
             raise
-    sender = Sender(
+    leader = Leader(
         metadata,
         version,
         ledger,
@@ -76,19 +76,19 @@ async def lead(
         options=options.send,
         producers=producers,
     )
-    writer = LogWriter(name, sender, options.producer)
+    writer = LogWriter(name, leader, options.producer)
     outstanding = 0
     try:
-        async with beside(sender.run, name=f"log writer {name}"):
+        async with beside(leader.run, name=f"log writer {name}"):
             try:
                 yield writer
             finally:
-                outstanding = sender.queue.records_outstanding
+                outstanding = leader.queue.records_outstanding
                 # A cancelled body leaves at once, and the ledger to the next leader's recovery.
                 if not await is_cancelled():
                     with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
-                        await sender.leave()
+                        await leader.leave()
     finally:
-        await sender.abandon()
-    if outstanding and (sender.queue.unknown_count or sender.queue.lost_count):
+        await leader.abandon()
+    if outstanding and (leader.queue.unknown_count or leader.queue.lost_count):
         raise writer._verdict_of_the_rest()

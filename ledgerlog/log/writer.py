@@ -1,7 +1,7 @@
 """A log's writer as a caller holds it: leadership, and appends through it.
 
 A record joins the open batch of ``core.append_queue`` and its caller waits for its ticket, which costs
-one reschedule and nothing else; everything behind that is the ``Sender``'s. Here is what callers see:
+one reschedule and nothing else; everything behind that is the ``Leader``'s. Here is what callers see:
 what is checked before a record is taken, the line in front of a full window, what a cancellation
 takes back, and which error tells what about a record.
 
@@ -34,7 +34,7 @@ from ledgerlog.errors import (
     RecordTooLarge,
 )
 from ledgerlog.limits import RECORD_BYTES_MAX
-from ledgerlog.log.sender import Sender
+from ledgerlog.log.sender import Leader
 from ledgerlog.model.producer import check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 
@@ -102,17 +102,18 @@ class LogWriter:
     """The leader of a log, from ``async with log.writer()``. Any number of tasks may append at once; the
     records get their offsets in the order in which they were taken."""
 
-    def __init__(self, name: str, sender: Sender, producer: str | None = None) -> None:
+    def __init__(self, name: str, leader: Leader, producer: str | None = None) -> None:
         self._name = name
-        self._sender = sender
+        self._leader = leader
+        self._core = leader.core
         self._producer = producer
         self._numbered_gate = trio.StrictFIFOLock()
         """Held by a call with sequences from asking what is new until all of that is taken."""
         # These are looked at for each record.
-        self._queue = sender.queue
-        self._answered = sender.answered
-        self._first_offset = sender.queue.next_offset
-        self._bytes_at_start = sender.bytes_total
+        self._queue = leader.queue
+        self._answered = leader.answered
+        self._first_offset = leader.queue.next_offset
+        self._bytes_at_start = leader.core.bytes_total
         self._gate = trio.StrictFIFOLock()
         self._at_gate = 0
         """Tasks in line for the window. While there are any, nobody passes them."""
@@ -123,7 +124,7 @@ class LogWriter:
     def epoch(self) -> int:
         """The number of this leadership: one more at each takeover of the log. A fencing token that callers
         may use elsewhere."""
-        return self._sender.epoch
+        return self._core.epoch
 
     @property
     def next_offset(self) -> int:
@@ -133,26 +134,26 @@ class LogWriter:
     @property
     def failure(self) -> LedgerLogError | None:
         """Why nothing more can be appended, None while the leadership lasts."""
-        return self._sender.refusal
+        return self._core.refusal
 
     async def wait_over(self) -> None:
         """Return once nothing can be appended any more and every append is answered; ``failure`` says why."""
-        await self._sender.wait_over()
+        await self._leader.wait_over()
 
     def statistics(self) -> WriterStatistics:
         """Where the writer stands. Cheap; not a checkpoint."""
         queue = self._queue
         return WriterStatistics(
-            epoch=self._sender.epoch,
+            epoch=self._core.epoch,
             next_offset=queue.tail,
             durable_offset=queue.durable_offset,
             records_appended=queue.next_offset - self._first_offset,
-            bytes_appended=self._sender.bytes_total - self._bytes_at_start,
-            entries_appended=self._sender.entries_appended,
+            bytes_appended=self._core.bytes_total - self._bytes_at_start,
+            entries_appended=self._core.entries_appended,
             records_outstanding=queue.records_outstanding,
             bytes_outstanding=queue.bytes_outstanding,
-            rolls=self._sender.rolls,
-            ledger_id=self._sender.segment.writer.ledger_id,
+            rolls=self._core.rolls,
+            ledger_id=self._core.segment.ledger_id,
         )
 
     # --- appending ----------------------------------------------------------------------------
@@ -192,7 +193,7 @@ class LogWriter:
                 return ack
             return await self._append_one_numbered(data, size, *self._numbering(sequence, producer, 1))
         queue = self._queue
-        if self._at_gate or self._sender.refusal is not None or not queue.has_room(size):
+        if self._at_gate or self._core.refusal is not None or not queue.has_room(size):
             await self._wait_room(size)
         if expected_offset is not None:
             queue.check_expected(expected_offset)
@@ -200,7 +201,7 @@ class LogWriter:
         slot = len(batch.records) - 1
         ticket = queue.next_ticket - 1
         if queue.is_sendable:
-            self._sender.pump()
+            self._leader.pump()
         try:
             await self._answered.wait(ticket)
         except trio.Cancelled:
@@ -296,13 +297,13 @@ class LogWriter:
         batch = queue.add(data, size)
         slot = len(batch.records) - 1
         ticket = queue.next_ticket - 1
-        self._sender.pump()
+        self._leader.pump()
         return Submission(self, batch, slot, ticket)
 
     async def flush(self) -> None:
         """Return once all that was taken before the call is durable. Errors as for ``append``, for any of
         it. Always a checkpoint."""
-        self._sender.hurry()
+        self._leader.hurry()
         try:
             await self._answered.wait(self._queue.next_ticket - 1)
         except LedgerLogError:
@@ -316,15 +317,7 @@ class LogWriter:
         nothing while the current ledger is empty. Appends go on meanwhile. Cancelling abandons the wait,
         not the roll. LostLeadership and the like if the leadership ends first."""
         await trio.lowlevel.checkpoint()
-        await self._sender.refuse()
-        if not self._sender.segment.record_count and not self._queue.has_queued:
-            return
-        before = self._sender.chain.current
-        self._sender.chain.want_roll()
-        self._sender.keeper.look()
-        while before in (self._sender.chain.current, self._sender.chain.draining):
-            await self._sender.keeper.wait_moved()
-            await self._sender.refuse()
+        await self._leader.roll()
 
     async def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
         """Give up the records below ``before_offset``, as their leader: ``Log.truncate`` with the promise
@@ -341,14 +334,14 @@ class LogWriter:
         ):
             raise InvalidArgument(f"{before_offset!r} is not an offset up to the durable end, {durable}")
         await trio.lowlevel.checkpoint()
-        await self._sender.refuse()
-        await self._sender.truncate(before_offset, ignore_pins=ignore_pins)
+        await self._leader.refuse()
+        await self._leader.truncate(before_offset, ignore_pins=ignore_pins)
 
     # --- numbered records -----------------------------------------------------------------------
 
     def _numbering(self, sequence: int | None, producer: str | None, count: int) -> tuple[str, int]:
         """Whose records, from which sequence on. InvalidArgument."""
-        producers = self._sender.producers
+        producers = self._core.producers
         if producers is None:
             raise InvalidArgument(
                 f"log {self._name!r}: a sequence needs deduplication; enter log.writer(dedupe=True)"
@@ -361,11 +354,11 @@ class LogWriter:
         return producer_id, check_sequence(sequence, count)
 
     def _admit(self, numbering: tuple[str, int], count: int) -> list[Known]:
-        assert self._sender.producers is not None
-        return self._sender.producers.admit(*numbering, count, self._sender.now_ms())
+        assert self._core.producers is not None
+        return self._core.producers.admit(*numbering, count, self._leader.now_ms())
 
     def _ack_of(self, offset: int) -> Ack:
-        return Ack(offset, None, self._sender.epoch, duplicate=True)
+        return Ack(offset, None, self._core.epoch, duplicate=True)
 
     async def _append_one_numbered(self, data: bytes, size: int, producer_id: str, sequence: int) -> Ack:
         """Append a record for which there is a place, and nobody else asks what is new."""
@@ -376,7 +369,7 @@ class LogWriter:
         slot = len(batch.records) - 1
         self._number((batch, slot, slot + 1), producer_id, sequence)
         if self._queue.is_sendable:
-            self._sender.pump()
+            self._leader.pump()
         await self._wait(batch, batch.first_ticket + slot)
         return batch.ack(slot)
 
@@ -448,16 +441,16 @@ class LogWriter:
     async def _wait_room(self, size: int) -> None:
         """Wait in line for a place in the window. There is no checkpoint between the return of this and the
         caller's taking of the place."""
-        await self._sender.refuse()
+        await self._leader.refuse()
         self._at_gate += 1
         try:
             async with self._gate:
-                while self._sender.refusal is None and not self._queue.has_room(size):
+                while self._core.refusal is None and not self._queue.has_room(size):
                     with contextlib.suppress(LedgerLogError):  # It is the refusal, raised below.
                         await self._answered.wait(self._answered.value + 1)
         finally:
             self._at_gate -= 1
-        await self._sender.refuse()
+        await self._leader.refuse()
 
     async def _take_many(
         self,
@@ -480,7 +473,7 @@ class LogWriter:
             parts.append((batch, len(batch.records) - total, len(batch.records)))
             if numbering is not None:
                 self._number(parts[-1], *numbering)
-            self._sender.pump()
+            self._leader.pump()
             return True
         ends = cumulative(sizes)
         at = 0
@@ -501,27 +494,27 @@ class LogWriter:
             if numbering is not None:
                 self._number(parts[-1], numbering[0], numbering[1] + at)
             at = stop
-            self._sender.pump()
+            self._leader.pump()
             if at < total:
                 await trio.lowlevel.checkpoint()
         return True
 
     def _number(self, part: tuple[Batch, int, int], producer_id: str, first_sequence: int) -> None:
-        assert self._sender.producers is not None
+        assert self._core.producers is not None
         batch, start, stop = part
-        self._sender.producers.on_taken(
-            producer_id, first_sequence, batch, start, stop - start, self._sender.now_ms()
+        self._core.producers.on_taken(
+            producer_id, first_sequence, batch, start, stop - start, self._leader.now_ms()
         )
 
     def _is_free_for(self, size: int) -> bool:
         """Whether a record of ``size`` bytes may be taken now, past nobody who waits in line."""
-        return not (self._sender.refusal or self._at_gate) and self._queue.has_room(size)
+        return not (self._core.refusal or self._at_gate) and self._queue.has_room(size)
 
     def _verdict(self, batch: Batch) -> LedgerLogError:
         """What to raise for a record that was taken and has failed."""
         if batch.state is BatchState.UNKNOWN:
             return self._unknown(
-                f"the record was sent to ledger {batch.ledger_id} in epoch {self._sender.epoch} "
+                f"the record was sent to ledger {batch.ledger_id} in epoch {self._core.epoch} "
                 "and may or may not be in the log"
             )
         assert batch.state is BatchState.LOST
@@ -545,7 +538,7 @@ class LogWriter:
         return self._unknown(f"{unknown} records may or may not be in the log, {lost} are not")
 
     def _why(self) -> LedgerLogError:
-        why = self._sender.failure or self._sender.refusal
+        why = self._core.failure or self._core.refusal
         assert why is not None, "an append fails only when the leadership ends"
         return why
 
@@ -556,7 +549,7 @@ class LogWriter:
 
     def _take_back(self, batch: Batch, start: int, stop: int) -> None:
         if self._queue.take_back(batch, start, stop):
-            self._sender.pump()
+            self._leader.pump()
 
 
 def _as_bytes(data: object) -> bytes:

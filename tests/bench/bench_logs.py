@@ -170,7 +170,7 @@ async def takeover(bench: BenchCluster) -> None:
             log = await bench.cluster.create_log(f"takeover-{entries}-{number}")
             with trio.CancelScope() as life:
                 async with log.writer(entry_bytes=1) as writer:
-                    _keep_quiet(writer._sender.segment.writer)
+                    _keep_quiet(writer._leader._writer)
                     for at in range(0, entries, 10_000):
                         await writer.append_many([RECORD] * min(entries - at, 10_000))
                     life.cancel()
@@ -283,8 +283,8 @@ async def producers(bench: BenchCluster) -> None:
 
 
 async def _encoded(writer: object) -> None:
-    table = writer._sender.producers
-    encode_table(table.checkpoint(writer._sender.now_ms()))
+    table = writer._core.producers
+    encode_table(table.checkpoint(writer._leader.now_ms()))
 
 
 async def open_(bench: BenchCluster) -> None:

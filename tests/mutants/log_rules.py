@@ -322,7 +322,7 @@ SHELLS = (
     mutant(
         "a_leader_does_not_look_at_the_record_when_it_begins_to_watch_it",
         "logs",
-        "Keeper.watch",
+        "ChainMaintenance.watch",
         """
         self._reread = True
         self.look()
@@ -338,10 +338,10 @@ SHELLS = (
     mutant(
         "a_guaranteed_log_waits_for_the_last_copies_for_ever",
         "logs",
-        "Sender._make_room",
+        "Leader._make_room",
         """
-        if writer is self.segment.writer:
-            self.on_lost(failure)
+        if writer is self._writer:
+            self._on_lost(failure)
         """,
         "del failure",
         f"{_TEST_TRAPS}::test_a_guaranteed_log_without_a_bookie_for_its_last_copies_ends_its_appends_in_time",

@@ -97,8 +97,8 @@ async def roll_without_end(
 ) -> tuple[int, int]:
     """Append 51 records on all bookies of a ledger, 49 on two of them, and ``behind`` in the next ledger.
     Then the two lose them. The ledgers' ids."""
-    sender = writer._sender
-    older = sender.segment.writer
+    leader = writer._leader
+    older = leader._writer
     ensemble = older.metadata.last_fragment.ensemble
     await writer.append_many(records(0, KEPT))
     for bookie_id, bookie in cluster.bookies.items():
@@ -116,14 +116,14 @@ async def roll_without_end(
         # The older ledger cannot be closed any more, and everything in it gets acknowledged.
         owner.store.disconnect()
         cluster.network.heal(owner.host, ensemble[1])
-        await eventually(lambda: sender.queue.durable_offset == RESUMED)
+        await eventually(lambda: leader.queue.durable_offset == RESUMED)
         nursery.cancel_scope.cancel()
     if behind:
         await writer.append_many(records(RESUMED, RESUMED + behind))
     for lost in ensemble[:2]:
         await cluster.bookies[lost].lose_disk()
         await cluster.bookies[lost].start()
-    return older.ledger_id, sender.segment.writer.ledger_id
+    return older.ledger_id, leader._writer.ledger_id
 
 
 async def read(reader: LogReader) -> Found:
@@ -258,7 +258,7 @@ async def test_a_leader_that_lives_ends_in_order_where_its_older_ledger_is_ended
 ) -> None:
     async with after_a_loss() as after:
         await after.accept()
-        draining = after.writer._sender.keeper.draining
+        draining = after.writer._leader._maintenance.draining
         assert draining is not None
         if answer == "is lost":
 

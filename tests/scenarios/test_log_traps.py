@@ -275,7 +275,7 @@ async def test_a_truncation_by_a_deposed_leader_fails(
         await old.truncate(3)
         new = await stack.enter_async_context((await log_of(b)).writer())
         with pytest.raises(LostLeadership) as caught:
-            await old._sender.truncate(7, ignore_pins=False)
+            await old._leader.truncate(7, ignore_pins=False)
         assert caught.value.epoch == 2
         with pytest.raises(LostLeadership):
             await old.truncate(7)
