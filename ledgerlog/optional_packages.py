@@ -9,7 +9,6 @@ that name.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import shlex
 
@@ -38,6 +37,9 @@ def how_to_install(package: str) -> str:
 
 def _requirements(extra: str) -> list[str]:
     """What the installed distribution says of an extra; nothing where it is run without being installed."""
+    # Imported for this message alone: it brings email and zipfile, and programs start without them.
+    import importlib.metadata
+
     try:
         listed = importlib.metadata.requires(_DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -15,33 +15,69 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import click
 
 from ledgerlog import __version__
-from ledgerlog.cli.bench import bench
-from ledgerlog.cli.bookie import bookie
-from ledgerlog.cli.cluster import cluster
 from ledgerlog.cli.complaints import complaint, os_complaint
-from ledgerlog.cli.demo import demo
-from ledgerlog.cli.ledger import ledger
-from ledgerlog.cli.log import log
-from ledgerlog.cli.metadata import metadata
 from ledgerlog.cli.output import telling_of_output
-from ledgerlog.cli.repair import repair
 from ledgerlog.cli.running import Interrupted
-from ledgerlog.cli.simulate import simulate
-from ledgerlog.cli.spark import spark
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.standard_streams import open_standard_streams
 
 __all__ = ["cli", "main"]
 
+COMMANDS: dict[str, Callable[[], ModuleType]] = {
+    "bench": lambda: import_module("ledgerlog.cli.bench"),
+    "bookie": lambda: import_module("ledgerlog.cli.bookie"),
+    "cluster": lambda: import_module("ledgerlog.cli.cluster"),
+    "demo": lambda: import_module("ledgerlog.cli.demo"),
+    "ledger": lambda: import_module("ledgerlog.cli.ledger"),
+    "log": lambda: import_module("ledgerlog.cli.log"),
+    "metadata": lambda: import_module("ledgerlog.cli.metadata"),
+    "repair": lambda: import_module("ledgerlog.cli.repair"),
+    "simulate": lambda: import_module("ledgerlog.cli.simulate"),
+    "spark": lambda: import_module("ledgerlog.cli.spark"),
+}
+"""The module of each command, which has the command by the same name."""
+
 
 class ReaderGone(Exception):
     """Whoever read standard output has gone away."""
+
+
+class LazyCommands(MutableMapping[str, click.Command]):
+    """The commands by name. Each module is imported when its command is first asked for, so that a command
+    waits for no other's imports: ``ledgerlog log list``, for example, imports neither Spark's side nor the
+    bench."""
+
+    def __init__(self, modules: dict[str, Callable[[], ModuleType]]) -> None:
+        self._modules = modules
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            self._loaded[name] = getattr(self._modules[name](), name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("commands are not taken away")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules or name in self._loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules | self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._modules | self._loaded)
 
 
 class CommandLine(click.Group):
@@ -109,7 +145,11 @@ def _discard_stdout() -> None:
     os.close(devnull)
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandLine,
+    commands=LazyCommands(COMMANDS),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="ledgerlog")
 @click.option("-v", "--verbose", count=True, help="Say on standard error what goes on; twice for more.")
 def cli(verbose: int) -> None:
@@ -123,10 +163,6 @@ def cli(verbose: int) -> None:
     elif not root.handlers:
         # A fault is one line, said where it is handled; without this, Python prints warnings by itself.
         root.addHandler(logging.NullHandler())
-
-
-for command in (log, ledger, bookie, repair, metadata, spark, cluster, demo, bench, simulate):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -17,20 +17,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 __all__ = [
     "bytes_fields",
@@ -81,6 +73,10 @@ def print_table(
     numbers: Sequence[str] = (),
 ) -> None:
     """A table on standard output; ``numbers`` names the columns that are aligned to the right."""
+    # Imported where it is needed: most commands print JSON or lines, and rich is a fifth of their start.
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
@@ -143,6 +139,17 @@ def progress_bar(description: str, total: float | None, *, is_bytes: bool = Fals
     if not sys.stderr.isatty():
         yield Bar(None, total)
         return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = [
         TextColumn("{task.description}"),
         BarColumn(),
