@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import attrs
@@ -446,7 +447,10 @@ def read_tree(root: Path) -> dict[str, Module]:
 
 def check(root: Path) -> list[Violation]:
     """All that is against the rules in the packages below ``root``, in a stable order."""
-    modules = read_tree(root)
+    return check_modules(read_tree(root))
+
+
+def check_modules(modules: Mapping[str, Module]) -> list[Violation]:
     found: list[Violation] = []
     for module in modules.values():
         found += _check_module(module)
@@ -509,13 +513,18 @@ def _check_cycles(modules: Mapping[str, Module]) -> Iterator[Violation]:
 # --- the house ------------------------------------------------------------------------------------
 
 
+@cache
+def house() -> dict[str, Module]:
+    return read_tree(REPOSITORY)
+
+
 def test_every_module_of_both_packages_keeps_to_its_room() -> None:
-    found = check(REPOSITORY)
+    found = check_modules(house())
     assert not found, "\n" + "\n".join(str(violation) for violation in found)
 
 
 def test_the_checker_reads_the_real_tree() -> None:
-    modules = read_tree(REPOSITORY)
+    modules = house()
     assert {"ledgerlog", "ledgerlog.errors", "ledgerlog.meta.store", "bookie"} <= modules.keys()
     assert "ledgerlog.errors" in {imported.target for imported in modules["ledgerlog.meta.store"].imports}
 

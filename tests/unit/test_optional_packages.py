@@ -23,6 +23,10 @@ DISTRIBUTION = importlib.metadata.distribution("ledgerlog")
 EXTRAS_THERE = set(DISTRIBUTION.metadata.get_all("Provides-Extra") or ())
 
 
+SAID = re.compile(r"pip[^a-z]*[fru]*[^a-z]*install|ledgerlog[^a-z]*[fru]*[^a-z]*\[")
+"""What a module must have in its source to say it in a text, also if the text is broken into literals."""
+
+
 def texts(path: Path) -> Iterator[str]:
     """Every text in a module that is no docstring."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -35,7 +39,7 @@ def texts(path: Path) -> Iterator[str]:
 def test_one_module_says_how_something_is_installed() -> None:
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            if path != OWNER:
+            if path != OWNER and SAID.search(path.read_text(encoding="utf-8")):
                 said = [text for text in texts(path) if "pip install" in text or "ledgerlog[" in text]
                 assert not said, path
 

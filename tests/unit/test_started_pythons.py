@@ -20,7 +20,10 @@ def commands() -> Iterator[tuple[str, ast.List | ast.Tuple]]:
     """Each list or tuple that begins with ``sys.executable``, and where it stands."""
     for package in ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit"):
         for path in sorted((REPOSITORY / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text(encoding="utf-8")
+            if "executable" not in text:
+                continue
+            for node in ast.walk(ast.parse(text)):
                 is_command = isinstance(node, ast.List | ast.Tuple) and node.elts
                 if is_command and ast.unparse(node.elts[0]) == "sys.executable":
                     yield f"{path.relative_to(REPOSITORY)}:{node.lineno}", node
