@@ -322,16 +322,18 @@ SHELLS = (
     mutant(
         "a_leader_does_not_look_at_the_record_when_it_begins_to_watch_it",
         "logs",
-        "ChainMaintenance.watch",
+        "settle.follow",
         """
-        self._reread = True
-        self.look()
-        await watch.wait()
+        await look()
+        backoff.reset()
+        with trio.move_on_after(every_s):
+            await watch.wait()
         """,
         """
-        await watch.wait()
-        self._reread = True
-        self.look()
+        with trio.move_on_after(every_s):
+            await watch.wait()
+        await look()
+        backoff.reset()
         """,
         f"{_TEST_WRITER}::test_an_idle_leader_learns_of_a_successor_who_came_while_nothing_was_watched",
     ),

@@ -66,7 +66,7 @@ BLOCKING = Plan(
             base="ledgerlog.blocking.base:HeldLedger",
             left_out={
                 "connections and the client's nursery call it": (
-                    "act encode on_add_ok on_add_refused on_bookie_connected on_bookie_lost run take_sends"
+                    "act encode on_add_refused on_bookie_connected on_bookie_lost run"
                 ),
                 "what ``append`` is made of, for callers in the loop": (
                     "frames_outstanding has_room last_add_pushed push set_progress_callback wait_confirmed "
