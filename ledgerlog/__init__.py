@@ -11,9 +11,6 @@
 The names below are the public ones; everything else may change.
 """
 
-from ledgerlog.client.ledgers import Ledgers
-from ledgerlog.client.reader import LedgerReader
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.cluster import Cluster, connect
 from ledgerlog.election.election import Election, Leader, Term
 from ledgerlog.errors import (
@@ -71,6 +68,9 @@ from ledgerlog.errors import (
     WrongCluster,
     WrongProcess,
 )
+from ledgerlog.ledger.ledgers import Ledgers
+from ledgerlog.ledger.reader import LedgerReader
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.log.cursors import Cursor
 from ledgerlog.log.log import Log
 from ledgerlog.log.reader import LogReader

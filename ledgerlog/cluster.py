@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from ledgerlog.client.bookies import BookieDirectory
-from ledgerlog.client.client import LedgerClient, open_client
-from ledgerlog.client.environment import Environment
-from ledgerlog.client.ledgers import Ledgers
 from ledgerlog.election.election import Election
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.ledger.bookies import BookieDirectory
+from ledgerlog.ledger.client import LedgerClient, open_client
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.limits import APPEND_DEADLINE_S, LOG_SWEEP_AGE_S
 from ledgerlog.log import log as logs
 from ledgerlog.log.log import Log

@@ -23,11 +23,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import attrs
 
 from bookie.server.node import open_bookie
-from bookie.storage.config import StorageConfig
-from bookie.storage.disk import Disk, FileMissing
-from bookie.storage.index import Indexes, MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk.disk import Disk, FileMissing
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.disk.real import RealDisk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.index.index import Indexes, MemoryIndexes
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.store import MetadataStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from ledgerlog.core.recovery import LedgerRecovery
-from ledgerlog.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.ledger.core.recovery import LedgerRecovery
+from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ledgerlog.client.client import LedgerClient
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.segments import Segment
 

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 import attrs
 import trio
 
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.service import AutoRecovery
-from ledgerlog.client.client import open_client
-from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.core.writer import MetadataIntent
+from ledgerlog.ledger.client import open_client
+from ledgerlog.ledger.core.writer import MetadataIntent
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import LEDGER_KEY_BYTES, SESSION_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.queue import Board
+from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.testing.faulty_store import FaultyStore
 from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment
 from ledgerlog.wire.entries import Entries, encode_add

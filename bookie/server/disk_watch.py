@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from bookie.core.fullness import DiskSpace, Fullness, FullnessPolicy
-from bookie.storage.disk import Disk
-from bookie.storage.engine import Engine
+from bookie.storage.disk.disk import Disk
+from bookie.storage.engine.engine import Engine
 from ledgerlog.errors import StorageError
 from ledgerlog.limits import MIB
 from ledgerlog.model.ids import BookieId

@@ -58,11 +58,11 @@ from collections.abc import Callable
 
 import trio
 
-from bookie.core.marks import Marks
+from bookie.core.loss_marks import Marks
 from bookie.server.phase_one import marks_after_loss
-from bookie.storage.directory import StorageDirectory
-from bookie.storage.marks import read_marks, write_marks
-from bookie.storage.segments import SegmentFiles
+from bookie.storage.disk.loss_marks import read_marks, write_marks
+from bookie.storage.engine.directory import StorageDirectory
+from bookie.storage.journal.segments import SegmentFiles
 from ledgerlog.errors import CookieMismatch, InvalidArgument, StorageCorrupt
 from ledgerlog.limits import SESSION_TIMEOUT_S
 from ledgerlog.meta.belonging import join_cluster

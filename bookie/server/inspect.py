@@ -16,10 +16,10 @@ from bookie.core.records import Fence
 from bookie.core.segment import SegmentScan, scan_segment
 from bookie.server.identity import read_cookie
 from bookie.server.inspect_entries import is_healed, kept_because, known_files
-from bookie.storage.catalogue import Catalogue
-from bookie.storage.directory import StorageDirectory
-from bookie.storage.marks import read_marks
-from bookie.storage.segments import SegmentFiles
+from bookie.storage.disk.loss_marks import read_marks
+from bookie.storage.engine.directory import StorageDirectory
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.journal.segments import SegmentFiles
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.model.bookie import Cookie
 

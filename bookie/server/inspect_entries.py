@@ -14,16 +14,16 @@ from bookie.core.entry_log import LoggedLedger
 from bookie.core.facts import Add, Replaces
 from bookie.core.rows import FileRow
 from bookie.core.space import why_kept
-from bookie.storage.catalogue import Catalogue
-from bookie.storage.compaction import verify_frame
-from bookie.storage.config import StorageConfig
-from bookie.storage.contents import Contents
-from bookie.storage.directory import StorageDirectory
-from bookie.storage.disk import FileMissing
-from bookie.storage.entry_files import EntryFiles
-from bookie.storage.entry_logs import EntryLogFiles
-from bookie.storage.files import FilePool
-from bookie.storage.segments import SegmentFiles
+from bookie.storage.disk.disk import FileMissing
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import StorageDirectory
+from bookie.storage.entrylog.contents import Contents
+from bookie.storage.entrylog.entry_files import EntryFiles
+from bookie.storage.entrylog.entry_logs import EntryLogFiles
+from bookie.storage.entrylog.file_pool import FilePool
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.journal.segments import SegmentFiles
+from bookie.storage.upkeep.compaction import verify_frame
 from ledgerlog.errors import StorageCorrupt, StorageError
 
 _POLICY = StorageConfig().space_policy(is_journal_apart=False)

@@ -37,9 +37,9 @@ from typing import Protocol
 
 import trio
 
-from bookie.core.marks import NO_LEDGER, Range
-from bookie.storage.engine import Engine
-from ledgerlog.concurrency.backoff import Backoff
+from bookie.core.loss_marks import NO_LEDGER, Range
+from bookie.storage.engine.engine import Engine
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
@@ -81,7 +81,7 @@ _PAUSE_MAX_S = 30.0
 
 
 class Peers(Protocol):
-    """The other bookies, and the ledgers of the cluster (``ledgerlog.autorecovery.peers``)."""
+    """The other bookies, and the ledgers of the cluster (``ledgerlog.repair.peers``)."""
 
     async def list_ledgers(self) -> list[int]:
         """All ids, growing; at least those of ledgers that existed before the call."""

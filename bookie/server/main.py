@@ -45,19 +45,19 @@ from bookie.server.inspect import show_cookie, show_index, show_journal, show_ma
 from bookie.server.inspect_entries import show_entries
 from bookie.server.node import open_bookie
 from bookie.server.options import read_config
-from bookie.storage.config import StorageConfig
-from bookie.storage.descriptors import connections_within, raise_limit
-from bookie.storage.directory import StorageDirectory, open_directory
-from bookie.storage.rebuild import rebuild_index
-from ledgerlog.autorecovery.peers import open_peers
-from ledgerlog.autorecovery.service import AutoRecovery
-from ledgerlog.client.client import open_client
+from bookie.storage.disk.descriptors import connections_within, raise_limit
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import StorageDirectory, open_directory
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
+from ledgerlog.ledger.client import open_client
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
+from ledgerlog.repair.peers import open_peers
+from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
 

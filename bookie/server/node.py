@@ -48,21 +48,21 @@ import attrs
 import trio
 
 from bookie.core.block import NONCE_BYTES
+from bookie.server.corruption import RotRepair
+from bookie.server.deletion_oracle import MetadataWitness
 from bookie.server.disk_watch import DiskWatch
 from bookie.server.draining import follow_draining
 from bookie.server.identity import RandomBytes, establish_identity
 from bookie.server.limbo import LimboRepair, OpenPeers
 from bookie.server.phase_one import settle_marks
 from bookie.server.registration import Registration
-from bookie.server.rot import RotRepair
 from bookie.server.server import Server
-from bookie.server.witness import MetadataWitness
-from bookie.storage.config import StorageConfig
-from bookie.storage.directory import open_directory
-from bookie.storage.disk import Disk
-from bookie.storage.engine import Engine
-from bookie.storage.index import Indexes
-from bookie.storage.opening import open_engine
+from bookie.storage.disk.disk import Disk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import open_directory
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import Indexes
 from ledgerlog import limits
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument

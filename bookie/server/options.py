@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import attrs
 
-from bookie.storage.config import StorageConfig
+from bookie.storage.engine.config import StorageConfig
 from ledgerlog.errors import InvalidArgument
 
 

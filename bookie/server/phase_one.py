@@ -5,10 +5,10 @@
     a cookie that was fixed                 the disk was emptied or exchanged (``identity``)
 
 In both cases: sync with the metadata store, read the highest ledger id ever given out, and mark everything up
-to it, fenced and in limbo (``bookie.core.marks``), durably. Only then may a cookie be written, the journal be
-opened, the port, the registration. That takes one read and one write however many ledgers there are: no
-listing that could be incomplete, no question which ledgers name the bookie. Phase two (``limbo``) goes on
-beside serving.
+to it, fenced and in limbo (``bookie.core.loss_marks``), durably. Only then may a cookie be written, the
+journal be opened, the port, the registration. That takes one read and one write however many ledgers there
+are: no listing that could be incomplete, no question which ledgers name the bookie. Phase two (``limbo``)
+goes on beside serving.
 
 The sync makes the number at least as new as any that a ledger had which this bookie's former life was written
 to. The directory's lock makes sure that that life is over. Ids that are given out after the read belong to
@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import logging
 
-from bookie.core.marks import Marks
-from bookie.storage.directory import StorageDirectory
-from bookie.storage.marks import KeptMarks, read_marks
+from bookie.core.loss_marks import Marks
+from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.storage.engine.directory import StorageDirectory
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import LEDGER_COUNTER
 

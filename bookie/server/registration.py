@@ -41,7 +41,7 @@ import logging
 import trio
 
 from ledgerlog import limits
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import (
     CookieMismatch,
     LedgerLogError,

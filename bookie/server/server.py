@@ -23,7 +23,7 @@ from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
 from bookie.server.connection import Connection
 from bookie.server.shared import Shared
-from bookie.storage.engine import Engine
+from bookie.storage.engine.engine import Engine
 from ledgerlog import limits
 from ledgerlog.net.transport import ConnectionLost, Listener, Stream
 from ledgerlog.wire.frame import Status

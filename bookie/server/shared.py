@@ -15,7 +15,7 @@ import trio
 from bookie.server.budget import ByteBudget
 from bookie.server.complaints import Complaints
 from bookie.server.strangers import Strangers
-from bookie.storage.engine import Engine
+from bookie.storage.engine.engine import Engine
 from ledgerlog.wire.hello import Hello
 
 

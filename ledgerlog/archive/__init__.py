@@ -1,3 +1,3 @@
 """Archived parts of logs: the files, their records in the metadata store, and reading them.
 
-``ledgerlog.archiving`` makes them. Nothing here imports pyarrow before a file is to be read."""
+``ledgerlog.archive.jobs`` makes them. Nothing here imports pyarrow before a file is to be read."""

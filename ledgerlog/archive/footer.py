@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ledgerlog.archive.places import files_as_errors, open_input
+from ledgerlog.archive.destinations import files_as_errors, open_input
 from ledgerlog.errors import ArchiveCorrupt
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.model.archive import ArchiveRecord

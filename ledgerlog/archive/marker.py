@@ -18,14 +18,14 @@ written under another name and moved, so it is whole or not there. No name is ev
 replaces the marker of another. Its name begins with ``_``, which readers of directories of Parquet pass over,
 and nothing that *reads* an archive asks for it.
 
-What is done about one that is missing is told in ``archiving.claiming``. Everything here blocks.
+What is done about one that is missing is told in ``archive.jobs.claiming``. Everything here blocks.
 """
 
 from __future__ import annotations
 
 import json
 
-from ledgerlog.archive.places import Destination, files_as_errors, recorded
+from ledgerlog.archive.destinations import Destination, files_as_errors, recorded
 from ledgerlog.errors import ArchiveUnavailable
 
 __all__ = ["destination_of_file", "has_marker", "make_marker", "marker_name"]

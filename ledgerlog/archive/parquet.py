@@ -50,8 +50,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ledgerlog.archive.destinations import Destination, file_name, files_as_errors, open_input
 from ledgerlog.archive.footer import digest_of, read_end
-from ledgerlog.archive.places import Destination, file_name, files_as_errors, open_input
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_GROUP_BYTES, ARCHIVE_GROUP_ROWS, MIB
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord

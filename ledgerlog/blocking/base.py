@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar
 
 from ledgerlog import cluster
 from ledgerlog.blocking.portal import Held, Portal
-from ledgerlog.client import writer
+from ledgerlog.ledger import writer
 from ledgerlog.redact import redact
 
 __all__ = ["ConnectedFace", "Entered", "Face", "HeldLedger"]

@@ -9,9 +9,9 @@ from typing import Literal
 
 from ledgerlog.blocking.base import ConnectedFace, Entered, Face, HeldLedger
 from ledgerlog.blocking.reading import EntriesFace, Fetched, RecordsFace, fetch
-from ledgerlog.client.ledgers import Ledgers as AsyncLedgers
-from ledgerlog.client.verify import LedgerVerification
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.ledger.ledgers import Ledgers as AsyncLedgers
+from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.log.cursors import Cursor as AsyncCursor
 from ledgerlog.log.log import Log as AsyncLog
 from ledgerlog.log.log import LogInfo

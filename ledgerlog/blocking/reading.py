@@ -15,10 +15,10 @@ import trio
 
 from ledgerlog.blocking.base import Face
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.client import reader
 from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import ConnectionClosed, LedgerLogError, RecordsLost
+from ledgerlog.ledger import reader
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
 from ledgerlog.log import reader as readers
 from ledgerlog.model.record import Record, RecordBatch

@@ -23,10 +23,10 @@ import time
 
 import trio
 
-from ledgerlog.client.client import open_client
-from ledgerlog.client.environment import Environment
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import AppendUnknown, LostLeadership
+from ledgerlog.ledger.client import open_client
+from ledgerlog.ledger.environment import Environment
 from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.model.layout import candidates_path
 from ledgerlog.net.tcp import TcpNetwork

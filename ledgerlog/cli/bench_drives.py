@@ -22,7 +22,7 @@ import trio
 
 from ledgerlog.cli.bench_figures import Latencies
 from ledgerlog.cli.bench_pacing import ticks
-from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import WRITER_WINDOW_BYTES, WRITER_WINDOW_ENTRIES
 from ledgerlog.log.writer import LogWriter
 

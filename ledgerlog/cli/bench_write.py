@@ -25,7 +25,7 @@ from ledgerlog.cli.bench_drives import (
     lone_log,
 )
 from ledgerlog.cli.bench_figures import Latencies
-from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication

@@ -6,8 +6,6 @@ import attrs
 import click
 import trio
 
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.decommission import Emptying, decommission
 from ledgerlog.cli.options import connect, json_option, parsed, uri_option
 from ledgerlog.cli.output import print_json, print_line, print_table, progress_bar
 from ledgerlog.cli.running import run
@@ -17,6 +15,8 @@ from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.model.layout import COOKIES
+from ledgerlog.repair.decommission import Emptying, decommission
+from ledgerlog.repair.queue import Board
 from ledgerlog.wire.frame import Kind
 
 _ANSWER_S = 2.0

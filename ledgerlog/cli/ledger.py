@@ -21,9 +21,9 @@ from ledgerlog.cli.output import (
     to_json,
 )
 from ledgerlog.cli.running import run
-from ledgerlog.client.accepted_loss import AcceptedLoss
-from ledgerlog.client.verify import LedgerVerification
 from ledgerlog.errors import EntryNotFound, LedgerLogError, LedgerNotFound
+from ledgerlog.ledger.accepted_loss import AcceptedLoss
+from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata

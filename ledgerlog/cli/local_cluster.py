@@ -49,7 +49,7 @@ from ledgerlog.cli.zookeeper import (
     wait_serving,
 )
 from ledgerlog.cluster import Cluster
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import BookieUnavailable, InvalidArgument, StorageLocked
 from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.uri import FileUri, SqliteUri

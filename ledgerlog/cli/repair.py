@@ -8,11 +8,6 @@ import attrs
 import click
 import trio
 
-from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.checking import LedgerFaults
-from ledgerlog.autorecovery.service import AutoRecovery
-from ledgerlog.autorecovery.settings import SettingsInForce
 from ledgerlog.cli.options import FiniteNumber, connect, json_option, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_line, print_table
 from ledgerlog.cli.running import run, run_until_interrupted
@@ -29,6 +24,11 @@ from ledgerlog.model.layout import (
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.record import moment
 from ledgerlog.model.repair import RepairSettings, RepairTask
+from ledgerlog.repair.auditor import AUDITOR_ELECTION, check_entries, pass_over_now
+from ledgerlog.repair.checking import LedgerFaults
+from ledgerlog.repair.queue import Board
+from ledgerlog.repair.service import AutoRecovery
+from ledgerlog.repair.settings import SettingsInForce
 
 __all__ = ["repair"]
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from ledgerlog.archiving.job import archive_log, retire_gone
-from ledgerlog.archiving.rewrite import compact_log, merge_log
+from ledgerlog.archive.core.compaction import parse_key_rule
+from ledgerlog.archive.jobs.job import archive_log, retire_gone
+from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.cli.log_keeping import parse_age, parse_bytes
 from ledgerlog.cli.options import check_there, connect, json_option, log_name_argument, parsed, uri_option
 from ledgerlog.cli.output import human_bytes, print_json, print_line, progress_bar
 from ledgerlog.cli.running import run
 from ledgerlog.cli.spark_session import local_session
-from ledgerlog.core.compaction import parse_key_rule
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
 from ledgerlog.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:
-    from ledgerlog.archiving.archiver import Step
+    from ledgerlog.archive.jobs.archiver import Step
 
 __all__ = ["spark_archive", "spark_compact"]
 

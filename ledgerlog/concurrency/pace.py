@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from ledgerlog.concurrency.rate import TokenBucket
+from ledgerlog.concurrency.core.rate import TokenBucket
 
 __all__ = ["Pace"]
 

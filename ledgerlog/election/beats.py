@@ -8,7 +8,7 @@ reports what it hears to the core.
 **What counts as silence.** A process that dies takes its connections with it: the standby reads the end of
 the stream, tries once more, and is refused, all within a millisecond or two. A process that hangs, and a
 machine that is gone, say nothing, and are noticed after ``limits.ELECTION_SILENCE_S``. Neither is proof, and
-nothing here decides: it tells ``core.election``, which knows how much a guess is worth.
+nothing here decides: it tells ``election.core.candidacy``, which knows how much a guess is worth.
 
 A standby that does not take its 32 bytes is dropped rather than waited for. Losing the line costs nothing
 but time: the metadata session still tells of the leader's death.
@@ -21,7 +21,7 @@ import logging
 
 import trio
 
-from ledgerlog.core.election import Candidacy
+from ledgerlog.election.core.candidacy import Candidacy
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ELECTION_BEAT_S, ELECTION_SILENCE_S, ELECTION_STANDBYS_MAX, HANDSHAKE_TIMEOUT_S
 from ledgerlog.net.transport import ConnectionLost, Listener, Network, Stream

@@ -1,6 +1,7 @@
 """Electing one leader among processes: ``Cluster.election(name)``.
 
-``core.election`` decides; here are the tasks that carry it out, and the cancel scope that a leadership is.
+``election.core.candidacy`` decides; here are the tasks that carry it out, and the cancel scope that a
+leadership is.
 
     drive      does what the core needs: look, register, claim. The one task that talks to the store
     session    tells the core what becomes of the metadata session, at once
@@ -28,15 +29,15 @@ from functools import partial
 import attrs
 import trio
 
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.concurrency.nurseries import beside
-from ledgerlog.core.election import Candidacy, ElectionNeed
 from ledgerlog.election.beats import BeatServer, Hearing
+from ledgerlog.election.core.candidacy import Candidacy, ElectionNeed
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerLogError,
 )
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ELECTION_STEP_DOWN_S, RECONNECT_DELAY_MAX_S, RECONNECT_DELAY_MIN_S
 from ledgerlog.meta.settle import AWAY, follow, go_on, on_lost_answer
 from ledgerlog.meta.store import (

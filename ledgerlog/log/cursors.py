@@ -20,8 +20,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import CursorConflict, InvalidArgument, LogNotFound, Truncated
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LEDGER_ID_MAX
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.meta.settle import CONFLICTS, remove, settle

@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from ledgerlog.client.client import LedgerClient
 from ledgerlog.concurrency.nurseries import beside, is_cancelled
-from ledgerlog.core.producers import Producers
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_CLOSE_TIMEOUT_S
+from ledgerlog.log.core.producers import Producers
+from ledgerlog.log.leader import Leader, SendOptions
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.sender import Leader, SendOptions
 from ledgerlog.log.takeover import load_producers, take_over
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.producer import Dedupe

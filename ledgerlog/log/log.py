@@ -2,7 +2,7 @@
 
 A ``Log`` is a name bound to one incarnation of it; it holds no connection and no state that can go
 stale. Everything that changes the record of a log is a compare-and-set that starts from a fresh read:
-taking over and sealing through ``log.takeover``, giving records up through ``log.keeping``, cursors through
+taking over and sealing through ``log.takeover``, giving records up through ``log.retention``, cursors through
 ``log.cursors``, properties and policies here.
 
 Order of effects: a ledger leaves the list before it is deleted, and a log's record is removed before its
@@ -19,19 +19,19 @@ from typing import Literal
 
 import attrs
 
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.core.keeping import why_kept
 from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed, PropertiesConflict
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_LINGER_S_MAX, RECORD_BYTES_MAX
-from ledgerlog.log import keeping
+from ledgerlog.log import retention as keeping
+from ledgerlog.log.attach import delete_marks
+from ledgerlog.log.core.retention import why_kept
 from ledgerlog.log.cursors import Cursor, delete_cursors, read_cursors
+from ledgerlog.log.leader import SendOptions
 from ledgerlog.log.leadership import WriterOptions, lead
-from ledgerlog.log.places import find_tail
+from ledgerlog.log.positions import find_tail
 from ledgerlog.log.reader import LogReader, Start, check_start, open_reader
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.sender import SendOptions
 from ledgerlog.log.snapshot_list import delete_snapshots
-from ledgerlog.log.splice import delete_marks
 from ledgerlog.log.takeover import delete_ledgers, left_to_a_sweep, recover, seal
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.cursor import CursorState

@@ -40,7 +40,6 @@ import trio
 
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.client.client import LedgerClient
 from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.concurrency.watermark import fresh
 from ledgerlog.errors import (
@@ -53,8 +52,9 @@ from ledgerlog.errors import (
     RecordsLost,
     Truncated,
 )
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_READ_AHEAD_BYTES, READ_REPLY_BYTES_TARGET
-from ledgerlog.log.places import (
+from ledgerlog.log.positions import (
     NOT_ON_BOOKIES,
     Place,
     continues,

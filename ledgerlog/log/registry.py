@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from ledgerlog.client.environment import Environment
 from ledgerlog.errors import LogExists, LogNotFound, MetadataOutcomeUnknown
+from ledgerlog.ledger.environment import Environment
 from ledgerlog.meta.settle import new_number, settle
 from ledgerlog.meta.store import Create, Delete, MetadataStore, NodeExists
 from ledgerlog.model.codec import decode_record_untrusted, encode_record
@@ -43,7 +43,7 @@ NAME_LABEL = "log-name"
 EPOCH_LABEL = "log-epoch"
 
 STAGED_LABEL = "log-staged"
-"""On a ledger that was written apart from its log and is no part of it yet (``log.splice``)."""
+"""On a ledger that was written apart from its log and is no part of it yet (``log.attach``)."""
 
 
 def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
@@ -92,7 +92,7 @@ class LogRegistry:
 
     async def write(self, metadata: LogMetadata, version: int) -> int:
         """Replace the record if it is at ``version``; the new version. VersionConflict, NodeMissing,
-        MetadataOutcomeUnknown: see ``core.log_chain`` for how to go on."""
+        MetadataOutcomeUnknown: see ``log.core.chain`` for how to go on."""
         return await self._store.set(
             log_record_path(metadata.incarnation), metadata.encode(), version=version
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ledgerlog.client.client import LedgerClient
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.takeover import delete_ledgers
 from ledgerlog.meta.settle import remove, settle
 from ledgerlog.meta.store import MetadataStore

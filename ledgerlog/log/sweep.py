@@ -8,7 +8,7 @@ deleting it. Each says in its own metadata which incarnation of which log it was
     the record's epoch is beyond the ledger's only the leader of that epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         nobody lists anything any more
-    it is staged, and a day old               nobody made it part of the log (``log.splice``); whoever would
+    it is staged, and a day old               nobody made it part of the log (``log.attach``); whoever would
                                               do so now is told that it is gone
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it off
 
@@ -43,8 +43,6 @@ import logging
 
 import attrs
 
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.errors import (
     InvalidArgument,
     LedgerNotFound,
@@ -52,7 +50,10 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     SessionExpired,
 )
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import LOG_STAGED_SWEEP_AGE_S, LOG_SWEEP_AGE_S, REPLICA_SNAPSHOT_SWEEP_AGE_S
+from ledgerlog.log.attach import delete_marks
 from ledgerlog.log.cursors import delete_cursors
 from ledgerlog.log.registry import (
     EPOCH_LABEL,
@@ -62,7 +63,6 @@ from ledgerlog.log.registry import (
     LogRegistry,
 )
 from ledgerlog.log.snapshot_list import SnapshotList
-from ledgerlog.log.splice import delete_marks
 from ledgerlog.meta.store import VersionConflict
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.layout import CURSORS, LOG_COUNTER, SNAPSHOTS, SPLICES, incarnation_of

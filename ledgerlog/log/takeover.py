@@ -1,4 +1,4 @@
-"""Taking a log over, and ending it: the shell around ``core.log_chain.Takeover``.
+"""Taking a log over, and ending it: the shell around ``log.core.chain.Takeover``.
 
 One task, one step at a time; the core says which. Whatever goes wrong, a ledger that was made here and
 that surely no list names is deleted again, and one that may be listed is left alone.
@@ -12,13 +12,6 @@ from contextlib import contextmanager
 
 import trio
 
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.ledgers import Ledgers
-from ledgerlog.client.reader import LedgerReader
-from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.core.log_chain import Contents, Takeover, TakeoverAim, TakeoverNeed
-from ledgerlog.core.producers import Producers
-from ledgerlog.core.recovery import LOST_FROM
 from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
@@ -28,7 +21,14 @@ from ledgerlog.errors import (
     RecoveryFailed,
     SessionExpired,
 )
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.core.recovery import LOST_FROM
+from ledgerlog.ledger.ledgers import Ledgers
+from ledgerlog.ledger.reader import LedgerReader
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import METADATA_TIMEOUT_S
+from ledgerlog.log.core.chain import Contents, Takeover, TakeoverAim, TakeoverNeed
+from ledgerlog.log.core.producers import Producers
 from ledgerlog.log.registry import LogRegistry, ledger_labels
 from ledgerlog.meta.settle import on_unsettled, settle
 from ledgerlog.model.ids import NO_ENTRY

@@ -1,14 +1,14 @@
 """A log's writer as a caller holds it: leadership, and appends through it.
 
-A record joins the open batch of ``core.append_queue`` and its caller waits for its ticket, which costs
+A record joins the open batch of ``log.core.append_queue`` and its caller waits for its ticket, which costs
 one reschedule and nothing else; everything behind that is the ``Leader``'s. Here is what callers see:
 what is checked before a record is taken, the line in front of a full window, what a cancellation
 takes back, and which error tells what about a record.
 
-**Numbered records.** Where a record comes with its producer's sequence, ``core.producers`` says whether it is
-new. Calls with sequences are taken one after the other, so that what one finds to be new is taken before
-the next asks. A record that is there already is answered with where it is; one that is on its way, with
-what becomes of it.
+**Numbered records.** Where a record comes with its producer's sequence, ``log.core.producers`` says whether
+it is new. Calls with sequences are taken one after the other, so that what one finds to be new is taken
+before the next asks. A record that is there already is answered with where it is; one that is on its way,
+with what becomes of it.
 
 **Which error.** AppendUnknown means that a record was sent and nobody could tell in time whether it is
 in the log. Every other error means that it is not there.
@@ -24,8 +24,6 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.watermark import fresh
-from ledgerlog.core.append_queue import Batch, BatchState, cumulative, group_cost
-from ledgerlog.core.producers import Known
 from ledgerlog.errors import (
     AppendUnknown,
     InvalidArgument,
@@ -34,7 +32,9 @@ from ledgerlog.errors import (
     RecordTooLarge,
 )
 from ledgerlog.limits import RECORD_BYTES_MAX
-from ledgerlog.log.sender import Leader
+from ledgerlog.log.core.append_queue import Batch, BatchState, cumulative, group_cost
+from ledgerlog.log.core.producers import Known
+from ledgerlog.log.leader import Leader
 from ledgerlog.model.producer import check_producer_id, check_sequence
 from ledgerlog.model.record import Ack
 

@@ -24,7 +24,6 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from ledgerlog.core.replica import ReplicaCore, RequestTable
 from ledgerlog.errors import (
     EntryCorrupt,
     EntryNotFound,
@@ -39,6 +38,7 @@ from ledgerlog.errors import (
 )
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.machine.core.replica import ReplicaCore, RequestTable
 from ledgerlog.machine.events import EventKind, Listeners
 from ledgerlog.machine.snapshots import SnapshotInfo, SnapshotStore
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot

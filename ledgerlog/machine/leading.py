@@ -31,9 +31,9 @@ import attrs
 import trio
 
 from ledgerlog.concurrency.watermark import Watermark, fresh
-from ledgerlog.core.replica import ReplicaCore
 from ledgerlog.errors import AppendUnknown, LedgerLogError, LogSealed
 from ledgerlog.log.writer import LogWriter, Submission
+from ledgerlog.machine.core.replica import ReplicaCore
 from ledgerlog.model.command import Envelope, Outcome
 from ledgerlog.wire.commands import encode_envelope
 

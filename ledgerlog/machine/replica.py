@@ -33,10 +33,9 @@ from typing import Generic, Literal, TypeVar
 import attrs
 import trio
 
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.concurrency.nurseries import beside
 from ledgerlog.concurrency.watermark import Watermark, fresh
-from ledgerlog.core.replica import ReplicaCore
 from ledgerlog.election.election import Election
 from ledgerlog.errors import (
     AppendUnknown,
@@ -63,6 +62,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
+from ledgerlog.machine.core.replica import ReplicaCore
 from ledgerlog.machine.events import EventKind, Events, Listeners
 from ledgerlog.machine.keeper import SnapshotKeeper
 from ledgerlog.machine.leading import Leading, catch_up

@@ -28,8 +28,8 @@ from typing import Protocol
 import attrs
 import trio
 
-from ledgerlog.client.client import LedgerClient
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, StorageCorrupt
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import KIB, REPLICA_SNAPSHOT_BYTES_MAX
 from ledgerlog.log.snapshot_list import SnapshotList
 from ledgerlog.model.quorum import Replication

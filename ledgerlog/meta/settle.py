@@ -35,7 +35,7 @@ from typing import NoReturn, TypeVar
 
 import trio
 
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import (
     LedgerLogError,
     MetadataError,

@@ -199,7 +199,7 @@ class ArchivePlace:
     """A destination that files were archived to. See the module."""
 
     where: str = attrs.field(repr=redact)
-    """``archive.places.Destination.where``."""
+    """``archive.destinations.Destination.where``."""
     marker: bytes
     """The id of the one marker that vouches for it."""
     made_ms: int

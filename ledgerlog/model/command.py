@@ -6,7 +6,7 @@ command for its proposer: proposing one twice executes it once.
 
 Ids that ``new_request_id`` makes carry the offset that the log had reached when they were made. That
 bounds from below where the command can have been executed, which is how a replica knows whether its
-table of requests still reaches back far enough to tell (``core.replica``)."""
+table of requests still reaches back far enough to tell (``machine.core.replica``)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ and asserts the rules that must hold before any metadata write:
     OPEN -> IN_RECOVERY    a recoverer announces itself; fragments are frozen from here on (T12)
     OPEN -> CLOSED         by the owner, at its LAC
     IN_RECOVERY -> CLOSED  by a recoverer, which publishes its private fragments with the end
-    CLOSED -> CLOSED       its labels are replaced, when it becomes part of a log (``log.splice``)
+    CLOSED -> CLOSED       its labels are replaced, when it becomes part of a log (``log.attach``)
     any -> same state      repair replaces a bookie in a fragment that is not the last of an open ledger
 
 ``first_entry`` strictly grows along the fragments (R-B4); an entry belongs to the last fragment that

@@ -30,11 +30,11 @@ nobody kept. None of them was acknowledged (C05), and the next leader counts tha
 
 **Gaps.** One thing breaks that: an older ledger that was ended short by an accepted loss. What it lost may
 have been acknowledged, and so may what the newer one holds. The newer one is then kept if an operator says so
-(``core.log_chain``), and the offsets between are a gap, ``Segment.lost_before``: they belong to the records
+(``log.core.chain``), and the offsets between are a gap, ``Segment.lost_before``: they belong to the records
 that were lost, for ever.
 
 **Deduplication.** ``dedupe_epoch`` says since which epoch every leader has written down, in the entries of
-its ledgers, who appended what (``core.producers``); None where it is off. The newest segment with records
+its ledgers, who appended what (``log.core.producers``); None where it is off. The newest segment with records
 then tells the whole of it, so truncation leaves that one in the list, whatever is given up.
 
 **Bytes.** Canonical CBOR, format 2, and 3 if there are gaps:

@@ -1,7 +1,7 @@
 """When a log goes on in a new ledger, and what of it may be dropped.
 
 Both are part of the log's own record: whoever leads keeps to them, and they are changed under a leader by
-compare-and-set. Nothing here decides; ``core.log_chain`` rolls and ``core.keeping`` drops.
+compare-and-set. Nothing here decides; ``log.core.chain`` rolls and ``log.core.retention`` drops.
 
 **Bytes.** In the record each policy is a CBOR map of whole numbers, null for a bound that there is not:
 

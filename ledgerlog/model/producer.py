@@ -1,4 +1,4 @@
-"""Producers: who appends, where every append must count once (see ``core.producers``).
+"""Producers: who appends, where every append must count once (see ``log.core.producers``).
 
 A producer numbers its records: each has a *sequence*, a number that grows. What a log keeps of one are its
 last

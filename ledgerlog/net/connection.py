@@ -32,7 +32,7 @@ from random import Random
 import attrs
 import trio
 
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import BookieUnavailable, LedgerLogError
 from ledgerlog.limits import (
     BUSY_DELAY_MAX_S,

@@ -1,4 +1,4 @@
-"""Archiving and compacting a log on Spark: the steps of ``ledgerlog.archiving``, many at a time.
+"""Archiving and compacting a log on Spark: the steps of ``ledgerlog.archive.jobs``, many at a time.
 
 Spark adds nothing to what a step does, and nothing to why it is right: a task carries whole steps out, each
 of which ends in its own transaction or leaves a file that nothing names. So a task that fails, is killed or
@@ -22,25 +22,25 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from ledgerlog.archive.parquet import ArchiveFile
-from ledgerlog.archiving.archiver import Archiver, Step, guarded
-from ledgerlog.archiving.cleaning import clean
-from ledgerlog.archiving.job import open_archiver, retire_gone
-from ledgerlog.archiving.rewrite import (
+from ledgerlog.archive.core.compaction import key_digest, parse_key_rule
+from ledgerlog.archive.jobs.archiver import Archiver, Step, guarded
+from ledgerlog.archive.jobs.cleaning import clean
+from ledgerlog.archive.jobs.job import open_archiver, retire_gone
+from ledgerlog.archive.jobs.rewrite import (
     Group,
     finish_group,
     groups_to_compact,
     rewrite_group,
 )
+from ledgerlog.archive.parquet import ArchiveFile
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.core.compaction import key_digest, parse_key_rule
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LogNotFound
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import ARCHIVE_KEEP_COPIES_S, ARCHIVE_MERGE_BYTES
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.redact import redact
+from ledgerlog.spark.job_progress import Progress, watched
 from ledgerlog.spark.source import connected
-from ledgerlog.spark.watching import Progress, watched
 
 __all__ = ["archive_on_spark", "compact_on_spark"]
 
@@ -123,8 +123,8 @@ def archive_on_spark(
     accept_destination: bool = False,
     on_progress: Progress | None = None,
 ) -> list[Step]:
-    """``archiving.job.archive_log``, with ledgers shared out among tasks. What was done, by ledger. Errors as
-    there; what fails in a task fails the job and can be run again."""
+    """``archive.jobs.job.archive_log``, with ledgers shared out among tasks. What was done, by ledger. Errors
+    as there; what fails in a task fails the job and can be run again."""
     where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
 
     async def begin(client: LedgerClient) -> tuple[_Where, list[Step], list[tuple[str, int]]]:
@@ -215,8 +215,8 @@ def compact_on_spark(
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_progress: Progress | None = None,
 ) -> list[Step]:
-    """``archiving.rewrite.compact_log`` with the keys grouped by Spark; ``key`` and ``tombstones`` as in
-    ``core.compaction``. What was done, in the order of the log. InvalidArgument; errors as there."""
+    """``archive.jobs.rewrite.compact_log`` with the keys grouped by Spark; ``key`` and ``tombstones`` as in
+    ``archive.core.compaction``. What was done, in the order of the log. InvalidArgument; errors as there."""
     parse_key_rule(key, tombstones)  # What is wrong with it is said before anything is read.
     where = _Where(
         uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=ARCHIVE_KEEP_COPIES_S

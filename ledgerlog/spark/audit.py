@@ -13,7 +13,8 @@ in no order that means anything, and there is nothing to shuffle.
     copies        long     how many of them are the bookie's
     copies_left   int      sound copies of each of them on other bookies, at least
     write_quorum  int      copies that there should be
-    kind          string   missing, corrupt, diverging, limbo, unreachable (``core.comparison.FaultKind``);
+    kind          string   missing, corrupt, diverging, limbo, unreachable
+                  (``ledger.core.comparison.FaultKind``);
     metadata
                            where those of the ledger cannot be read; lost, log, archive, file_missing,
                            file_corrupt, file_unreachable; with ``summary`` also checked, checked_log and

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from ledgerlog.errors import LedgerLogError
 from ledgerlog.spark.audit_marks import Marked, mark_for_repair
 from ledgerlog.spark.audit_task import CHECKED, CHECKED_FILE, CHECKED_LOG, SOUND
-from ledgerlog.spark.watching import Progress, watched
+from ledgerlog.spark.job_progress import Progress, watched
 
 __all__ = ["Audit", "AuditFailed", "Found", "audit"]
 

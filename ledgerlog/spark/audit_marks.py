@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ledgerlog.autorecovery.board import Board
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.core.comparison import FaultKind
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.core.comparison import FaultKind
 from ledgerlog.model.ids import BookieId
+from ledgerlog.repair.queue import Board
 from ledgerlog.spark.source import connected
 
 if TYPE_CHECKING:

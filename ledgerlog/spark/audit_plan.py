@@ -21,11 +21,11 @@ from typing import TypeVar
 import attrs
 
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.concurrency.gathering import gather_each
-from ledgerlog.core.copies import replicas_of
 from ledgerlog.errors import LedgerNotFound, LogNotFound
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.core.copies import replicas_of
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import KIB
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ledger import MetadataCorrupt

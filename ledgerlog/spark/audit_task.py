@@ -1,7 +1,7 @@
 """What a task of an audit does: check every copy of some ledgers, and report what stands up to a second look.
 
-``core.copies`` says what to ask and what the answers come to. Here the metadata are read, bookies are asked,
-several ledgers at a time, and false alarms are kept out:
+``ledger.core.copies`` says what to ask and what the answers come to. Here the metadata are read, bookies are
+asked, several ledgers at a time, and false alarms are kept out:
 
 1. A ledger without a fault is done.
 2. The others are looked at again, from their metadata on, when all have been looked at once and ``settle_s``
@@ -39,14 +39,14 @@ import trio
 
 from ledgerlog.archive.reader import check_archive, check_end
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.copies import ask_copies, carry_out
-from ledgerlog.client.metadata import LedgerRegistry
 from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.concurrency.nurseries import beside
-from ledgerlog.core.comparison import CopyAnswer, CopyAsk
-from ledgerlog.core.copies import CopyCheck, CopyFault, is_due
 from ledgerlog.errors import ArchiveCorrupt, ArchiveSupportMissing, ArchiveUnavailable, LedgerLogError
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.copies import ask_copies, carry_out
+from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk
+from ledgerlog.ledger.core.copies import CopyCheck, CopyFault, is_due
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import SCRUB_TIMEOUT_S
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.archive import ArchiveRecord

@@ -6,7 +6,7 @@ the metadata store and not a thousand.
 
 **The end** is what is confirmed: an open ledger counts up to the entry that its bookies say is confirmed,
 which neither fences it nor disturbs its writer. A ledger that is open beside the one before it counts only
-where it continues that one (``log.places``).
+where it continues that one (``log.positions``).
 
 **Data loss** is whatever a reader asked for and can never get: records that were truncated away, or lost with
 bookies in the middle of a log (``Log.recover``), a log that was deleted, or deleted and made again. It is an
@@ -23,10 +23,7 @@ import attrs
 import trio
 
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.client.client import LedgerClient
 from ledgerlog.concurrency.gathering import gather_each
-from ledgerlog.core.log_search import EntrySearch
-from ledgerlog.core.scan import Piece, Stretch, cut, share
 from ledgerlog.errors import (
     EntryUnavailable,
     InvalidArgument,
@@ -35,7 +32,10 @@ from ledgerlog.errors import (
     LogNotFound,
     RecordsLost,
 )
-from ledgerlog.log.places import continues, find_moment, read_header
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.log.core.scan import Piece, Stretch, cut, share
+from ledgerlog.log.core.search import EntrySearch
+from ledgerlog.log.positions import continues, find_moment, read_header
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.log import LogMetadata

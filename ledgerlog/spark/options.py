@@ -21,10 +21,10 @@ import attrs
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import AUDIT_SETTLE_S, AUDIT_SETTLE_S_MAX, MIB
 from ledgerlog.meta.uri import FileUri, MemoryUri, parse_uri
+from ledgerlog.model.attach import check_splicer
 from ledgerlog.model.cursor import check_cursor_name
 from ledgerlog.model.ids import check_ledger_id, check_log_name
 from ledgerlog.model.record import milliseconds, parse_moment
-from ledgerlog.model.splice import check_splicer
 
 __all__ = [
     "PARTITION_BYTES",

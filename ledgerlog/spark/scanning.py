@@ -7,7 +7,7 @@ bookie may serve somewhere else by now. If nothing of that has changed the failu
 
 Nothing is fenced and nothing beyond the piece is given out, so the end that the planner saw is the end.
 
-**Within a piece.** The first entry is found by its offsets (``core.log_search``): entries lie at even
+**Within a piece.** The first entry is found by its offsets (``log.core.search``): entries lie at even
 distances more or less, so two or three looks do. From there every entry must begin where the one before it
 ended: a gap or an overlap is ``EntryCorrupt``, never a row too few or too many.
 
@@ -34,13 +34,7 @@ import trio
 
 from ledgerlog.archive.reader import open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.client.bookies import BookieDirectory
-from ledgerlog.client.environment import Environment
-from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.ranges import read_entries
 from ledgerlog.concurrency.nurseries import beside
-from ledgerlog.core.log_search import EntrySearch
-from ledgerlog.core.scan import Piece
 from ledgerlog.errors import (
     ArchiveCorrupt,
     ArchiveUnavailable,
@@ -51,8 +45,14 @@ from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,
 )
+from ledgerlog.ledger.bookies import BookieDirectory
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.ranges import read_entries
 from ledgerlog.limits import READ_REPLY_BYTES_TARGET
-from ledgerlog.log.places import NOT_ON_BOOKIES
+from ledgerlog.log.core.scan import Piece
+from ledgerlog.log.core.search import EntrySearch
+from ledgerlog.log.positions import NOT_ON_BOOKIES
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.bookie import BookieInfo

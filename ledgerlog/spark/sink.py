@@ -1,4 +1,4 @@
-"""Writing tables to a log: each task stages a ledger, and one commit splices all of them (``log.splice``).
+"""Writing tables to a log: each task stages a ledger, and one commit splices all of them (``log.attach``).
 
     tasks     write their rows to a ledger of their own, close it, and say what they staged
     driver    ``commit``: one transaction makes all of them part of the log, or none
@@ -16,7 +16,7 @@ job is new.
 **What the commit knows.** It runs in a process of its own, on an object made anew. So the messages of the
 tasks carry everything: the log's incarnation, the query, the run of it, the batch. The run is Spark's job
 group, which is made with each start of a query; it tells two drivers on one checkpoint apart
-(``core.splice``).
+(``log.core.attach``).
 
 **Refused**: overwriting and complete output, since a log is only appended to; columns besides ``value``,
 which would be lost without a word; null."""
@@ -38,12 +38,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.environment import Environment
-from ledgerlog.core.splice import Commit, SpliceRefused, Staged
 from ledgerlog.errors import InvalidArgument, LogNotFound
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.log.attach import splice, stage
+from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.splice import splice, stage
 from ledgerlog.spark.options import WriteOptions, parse_write_options
 from ledgerlog.spark.source import connected
 

@@ -30,8 +30,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ledgerlog.blocking.portal import Portal
-from ledgerlog.client.client import LedgerClient, open_client
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.spark.columns import arrow_schema, batches_of

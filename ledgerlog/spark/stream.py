@@ -32,9 +32,9 @@ from typing import Any
 
 import attrs
 
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.core.scan import Backlog, admit
 from ledgerlog.errors import CursorConflict, InvalidArgument, LedgerLogError, LogNotFound, Truncated
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.log.core.scan import Backlog, admit
 from ledgerlog.log.log import Log
 from ledgerlog.spark.looking import (
     DataLoss,

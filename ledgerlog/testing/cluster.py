@@ -38,13 +38,12 @@ import attrs
 import trio
 
 from bookie.server.node import Node, open_bookie
-from bookie.storage.config import StorageConfig
-from ledgerlog.autorecovery.peers import open_peers
-from ledgerlog.client.client import open_client
-from ledgerlog.client.environment import TOKEN_BYTES, Environment
+from bookie.storage.engine.config import StorageConfig
 from ledgerlog.cluster import Cluster
 from ledgerlog.concurrency.nurseries import open_serving_nursery
 from ledgerlog.errors import InvalidArgument, LedgerLogError
+from ledgerlog.ledger.client import open_client
+from ledgerlog.ledger.environment import TOKEN_BYTES, Environment
 from ledgerlog.limits import (
     APPEND_DEADLINE_S,
     FRAME_BYTES_TARGET,
@@ -55,6 +54,7 @@ from ledgerlog.limits import (
 )
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.peers import open_peers
 from ledgerlog.testing.deterministic import Outcome, Simulation, current_simulation
 from ledgerlog.testing.disk import Platter, SimDisk, SimIndexes
 from ledgerlog.testing.links import LinkQuality

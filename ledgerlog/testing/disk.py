@@ -1,8 +1,8 @@
 """Disks under simulated time: what a bookie finds after a crash, and disks that fail, fill up and rot.
 
 A ``Platter`` is a machine's disk and outlives its processes; ``SimDisk`` and ``SimIndexes`` are what one life
-of a process sees of it (``bookie.storage.disk.Disk``, ``bookie.storage.index.Indexes``). The model follows
-what those contracts promise, and breaks everything that they do not promise:
+of a process sees of it (``bookie.storage.disk.disk.Disk``, ``bookie.storage.index.index.Indexes``). The model
+follows what those contracts promise, and breaks everything that they do not promise:
 
 * **Contents.** ``write_sync`` puts its bytes where reads see them (the page cache), takes its time, and is
   durable when it returns, with all that was written to the file before. A *power cut* in between leaves none
@@ -32,8 +32,8 @@ import trio
 
 from bookie.core.fullness import DiskSpace
 from bookie.core.rows import Change, Row
-from bookie.storage.disk import File, FileMissing
-from bookie.storage.index import Index, MemoryIndex
+from bookie.storage.disk.disk import File, FileMissing
+from bookie.storage.index.index import Index, MemoryIndex
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.process import Incarnation

@@ -31,9 +31,9 @@ from functools import partial
 import attrs
 import trio
 
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.testing.metadata import METADATA
 from ledgerlog.testing.recoverers import Book, RacingRecoverers, hear_outcomes
 from ledgerlog.testing.restarts import try_restart

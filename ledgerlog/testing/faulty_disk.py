@@ -31,8 +31,8 @@ from typing import Any
 import attrs
 import trio
 
-from bookie.storage.disk import File
-from bookie.storage.memory_disk import MemoryDisk, MemoryFile
+from bookie.storage.disk.disk import File
+from bookie.storage.disk.memory import MemoryDisk, MemoryFile
 from ledgerlog.errors import StorageError
 
 __all__ = ["DiskCall", "DiskFault", "Fails", "FaultyDisk", "Gate", "skips"]

@@ -27,8 +27,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from ledgerlog.core.replica import ReplicaCore, digest_of
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.machine.core.replica import ReplicaCore, digest_of
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.model.command import Envelope, Outcome
 

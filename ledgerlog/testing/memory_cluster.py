@@ -36,16 +36,16 @@ import attrs
 import trio
 
 from bookie.server.node import Node, open_bookie
-from bookie.storage.config import StorageConfig
-from bookie.storage.index import MemoryIndexes
-from ledgerlog.autorecovery.peers import open_peers
-from ledgerlog.client.client import LedgerClient, open_client
-from ledgerlog.client.environment import TOKEN_BYTES, Environment
-from ledgerlog.client.ledgers import Ledgers
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.index.index import MemoryIndexes
+from ledgerlog.ledger.client import LedgerClient, open_client
+from ledgerlog.ledger.environment import TOKEN_BYTES, Environment
+from ledgerlog.ledger.ledgers import Ledgers
 from ledgerlog.limits import APPEND_DEADLINE_S, LEDGER_KEY_BYTES, MIB, SESSION_TIMEOUT_S
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.peers import open_peers
 from ledgerlog.testing.faulty_disk import FaultyDisk
 from ledgerlog.testing.faulty_network import FaultyNetwork
 from ledgerlog.testing.faulty_store import Fault, FaultyStore

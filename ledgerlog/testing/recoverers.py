@@ -18,9 +18,9 @@ from functools import partial
 import attrs
 import trio
 
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import EntryNotFound, LedgerClosed, LedgerLogError, LedgerNotFound, NotEnoughBookies
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.testing.invariants import Violation
 from ledgerlog.testing.world import World, retry

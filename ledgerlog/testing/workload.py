@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 import attrs
 import trio
 
-from bookie.storage.config import StorageConfig
+from bookie.storage.engine.config import StorageConfig
 from ledgerlog.cluster import Cluster
 from ledgerlog.limits import KIB
 from ledgerlog.testing.cluster import SMALL_STORAGE, simulated_cluster

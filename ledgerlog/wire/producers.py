@@ -1,4 +1,4 @@
-"""The table of a log's producers in bytes, and which records of an entry are whose (``core.producers``).
+"""The table of a log's producers in bytes, and which records of an entry are whose (``log.core.producers``).
 
 **Numbered records**, in the head of each entry of a log with deduplication, one after the other:
 

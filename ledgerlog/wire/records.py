@@ -27,7 +27,7 @@ that arrives here is what was written, so anything that does not decode was writ
 else, and says so as ``EntryCorrupt`` with the ledger and the entry.
 
 A *staged* entry was written outside of any log, in a ledger that becomes part of one as a whole
-(``log.splice``). Its epoch is 0, its offset and its bytes before count from the start of its ledger, and its
+(``log.attach``). Its epoch is 0, its offset and its bytes before count from the start of its ledger, and its
 timestamp says when it was written. What they are in the log, the log's record says (``Spliced``), and only
 there can it be read.
 

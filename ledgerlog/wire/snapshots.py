@@ -7,8 +7,8 @@
 The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the
 log, ``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest
 command in it, ``requests`` (how many frames hold the table of requests). Those frames follow, and joined
-are the table (``core.replica``). All others are what the machine gave, chunk for chunk. A stream that is
-cut off anywhere, or has one bit turned, is refused as a whole before the machine sees any of it.
+are the table (``machine.core.replica``). All others are what the machine gave, chunk for chunk. A stream that
+is cut off anywhere, or has one bit turned, is refused as a whole before the machine sees any of it.
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ from typing import Any
 
 import trio
 
+from ledgerlog.archive.jobs.archiver import Archiver, Step
+from ledgerlog.archive.jobs.job import archive_log, open_archiver
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.archiving.archiver import Archiver, Step
-from ledgerlog.archiving.job import archive_log, open_archiver
-from ledgerlog.core.splice import Commit
+from ledgerlog.log.attach import splice, stage
+from ledgerlog.log.core.attach import Commit
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.splice import splice, stage
 from ledgerlog.model.archive import ArchiveRecord
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import Record

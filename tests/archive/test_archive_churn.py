@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgerlog.archiving.job import archive_log, retire_gone
-from ledgerlog.archiving.rewrite import merge_log
+from ledgerlog.archive.jobs.job import archive_log, retire_gone
+from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.errors import EntryNotFound, EntryUnavailable, LedgerNotFound, LogNotFound, Truncated
 from ledgerlog.log.log import Log, delete_log
 from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerlog.archive import parquet
+from ledgerlog.archive.destinations import Destination, file_name, log_directory, open_input
 from ledgerlog.archive.footer import end_of, read_end
 from ledgerlog.archive.parquet import ArchiveFile, ArchiveWriter, FileCheck
-from ledgerlog.archive.places import Destination, file_name, log_directory, open_input
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import KIB
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord

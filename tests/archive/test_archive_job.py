@@ -12,12 +12,12 @@ import pytest
 import trio
 
 import ledgerlog.archive
+from ledgerlog.archive.jobs.archiver import LATE
+from ledgerlog.archive.jobs.cleaning import clean
+from ledgerlog.archive.jobs.job import retire_gone
+from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.archive.parquet import FileCheck
 from ledgerlog.archive.reader import check_archive
-from ledgerlog.archiving.archiver import LATE
-from ledgerlog.archiving.cleaning import clean
-from ledgerlog.archiving.job import retire_gone
-from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import (
     ArchiveCorrupt,
     ArchiveSupportMissing,
@@ -28,9 +28,9 @@ from ledgerlog.errors import (
     Truncated,
 )
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
-from ledgerlog.log import places
+from ledgerlog.log import positions as places
 from ledgerlog.log.log import Log, delete_log, open_log
-from ledgerlog.log.places import Place
+from ledgerlog.log.positions import Place
 from ledgerlog.log.sweep import sweep
 from ledgerlog.model.ids import Position
 from ledgerlog.model.layout import ledger_path

@@ -9,12 +9,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ledgerlog.archive import places
+from ledgerlog.archive import destinations as places
+from ledgerlog.archive.jobs import archiver
+from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
+from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.archive.reader import check_archive
 from ledgerlog.archive.registry import PlaceRegistry
-from ledgerlog.archiving import archiver
-from ledgerlog.archiving.job import archive_log, open_archiver, retire_gone
-from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log.log import Log, delete_log

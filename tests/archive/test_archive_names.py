@@ -9,12 +9,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ledgerlog.archive.places import Destination, delete_file, open_input
+from ledgerlog.archive.core.compaction import prefix_rule
+from ledgerlog.archive.destinations import Destination, delete_file, open_input
+from ledgerlog.archive.jobs.cleaning import clean
+from ledgerlog.archive.jobs.job import archive_log, retire_gone
+from ledgerlog.archive.jobs.rewrite import compact_log, merge_log
 from ledgerlog.archive.reader import check_archive
-from ledgerlog.archiving.cleaning import clean
-from ledgerlog.archiving.job import archive_log, retire_gone
-from ledgerlog.archiving.rewrite import compact_log, merge_log
-from ledgerlog.core.compaction import prefix_rule
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable, LedgerLogError
 from ledgerlog.log.log import Log, delete_log
 from ledgerlog.model.archive import ArchiveRecord

@@ -10,7 +10,7 @@ import pytest
 from ledgerlog.errors import EntryCorrupt
 from ledgerlog.log import reader
 from ledgerlog.log.log import Log
-from ledgerlog.log.places import find_offset
+from ledgerlog.log.positions import find_offset
 from ledgerlog.spark import scanning
 from ledgerlog.testing.memory_cluster import Cluster, open_cluster
 from ledgerlog.wire.records import decode_packed

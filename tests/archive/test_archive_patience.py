@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgerlog.archiving.rewrite import merge_log
+from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.errors import MetadataOutcomeUnknown
 from ledgerlog.meta import settle
 from ledgerlog.testing.memory_cluster import Client, open_cluster

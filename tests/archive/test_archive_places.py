@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from ledgerlog.archive import places, reader
+from ledgerlog.archive import destinations as places
+from ledgerlog.archive import reader
+from ledgerlog.archive.destinations import Destination
 from ledgerlog.archive.footer import end_of
+from ledgerlog.archive.jobs import archiver
+from ledgerlog.archive.jobs.job import archive_log
 from ledgerlog.archive.parquet import SCHEMA, ArchiveFile, ArchiveWriter
-from ledgerlog.archive.places import Destination
 from ledgerlog.archive.reader import check_archive, in_thread, open_archive
-from ledgerlog.archiving import archiver
-from ledgerlog.archiving.job import archive_log
 from ledgerlog.errors import ArchiveCorrupt, ArchiveUnavailable
 from ledgerlog.limits import ARCHIVE_READ_TIMEOUT_S, ARCHIVE_STRAY_AGE_S
 from ledgerlog.testing.memory_cluster import open_cluster

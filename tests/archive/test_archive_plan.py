@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerlog.archiving.cleaning import _replaced
-from ledgerlog.core.archiving import compactable, merge_groups, plan_archive
-from ledgerlog.core.compaction import (
+from ledgerlog.archive.core.compaction import (
     KeyRule,
     Latest,
     TooManyKeys,
@@ -24,6 +22,8 @@ from ledgerlog.core.compaction import (
     survivors,
     until_rule,
 )
+from ledgerlog.archive.core.lifecycle import compactable, merge_groups, plan_archive
+from ledgerlog.archive.jobs.cleaning import _replaced
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.model.archive import ArchivedLedger, ArchiveRecord
 from ledgerlog.model.ledger import MetadataCorrupt

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.archiving.rewrite import merge_log
 from ledgerlog.errors import EntryUnavailable
 from ledgerlog.log.log import delete_log
 from ledgerlog.model.layout import ARCHIVES, log_record_path

@@ -10,12 +10,12 @@ import attrs
 import pytest
 import trio
 
+from ledgerlog.archive.core.compaction import KeyRule, json_rule, prefix_rule
+from ledgerlog.archive.jobs.archiver import LATE
+from ledgerlog.archive.jobs.job import open_archiver
+from ledgerlog.archive.jobs.rewrite import compact_log, groups_to_compact, merge_log
 from ledgerlog.archive.reader import ArchiveReader, open_archive
 from ledgerlog.archive.registry import ArchiveRegistry
-from ledgerlog.archiving.archiver import LATE
-from ledgerlog.archiving.job import open_archiver
-from ledgerlog.archiving.rewrite import compact_log, groups_to_compact, merge_log
-from ledgerlog.core.compaction import KeyRule, json_rule, prefix_rule
 from ledgerlog.errors import ArchiveUnavailable, InvalidArgument, MetadataOutcomeUnknown, Truncated
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
 from ledgerlog.log import reader as log_reader

@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from bookie.storage.config import StorageConfig
-from bookie.storage.directory import open_directory
-from bookie.storage.engine import Engine
-from bookie.storage.opening import open_engine
-from bookie.storage.real_disk import RealDisk, RealFile
+from bookie.storage.disk.real import RealDisk, RealFile
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import open_directory
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
 from ledgerlog.limits import MIB
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add

@@ -25,8 +25,8 @@ import attrs
 import trio
 
 from ledgerlog.cli.bench_cluster import BenchCluster, open_bench_cluster
-from ledgerlog.client.writer import LedgerWriter
-from ledgerlog.core.producers import Producers
+from ledgerlog.ledger.writer import LedgerWriter
+from ledgerlog.log.core.producers import Producers
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.producer import Dedupe, NumberedRecords

@@ -26,10 +26,10 @@ from random import Random
 
 import trio
 
-from bookie.storage.config import StorageConfig
-from bookie.storage.directory import StorageDirectory, open_directory
-from bookie.storage.engine import Engine
-from bookie.storage.opening import open_engine
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import StorageDirectory, open_directory
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
 from ledgerlog.limits import MIB, READ_REPLY_BYTES_TARGET
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add

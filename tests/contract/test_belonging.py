@@ -21,11 +21,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from bookie.server.node import Node, open_bookie
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from ledgerlog.autorecovery.service import AutoRecovery
-from ledgerlog.client.client import open_client
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import LedgerLogError, MetadataUnavailable, SessionExpired, WrongCluster
+from ledgerlog.ledger.client import open_client
 from ledgerlog.meta.belonging import join_cluster, make_cluster
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.meta.sqlite import open_sqlite_store
@@ -34,6 +33,7 @@ from ledgerlog.meta.zookeeper.store import open_zookeeper_store
 from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, writable_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.local import LocalNetwork
+from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.testing.memory_cluster import SMALL
 from tests.waiting import PATIENCE_S, until
 from tests.zookeepers import Ensemble, new_chroot, open_ensemble

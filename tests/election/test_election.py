@@ -12,9 +12,9 @@ import trio
 from trio.testing import MockClock
 
 import ledgerlog
-from ledgerlog.client.client import open_client
 from ledgerlog.election.election import Election, Term
 from ledgerlog.errors import InvalidArgument, LedgerLogError, LostLeadership
+from ledgerlog.ledger.client import open_client
 from ledgerlog.limits import ELECTION_SILENCE_S, ELECTION_TENURE_S, SESSION_TIMEOUT_S
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.meta.memory import MemoryTree

@@ -1,4 +1,4 @@
-"""Ledgers in memory, under the contract of ``ledgerlog.client``: a world that logs can be tested in.
+"""Ledgers in memory, under the contract of ``ledgerlog.ledger``: a world that logs can be tested in.
 
 One ``World`` stands for the bookies and the metadata store; each ``client()`` for a process. What
 is pushed is confirmed by the world's own task, a few steps later, in order. The world decides what a
@@ -52,7 +52,7 @@ class Environment:
 
 @attrs.define(eq=False)
 class Client:
-    """What ``ledgerlog.client.client.LedgerClient`` is."""
+    """What ``ledgerlog.ledger.client.LedgerClient`` is."""
 
     store: MemoryStore
     ledgers: Ledgers
@@ -294,7 +294,7 @@ class LedgerReader:
 
 
 class Ledgers:
-    """What ``ledgerlog.client.ledgers.Ledgers`` is."""
+    """What ``ledgerlog.ledger.ledgers.Ledgers`` is."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -15,7 +15,7 @@ from bookie.core.block import BLOCK_HEADER_BYTES, PAGE_BYTES, content_capacity, 
 from bookie.core.boot import JournalWalk, Mark, start_of
 from bookie.core.file_set import FileSet
 from bookie.core.ledger import StoredLedger
-from bookie.core.marks import Marks
+from bookie.core.loss_marks import Marks
 from bookie.core.records import (
     ADD,
     DELETE,

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ledgerlog.core.replica import RequestTable
 from ledgerlog.errors import WireError
+from ledgerlog.machine.core.replica import RequestTable
 from ledgerlog.model.archive import (
     DIGEST_BYTES,
     MARKER_BYTES,
@@ -20,10 +20,10 @@ from ledgerlog.model.archive import (
     ArchivePlace,
     ArchiveRecord,
 )
+from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.command import Envelope, Outcome
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
-from ledgerlog.model.splice import SpliceMark
 from ledgerlog.wire.checksum import checksum
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope
 from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, encode_snapshot

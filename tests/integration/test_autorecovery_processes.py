@@ -22,8 +22,6 @@ import attrs
 import pytest
 import trio
 
-from ledgerlog.autorecovery.auditor import AUDITOR_ELECTION
-from ledgerlog.autorecovery.board import Board
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
 from ledgerlog.cli.processes import Children, open_children
 from ledgerlog.cli.zookeeper import wait_serving
@@ -31,6 +29,8 @@ from ledgerlog.cluster import Cluster
 from ledgerlog.election.election import Election
 from ledgerlog.model.layout import REPAIR_SETTINGS
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.auditor import AUDITOR_ELECTION
+from ledgerlog.repair.queue import Board
 from tests.integration.running_cluster import LEDGERLOG, ledgerlog, ledgerlog_ok
 from tests.integration.test_guaranteed_processes import (
     BATCH,

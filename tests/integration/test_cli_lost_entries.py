@@ -14,10 +14,10 @@ import ledgerlog
 from ledgerlog import Replication
 from ledgerlog.cli.ledger import loss_lines, verification_fault, verification_lines
 from ledgerlog.cli.main import cli
-from ledgerlog.client.accepted_loss import AcceptedLoss
-from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.verify import LedgerVerification
 from ledgerlog.cluster import Cluster
+from ledgerlog.ledger.accepted_loss import AcceptedLoss
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.limits import LEDGER_KEY_BYTES
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import Fragment, LedgerMetadata

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgerlog.client.client import open_client
 from ledgerlog.errors import NotEnoughBookies
+from ledgerlog.ledger.client import open_client
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.meta.sqlite import open_sqlite_store
 from ledgerlog.meta.uri import SqliteUri, make_cluster_at

@@ -18,9 +18,9 @@ import trio
 
 import ledgerlog
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
-from ledgerlog.client.verify import LedgerVerification
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import NotEnoughBookies, WriteQuorumUnavailable
+from ledgerlog.ledger.verify import LedgerVerification
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from tests.waiting import PATIENCE_S

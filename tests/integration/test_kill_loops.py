@@ -26,8 +26,8 @@ import trio
 from running_cluster import LEDGERLOG
 
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import BookieUnavailable, LedgerLogError, NotEnoughBookies
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.model.codec import decode_record_untrusted
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bookie.core.ledger import LedgerState, StoredLedger
 from bookie.core.records import Run
-from ledgerlog.core.recovery import Negative
+from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.wire.frame import Status
 from tests.cores import KEY, LEDGER

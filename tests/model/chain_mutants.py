@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 import attrs
 
-from ledgerlog.core import log_chain
-from ledgerlog.core.append_queue import AppendQueue, BatchState
-from ledgerlog.core.log_chain import ChainNeed, Contents, Counting, LeaderChain, Takeover, TakeoverNeed
+from ledgerlog.log.core import chain as log_chain
+from ledgerlog.log.core.append_queue import AppendQueue, BatchState
+from ledgerlog.log.core.chain import ChainNeed, Contents, Counting, LeaderChain, Takeover, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, Segment, SegmentCounts
 

@@ -1,9 +1,10 @@
 """The processes of the chain's model: production cores inside the smallest shells that do what they ask for.
 
-A process takes the log over, leads, and takes it over again. ``core.log_chain`` says what is to be done next,
-``core.append_queue`` what may be acknowledged; the order of steps is that of ``log.takeover``, ``log.keeper``
-and ``log.sender``. What is due is done at once: that a real shell is slower is the same as an answer that
-comes later. What a core cannot want by itself (an append, a roll, a crash) is an action of the checker.
+A process takes the log over, leads, and takes it over again. ``log.core.chain`` says what is to be done next,
+``log.core.append_queue`` what may be acknowledged; the order of steps is that of ``log.takeover``,
+``log.maintenance`` and ``log.leader``. What is due is done at once: that a real shell is slower is the same
+as an answer that comes later. What a core cannot want by itself (an append, a roll, a crash) is an action of
+the checker.
 
 A ledger is what the ledger protocol promises of it (part A.1, searched by its own model): its owner pushes
 entries; they are confirmed in order; whoever recovers it ends it somewhere between the last one that was
@@ -18,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from ledgerlog.core.append_queue import AppendQueue, Batch, BatchState
-from ledgerlog.core.log_chain import (
+from ledgerlog.errors import EntryCorrupt, LossUndecided, LostLeadership
+from ledgerlog.log.core.append_queue import AppendQueue, Batch, BatchState
+from ledgerlog.log.core.chain import (
     ChainNeed,
     Contents,
     LeaderChain,
@@ -27,7 +29,6 @@ from ledgerlog.core.log_chain import (
     TakeoverAim,
     TakeoverNeed,
 )
-from ledgerlog.errors import EntryCorrupt, LossUndecided, LostLeadership
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.segments import NOTHING, SegmentCounts
 from tests.model.structure import Tokens, clone, picture

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from ledgerlog.core.log_chain import ChainNeed, TakeoverAim, TakeoverNeed
+from ledgerlog.log.core.chain import ChainNeed, TakeoverAim, TakeoverNeed
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
 from tests.model.chain_invariants import check_ack, check_edge, check_log

@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from ledgerlog.core.pending import PendingAdds, Send
-from ledgerlog.core.recovery import LedgerRecovery, Phase, ReadAsk
-from ledgerlog.core.writer import LedgerWriter
 from ledgerlog.errors import LedgerClosed, NotEnoughBookies
+from ledgerlog.ledger.core.pending import PendingAdds, Send
+from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
+from ledgerlog.ledger.core.writer import LedgerWriter
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.wire.frame import Status
 from tests.model.messages import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ledgerlog.core.recovery import Phase
+from ledgerlog.ledger.core.recovery import Phase
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ledgerlog.core.recovery import Negative, ReadAsk
-from ledgerlog.core.writer import MetadataIntent
+from ledgerlog.ledger.core.recovery import Negative, ReadAsk
+from ledgerlog.ledger.core.writer import MetadataIntent
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.wire.frame import Status
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ledgerlog.core.recovery import Phase
+from ledgerlog.ledger.core.recovery import Phase
 from tests.model import invariants
 from tests.model.bookie_node import BookieNode
 from tests.model.client_nodes import TO_BE_READ, OwnerNode, RecovererNode, read_stored

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import attrs
 
-from ledgerlog.core.recovery import LedgerRecovery
-from ledgerlog.core.repair import Finding, FragmentRepair, Work
-from ledgerlog.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.ledger.core.recovery import LedgerRecovery
+from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
 from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.repair.core.repair import Finding, FragmentRepair, Work
 from tests.model import repair_node
 
 Mutant = Callable[[], AbstractContextManager[Any]]

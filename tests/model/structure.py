@@ -16,18 +16,18 @@ from typing import Any, TypeVar
 
 from bookie.core.ledger import LedgerState
 from bookie.core.records import Run
-from ledgerlog.core.append_queue import AppendQueue, Batch
-from ledgerlog.core.log_chain import Counting, LeaderChain, Takeover
-from ledgerlog.core.pending import AddBatch, PendingAdds, Slot
-from ledgerlog.core.ranges import RangeSet
-from ledgerlog.core.reader import RangeAsk, RangeRead, _Lane
-from ledgerlog.core.recovery import LedgerRecovery, ReadAsk, _Answer
-from ledgerlog.core.repair import Copy, FragmentRepair
-from ledgerlog.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.ledger.core.pending import AddBatch, PendingAdds, Slot
+from ledgerlog.ledger.core.ranges import RangeSet
+from ledgerlog.ledger.core.reader import RangeAsk, RangeRead, _Lane
+from ledgerlog.ledger.core.recovery import LedgerRecovery, ReadAsk, _Answer
+from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
+from ledgerlog.log.core.append_queue import AppendQueue, Batch
+from ledgerlog.log.core.chain import Counting, LeaderChain, Takeover
 from ledgerlog.model.ledger import Fragment, LedgerMetadata
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Segment, SegmentCounts
+from ledgerlog.repair.core.repair import Copy, FragmentRepair
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from ledgerlog.core.pending import PendingAdds
+from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.model.quorum import Replication
 from tests.cores import new_metadata
 from tests.model.checker import explore, walk

@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ledgerlog.core.pending import PendingAdds
-from ledgerlog.core.recovery import LedgerRecovery
-from ledgerlog.core.repair import FragmentRepair
-from ledgerlog.core.writer import LedgerWriter
+from ledgerlog.ledger.core.pending import PendingAdds
+from ledgerlog.ledger.core.recovery import LedgerRecovery
+from ledgerlog.ledger.core.writer import LedgerWriter
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.core.repair import FragmentRepair
 from tests.cores import new_metadata
 from tests.model import invariants
 from tests.model.bookie_node import BookieNode

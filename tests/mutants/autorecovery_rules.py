@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Change, mutant
 
-_ROOM = "ledgerlog/autorecovery"
+_ROOM = "ledgerlog/repair"
 _LOST = "tests/scenarios/test_repair_of_lost_bookies.py"
 _OPEN = "tests/scenarios/test_repair_of_open_ledgers.py"
 _CROSSED = "tests/scenarios/test_repair_that_is_crossed.py"

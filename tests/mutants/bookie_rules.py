@@ -461,7 +461,7 @@ ANSWERS = (
     mutant(
         "damaged_frame_is_no_such_entry",
         "rule 8",
-        "storage.reader",
+        "engine.reader",
         "from bookie.core.reading import RangeLister, RangeReader",
         "from bookie.core.reading import no_entries, RangeLister, RangeReader",
         f"{_TEST_DAMAGE}::test_no_changed_byte_of_the_journal_or_the_cookie_leads_to_a_wrong_answer",

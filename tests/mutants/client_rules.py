@@ -79,9 +79,9 @@ MUTANTS = (
     mutant(
         "a_read_without_an_answer_is_empty",
         "A.0, T04",
-        "client.recovery",
-        "from ledgerlog.core.recovery import LedgerRecovery, Phase, ReadAsk",
-        "from ledgerlog.core.recovery import Negative, LedgerRecovery, Phase, ReadAsk",
+        "ledger.recovery",
+        "from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk",
+        "from ledgerlog.ledger.core.recovery import Negative, LedgerRecovery, Phase, ReadAsk",
         f"{_TEST_RULES}::test_t04_a_recovery_read_that_is_not_answered_is_unknown_and_cuts_nothing",
         also=(
             Change(

@@ -83,7 +83,7 @@ KEPT = (
     mutant(
         "retention_drops_the_ledger_that_tells_who_appended_what",
         "A.6",
-        "keeping.holds",
+        "retention.holds",
         """
         if index == told_by:
             found.add(Hold.DEDUPE)
@@ -94,7 +94,7 @@ KEPT = (
     mutant(
         "retention_passes_over_pins",
         "A.6",
-        "keeping.holds",
+        "retention.holds",
         "found.add(Hold.PIN)",
         "",
         f"{_TEST_CORE_KEEPING}::test_an_operator_is_told_why_each_ledger_is_there",

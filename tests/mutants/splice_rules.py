@@ -152,7 +152,7 @@ MUTANTS = (
     mutant(
         "spliced_ledgers_are_not_labelled",
         "A.6",
-        "splice._operations",
+        "attach._operations",
         "ledger.metadata.with_labels(labels, record.token)",
         "ledger.metadata",
         _TEST,

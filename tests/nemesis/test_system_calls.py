@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from ledgerlog.cli.local_cluster import LocalCluster, local_cluster
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import LedgerLogError
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.model.quorum import Replication
 from tests.nemesis.system_calls import injected, why_not
 from tests.waiting import PATIENCE_S

@@ -31,10 +31,10 @@ from typing import Any
 
 import trio
 
-from ledgerlog.client.client import open_client
-from ledgerlog.client.environment import Environment
 from ledgerlog.cluster import Cluster
 from ledgerlog.errors import AppendUnknown, LedgerLogError, MetadataUnavailable
+from ledgerlog.ledger.client import open_client
+from ledgerlog.ledger.environment import Environment
 from ledgerlog.log.log import Log
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.meta.uri import open_store, parse_uri

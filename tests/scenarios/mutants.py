@@ -15,10 +15,10 @@ from unittest.mock import patch
 import attrs
 
 from bookie.core.ledger import LedgerState as BookieLedger
-from ledgerlog.core.pending import PendingAdds, Slot
-from ledgerlog.core.recovery import LedgerRecovery, Negative, Phase, ReadAsk
-from ledgerlog.core.writer import LedgerWriter, MetadataIntent
 from ledgerlog.errors import LedgerClosed
+from ledgerlog.ledger.core.pending import PendingAdds, Slot
+from ledgerlog.ledger.core.recovery import LedgerRecovery, Negative, Phase, ReadAsk
+from ledgerlog.ledger.core.writer import LedgerWriter, MetadataIntent
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState
 from ledgerlog.model.quorum import Replication
 from tests.model.bookie_node import BookieNode

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from ledgerlog.core.recovery import Phase
+from ledgerlog.ledger.core.recovery import Phase
 from ledgerlog.wire.frame import Status
 from tests.model.client_nodes import SENT, TO_BE_READ
 from tests.model.configuration import BUDGETS, Configuration

@@ -17,8 +17,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import LedgerLogError, RecoveryFailed
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import ADD_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.quorum import Replication

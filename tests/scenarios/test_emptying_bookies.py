@@ -8,14 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from ledgerlog.autorecovery.decommission import Emptying, decommission
-from ledgerlog.core.audit import named_bookies
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import CookieMismatch, InvalidArgument
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.core.audit import named_bookies
+from ledgerlog.repair.decommission import Emptying, decommission
 from ledgerlog.testing.faulty_store import FaultyStore, NotedWrites
 from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (

@@ -14,7 +14,6 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from ledgerlog.client.reader import LedgerReader
 from ledgerlog.election.election import Election
 from ledgerlog.errors import (
     AppendUnknown,
@@ -24,6 +23,7 @@ from ledgerlog.errors import (
     LostLeadership,
     NotEnoughBookies,
 )
+from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.limits import LOG_CHECKPOINT_ENTRIES, WRITER_WINDOW_ENTRIES
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.writer import LogWriter

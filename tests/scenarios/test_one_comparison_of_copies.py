@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 import attrs
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.checking import LedgerFaults, check_ledger
-from ledgerlog.autorecovery.copying import Copying, Missing, Pacer
-from ledgerlog.autorecovery.ledger import LedgerRepair
-from ledgerlog.client.verify import LedgerVerification
 from ledgerlog.concurrency.pace import Pace
-from ledgerlog.core.filling import Filling
+from ledgerlog.ledger.verify import LedgerVerification
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.missing import Share, shares
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
+from ledgerlog.repair.checking import LedgerFaults, check_ledger
+from ledgerlog.repair.copying import Copying, Missing, Pacer
+from ledgerlog.repair.core.backfill import Filling
+from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.spark.audit_marks import Ailments
 from ledgerlog.spark.audit_plan import plan_audit
 from ledgerlog.spark.audit_task import AuditRow, open_audit

@@ -10,14 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.copying import Copying, Pacer
-from ledgerlog.autorecovery.ledger import LedgerRepair, Verdict
-from ledgerlog.client.client import LedgerClient, open_client
-from ledgerlog.client.writer import LedgerWriter
+from ledgerlog.ledger.client import LedgerClient, open_client
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
+from ledgerlog.repair.copying import Copying, Pacer
+from ledgerlog.repair.ledger import LedgerRepair, Verdict
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.faulty_store import CrossedWrites, FaultyStore
 from ledgerlog.testing.memory_cluster import Cluster, SeededEnvironment, eventually, open_cluster
 from tests.repairing import R332, payload

@@ -10,15 +10,15 @@ import trio
 from trio.testing import MockClock
 
 import ledgerlog.cluster
-from ledgerlog.autorecovery.auditor import Pass, pass_over_now
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.copying import Copying, Pacer
-from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.cli.repair import audit, status_fields
 from ledgerlog.errors import MetadataUnavailable
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import REPAIR_SETTINGS, repair_task_path
 from ledgerlog.model.repair import RepairTask
+from ledgerlog.repair.auditor import Pass, pass_over_now
+from ledgerlog.repair.copying import Copying, Pacer
+from ledgerlog.repair.ledger import LedgerRepair
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.faulty_store import Call, FaultyStore, before
 from ledgerlog.testing.memory_cluster import eventually, open_cluster
 from tests.repairing import (

@@ -9,8 +9,6 @@ import trio
 from trio.testing import MockClock
 
 import ledgerlog.cluster
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.decommission import decommission
 from ledgerlog.cli.repair import status_fields
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import (
@@ -24,6 +22,8 @@ from ledgerlog.model.layout import (
     repair_worker_path,
 )
 from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.repair.decommission import decommission
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.memory_cluster import Client, eventually, open_cluster
 from tests.repairing import (
     assert_whole,

@@ -6,13 +6,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.copying import Copying, Pacer
-from ledgerlog.autorecovery.ledger import LedgerRepair
-from ledgerlog.client.client import open_client
+from ledgerlog.ledger.client import open_client
 from ledgerlog.model.layout import cookie_path, repair_task_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.repair import RepairTask
+from ledgerlog.repair.copying import Copying, Pacer
+from ledgerlog.repair.ledger import LedgerRepair
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.faulty_store import FaultyStore
 from ledgerlog.testing.memory_cluster import SeededEnvironment, eventually, open_cluster
 from tests.repairing import (

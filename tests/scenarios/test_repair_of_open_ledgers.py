@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.copying import Copying, Pacer
-from ledgerlog.autorecovery.ledger import LedgerRepair
-from ledgerlog.client.client import open_client
+from ledgerlog.ledger.client import open_client
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.repair import RepairTask
+from ledgerlog.repair.copying import Copying, Pacer
+from ledgerlog.repair.ledger import LedgerRepair
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.faulty_store import Call, FaultyStore, before
 from ledgerlog.testing.memory_cluster import SeededEnvironment, open_cluster
 from tests.repairing import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.checking import check_ledger
-from ledgerlog.autorecovery.copying import Copying, Pacer
-from ledgerlog.autorecovery.ledger import LedgerRepair
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.limits import SCRUB_BYTES
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.repair import RepairTask
+from ledgerlog.repair.checking import check_ledger
+from ledgerlog.repair.copying import Copying, Pacer
+from ledgerlog.repair.ledger import LedgerRepair
 from ledgerlog.testing.memory_cluster import open_cluster
 from tests.repairing import R332, assert_whole, payload, quiet, repaired, set_up, start_repair, until, written
 

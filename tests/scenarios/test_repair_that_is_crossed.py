@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.copying import Copying, Pacer, Target
-from ledgerlog.core.audit import named_bookies
-from ledgerlog.core.repair import FragmentRepair, RepairFailed
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.ledger import LedgerMetadata
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.copying import Copying, Pacer, Target
+from ledgerlog.repair.core.audit import named_bookies
+from ledgerlog.repair.core.repair import FragmentRepair, RepairFailed
 from ledgerlog.testing.faulty_store import FaultyStore, NotedWrites
 from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster
 from tests.repairing import (

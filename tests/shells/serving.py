@@ -11,10 +11,10 @@ import attrs
 from raw_client import RawClient
 
 from bookie.server.node import Node, open_bookie
-from bookie.storage.config import StorageConfig
-from bookie.storage.disk import Disk
-from bookie.storage.index import Indexes, MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.disk import Disk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.index.index import Indexes, MemoryIndexes
 from ledgerlog.limits import MIB, SHARED_DISK
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.net.local import LocalNetwork

@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 from bookie.server.requests import Requests
 from ledgerlog import limits
-from ledgerlog.client.ranges import list_range, scrub_range
-from ledgerlog.client.reader import LedgerReader
 from ledgerlog.errors import EntryUnavailable
+from ledgerlog.ledger.ranges import list_range, scrub_range
+from ledgerlog.ledger.reader import LedgerReader
 from ledgerlog.limits import REQUEST_TIMEOUT_S
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster

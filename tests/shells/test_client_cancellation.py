@@ -14,8 +14,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import AppendUnknown, LedgerClosed, LedgerNotFound
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.memory_cluster import Client, Cluster, eventually, open_cluster

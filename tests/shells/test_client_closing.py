@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import (
     AppendUnknown,
     LedgerClosed,
@@ -16,6 +15,7 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     NotEnoughBookies,
 )
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import APPEND_DEADLINE_S, METADATA_TIMEOUT_S
 from ledgerlog.model.layout import LEDGERS, ledger_path
 from ledgerlog.model.quorum import Replication

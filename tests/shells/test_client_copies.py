@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 from trio.testing import MockClock
 
-from ledgerlog.client import copies
-from ledgerlog.core.comparison import CopyAnswer, CopyAsk, FaultKind
-from ledgerlog.core.copies import entries_of
-from ledgerlog.core.recovery import Negative
+from ledgerlog.ledger import copies
+from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk, FaultKind
+from ledgerlog.ledger.core.copies import entries_of
+from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.model.ledger import Fragment, LedgerState
 from ledgerlog.net.connection import BookieConnection
 from ledgerlog.testing.memory_cluster import open_cluster

@@ -33,7 +33,7 @@ class Told(logging.Handler):
 @pytest.fixture
 def told() -> Iterator[Told]:
     handler = Told()
-    logger = logging.getLogger("ledgerlog.client.bookies")
+    logger = logging.getLogger("ledgerlog.ledger.bookies")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)

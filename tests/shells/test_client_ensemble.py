@@ -9,7 +9,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import (
     AppendUnknown,
     LedgerClosed,
@@ -18,6 +17,7 @@ from ledgerlog.errors import (
     NotEnoughBookies,
     WriteQuorumUnavailable,
 )
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import ADD_TIMEOUT_S, APPEND_DEADLINE_S, SESSION_TIMEOUT_S, WRITER_WINDOW_ENTRIES
 from ledgerlog.model.quorum import Replication
 from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from scripted_bookie import Peer, Scene, opened_scene
 
-from ledgerlog.client.ranges import Listing, RangeAnswer, list_range, read_range
-from ledgerlog.core.recovery import Negative
+from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.ledger.ranges import Listing, RangeAnswer, list_range, read_range
 from ledgerlog.net.local import LocalNetwork
 from ledgerlog.wire.frame import Kind, Status, encode_pairs
 

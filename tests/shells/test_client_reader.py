@@ -9,8 +9,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ledgerlog.autorecovery.checking import check_ledger
-from ledgerlog.client.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, POLLS_ABANDONED_MAX, LedgerReader
 from ledgerlog.concurrency.pace import Pace
 from ledgerlog.errors import (
     EntryCorrupt,
@@ -20,11 +18,13 @@ from ledgerlog.errors import (
     LedgerNotFound,
     MetadataUnavailable,
 )
+from ledgerlog.ledger.reader import LAC_CATCH_UP_S, METADATA_LOOK_S, POLLS_ABANDONED_MAX, LedgerReader
 from ledgerlog.limits import CONNECT_TIMEOUT_S, LONG_POLL_S, READ_REPLY_BYTES_TARGET, REQUEST_TIMEOUT_S
 from ledgerlog.meta.store import Versioned
 from ledgerlog.model.layout import ledger_path, writable_path
 from ledgerlog.model.ledger import Fragment
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.checking import check_ledger
 from ledgerlog.testing.memory_cluster import Bookie, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.entries import Entries, encode_add
 

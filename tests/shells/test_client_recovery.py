@@ -8,7 +8,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.client.writer import LedgerWriter
 from ledgerlog.errors import (
     LedgerFenced,
     LedgerNotFound,
@@ -16,6 +15,7 @@ from ledgerlog.errors import (
     NotEnoughBookies,
     RecoveryFailed,
 )
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import REQUEST_TIMEOUT_S
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import LedgerMetadata, LedgerState

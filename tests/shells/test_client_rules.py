@@ -13,13 +13,13 @@ import trio.testing
 from scripted_bookie import ME, Scene, add_frame, opened_scene
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.client.ranges import RangeAnswer, read_range
-from ledgerlog.client.slots import SlotSinks
-from ledgerlog.core.pending import Send
-from ledgerlog.core.recovery import Negative
-from ledgerlog.core.writer import MetadataIntent
 from ledgerlog.errors import EntryNotFound, RecoveryFailed
+from ledgerlog.ledger.core.pending import Send
+from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.ledger.core.writer import MetadataIntent
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.ranges import RangeAnswer, read_range
+from ledgerlog.ledger.slots import SlotSinks
 from ledgerlog.limits import LAC_PUBLISH_IDLE_S
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.model.ids import BookieId

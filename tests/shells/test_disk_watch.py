@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from ledgerlog.client.writer import LedgerWriter
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import BookieReadOnly, NotEnoughBookies, StorageError
+from ledgerlog.ledger.writer import LedgerWriter
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.model.layout import read_only_path, writable_path
 from ledgerlog.model.quorum import Replication

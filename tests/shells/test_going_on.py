@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 from ledgerlog.errors import (
     LedgerLogError,
     LedgerNotFound,

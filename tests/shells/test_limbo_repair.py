@@ -8,11 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.core.marks import Marks
-from bookie.storage.memory_disk import MemoryFile
+from bookie.core.loss_marks import Marks
+from bookie.storage.disk.memory import MemoryFile
 from ledgerlog.cli.ledger import loss_lines
-from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.core.recovery import LOST_FROM
 from ledgerlog.errors import (
     CookieMismatch,
     DiskFull,
@@ -21,6 +19,8 @@ from ledgerlog.errors import (
     MetadataUnavailable,
     RecoveryFailed,
 )
+from ledgerlog.ledger.core.recovery import LOST_FROM
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.limits import LIMBO_TELL_AGAIN_S, LIMBO_TELL_S
 from ledgerlog.model.bookie import BookieInfo
 from ledgerlog.model.layout import cookie_path, ledger_path, writable_path

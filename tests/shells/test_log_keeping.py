@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from ledgerlog.errors import InvalidArgument, LedgerLogError
-from ledgerlog.log.keeping import apply_retention
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.retention import apply_retention
 from ledgerlog.log.sweep import sweep
 from ledgerlog.log.writer import LogWriter
 from ledgerlog.model.layout import CURSORS, log_record_path
@@ -222,7 +222,7 @@ async def test_what_a_crash_between_truncation_and_deletion_leaves_is_swept(
                 crash.cancel()
                 await trio.lowlevel.checkpoint()
 
-            patch.setattr("ledgerlog.log.keeping.delete_ledgers", die)
+            patch.setattr("ledgerlog.log.retention.delete_ledgers", die)
             await log.truncate(20)
         assert len(await client.ledgers.list()) == len(await listed(log)) + 2
         await trio.sleep(OLD_S)

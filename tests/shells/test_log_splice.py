@@ -13,10 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.config import StorageConfig
+from bookie.storage.engine.config import StorageConfig
 from ledgerlog import limits
-from ledgerlog.client.client import LedgerClient, open_client
-from ledgerlog.core.splice import Commit, SpliceRefused, Staged
 from ledgerlog.errors import (
     EntryCorrupt,
     InvalidArgument,
@@ -27,16 +25,18 @@ from ledgerlog.errors import (
     MetadataOutcomeUnknown,
     RecordTooLarge,
 )
+from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.limits import LOG_SPLICE_LEDGERS_MAX, LOG_STAGED_SWEEP_AGE_S, RECORD_BYTES_MAX
+from ledgerlog.log.attach import Spliced, splice, stage
+from ledgerlog.log.core.attach import Commit, SpliceRefused, Staged
 from ledgerlog.log.log import Log, create_log, delete_log, open_log
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.splice import Spliced, splice, stage
 from ledgerlog.log.sweep import sweep
+from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.layout import log_record_path, splice_path, splices_path
 from ledgerlog.model.log import LogListFull
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import Segment
-from ledgerlog.model.splice import SpliceMark
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
 from ledgerlog.testing.memory_cluster import Client, Cluster, SeededEnvironment, open_cluster
 from ledgerlog.wire.records import decode_entry

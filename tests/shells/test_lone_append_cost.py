@@ -23,7 +23,7 @@ from serving import Machine
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.server.server import Server
-from bookie.storage import real_disk
+from bookie.storage.disk import real as real_disk
 from ledgerlog.cluster import connect
 from ledgerlog.model.quorum import Replication
 from ledgerlog.net.tcp import TcpNetwork

@@ -21,12 +21,9 @@ import trio
 from trio.testing import MockClock
 
 from bookie.server.identity import establish_identity
-from bookie.storage.directory import open_directory
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.decommission import decommission
-from ledgerlog.core.splice import Commit, Staged
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.directory import open_directory
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.election.election import Election
 from ledgerlog.errors import (
     AppendUnknown,
@@ -34,10 +31,11 @@ from ledgerlog.errors import (
     MetadataOutcomeUnknown,
     MetadataUnavailable,
 )
+from ledgerlog.log.attach import splice, stage
+from ledgerlog.log.core.attach import Commit, Staged
 from ledgerlog.log.log import Log, create_log, delete_log, list_logs, open_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.log.snapshot_list import SnapshotList
-from ledgerlog.log.splice import splice, stage
 from ledgerlog.log.sweep import sweep
 from ledgerlog.machine.snapshots import LedgerSnapshots
 from ledgerlog.meta.belonging import find_cluster, make_cluster
@@ -47,6 +45,8 @@ from ledgerlog.model.layout import cookie_path, draining_path
 from ledgerlog.model.ledger import LedgerState
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.snapshots import ListedSnapshot
+from ledgerlog.repair.decommission import decommission
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.faulty_store import Call, FaultyStore, GoOn
 from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from ledgerlog.autorecovery.copying import Pacer
+from ledgerlog.repair.copying import Pacer
 
 
 async def test_all_who_copy_share_the_rate(clock: MockClock) -> None:

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from trio.testing import MockClock
 
 import ledgerlog
-from ledgerlog.autorecovery.board import Board
 from ledgerlog.cli.main import cli
-from ledgerlog.client.client import LedgerClient
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import MIB
 from ledgerlog.log.log import Log, create_log, open_log
 from ledgerlog.log.snapshot_list import SnapshotList
@@ -22,6 +21,7 @@ from ledgerlog.meta.sqlite import SqliteStore
 from ledgerlog.model.layout import draining_path
 from ledgerlog.model.policies import RetentionPolicy, RollPolicy
 from ledgerlog.model.snapshots import ListedSnapshot
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.memory_cluster import open_cluster
 
 Act = Callable[[LedgerClient, Log], Awaitable[object]]

@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.storage.config import StorageConfig
-from ledgerlog.autorecovery.board import Board
+from bookie.storage.engine.config import StorageConfig
 from ledgerlog.limits import KIB
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.queue import Board
 from ledgerlog.testing.memory_cluster import SMALL, Bookie, Client, Cluster, eventually, open_cluster
 from ledgerlog.wire.frame import Status
 from tests.repairing import until

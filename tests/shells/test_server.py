@@ -14,8 +14,8 @@ from raw_client import KEY, RawClient, add, figures, pairs
 from serving import Bookie, Machine
 
 from bookie.server.phase_one import settle_marks
-from bookie.storage.index import MemoryIndex
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.index.index import MemoryIndex
 from ledgerlog import limits
 from ledgerlog.errors import CookieMismatch, StorageError, WireError
 from ledgerlog.meta.memory import MemoryTree

@@ -9,11 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bookie.core.marks import Marks
+from bookie.core.loss_marks import Marks
 from bookie.server.identity import establish_identity
-from bookie.storage.directory import open_directory
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.marks import read_marks
+from bookie.storage.disk.loss_marks import read_marks
+from bookie.storage.engine.directory import open_directory
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import (
     ClusterNotFound,
     CookieMismatch,

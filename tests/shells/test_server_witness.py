@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.server.witness import MetadataWitness
+from bookie.server.deletion_oracle import MetadataWitness
 from ledgerlog.errors import MetadataUnavailable, WrongCluster
 from ledgerlog.meta.memory import Content, MemoryTree
 from ledgerlog.model.layout import CLUSTER, LEDGER_COUNTER, ledger_path

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.disk import Disk
+from bookie.storage.disk.disk import Disk
 from ledgerlog.errors import LogNotFound, MetadataOutcomeUnknown, MetadataUnavailable, StorageError
 from ledgerlog.meta.memory import MemoryTree
 from ledgerlog.testing import SimulatedCluster, simulate

@@ -10,7 +10,7 @@ import pytest
 import trio
 from storage import test_disk_contract as contract
 
-from bookie.storage.disk import FileMissing
+from bookie.storage.disk.disk import FileMissing
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.testing.deterministic import Simulation
 from ledgerlog.testing.disk import Platter, SimDisk, SimIndexes

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bookie.core.marks import Marks, Range
+from bookie.core.loss_marks import Marks, Range
 from bookie.server.limbo import LimboRepair
 from ledgerlog.testing import swarm
 from ledgerlog.testing.invariants import Violation

@@ -12,9 +12,9 @@ from collections import Counter
 import attrs
 import pytest
 
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.cluster import Cluster
+from ledgerlog.repair.queue import Board
+from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.testing import workload
 from ledgerlog.testing.swarm import Size
 from ledgerlog.testing.workload import run_seed

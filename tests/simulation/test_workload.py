@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from bookie.core.ledger import LedgerState
-from bookie.storage.disk import File
+from bookie.storage.disk.disk import File
 from ledgerlog.cli.main import cli
 from ledgerlog.cli.simulate import parse_seeds
-from ledgerlog.core.pending import PendingAdds
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack, Record, moment
 from ledgerlog.testing import invariants, loss_rules, wire_rules

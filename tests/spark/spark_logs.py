@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ledgerlog.client.client import LedgerClient
+from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.log import Log
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.spark.columns import DECLARED, arrow_schema, batches_of

@@ -15,10 +15,10 @@ import trio.testing
 from pyspark.sql.types import StructType
 
 from ledgerlog import connect
-from ledgerlog.client.client import open_client
-from ledgerlog.client.metadata import LedgerRegistry
-from ledgerlog.core.comparison import FaultKind
 from ledgerlog.errors import LedgerLogError, LedgerNotFound, LogNotFound
+from ledgerlog.ledger.client import open_client
+from ledgerlog.ledger.core.comparison import FaultKind
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.layout import LEDGERS, ledger_path
 from ledgerlog.model.quorum import Replication

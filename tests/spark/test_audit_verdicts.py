@@ -10,8 +10,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ledgerlog.archiving.job import archive_log
-from ledgerlog.archiving.rewrite import merge_log
+from ledgerlog.archive.jobs.job import archive_log
+from ledgerlog.archive.jobs.rewrite import merge_log
 from ledgerlog.log.log import delete_log
 from ledgerlog.log.registry import LogRegistry
 from ledgerlog.model.archive import ArchiveRecord

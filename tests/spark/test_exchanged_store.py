@@ -11,8 +11,8 @@ import trio
 from pyspark.sql.types import LongType, StructType
 
 import ledgerlog
-from ledgerlog.core.splice import Staged
 from ledgerlog.errors import WrongCluster
+from ledgerlog.log.core.attach import Staged
 from ledgerlog.meta.uri import make_cluster_at, parse_uri
 from ledgerlog.spark.audit import audit_schema, read_audit
 from ledgerlog.spark.audit_plan import AuditPart, plan_audit

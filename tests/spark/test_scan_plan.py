@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.scan import LEDGER_WEIGHT, RECORD_WEIGHT, Backlog, Piece, Stretch, admit, cut, share
+from ledgerlog.log.core.scan import LEDGER_WEIGHT, RECORD_WEIGHT, Backlog, Piece, Stretch, admit, cut, share
 
 MIB = 1024 * 1024
 

@@ -14,15 +14,15 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from ledgerlog.autorecovery.board import Board
-from ledgerlog.autorecovery.service import AutoRecovery
 from ledgerlog.blocking.portal import Portal
 from ledgerlog.cli import spark_audit
 from ledgerlog.cli.main import cli
-from ledgerlog.client.client import LedgerClient
-from ledgerlog.client.metadata import LedgerRegistry
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.metadata import LedgerRegistry
 from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.queue import Board
+from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.spark.audit import DECLARED
 from ledgerlog.spark.audit_marks import mark_for_repair
 from ledgerlog.spark.source import connected

@@ -9,11 +9,11 @@ import pytest
 import trio.testing
 from pyspark.sql import types
 
-from ledgerlog.core.splice import SpliceRefused
 from ledgerlog.errors import InvalidArgument
+from ledgerlog.log.attach import stage
+from ledgerlog.log.core.attach import SpliceRefused
 from ledgerlog.log.log import Log, create_log
 from ledgerlog.log.registry import LogRegistry
-from ledgerlog.log.splice import stage
 from ledgerlog.spark.options import WriteOptions, parse_write_options
 from ledgerlog.spark.sink import BatchOf, StagedRows, check_written, commit_rows
 from ledgerlog.testing.memory_cluster import Client, open_cluster

@@ -30,9 +30,9 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.engine import Engine
-from bookie.storage.opening import open_engine
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
 
 PATH = "b"

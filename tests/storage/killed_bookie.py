@@ -13,8 +13,8 @@ import sys
 import trio
 from storing import KEY, add, running
 
-from bookie.storage.config import StorageConfig
-from bookie.storage.engine import Engine
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.engine import Engine
 
 CONFIG = StorageConfig(segment_bytes=64 * 4096, arenas=2, frame_bytes_max=60_000)
 LEDGERS = 5

@@ -2,7 +2,7 @@
 
 ``Recorder`` keeps one log for both. Each effect has a beginning and an end in it; between the two it is in
 flight. Tests add notes of their own (what was acknowledged). A *crash point* is a place in the log, and
-the states it may leave follow from the contract in ``bookie.storage.disk``:
+the states it may leave follow from the contract in ``bookie.storage.disk.disk``:
 
 * writes that had ended are there; of one in flight, any of its sectors of 512 bytes, the others reading as
   before. ``_way_to_end`` gives none, all, all but one, only one, and some halves;
@@ -28,9 +28,9 @@ import attrs
 import trio
 
 from bookie.core.rows import Change
-from bookie.storage.disk import File
-from bookie.storage.index import MemoryIndex, MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk, MemoryFile
+from bookie.storage.disk.disk import File
+from bookie.storage.disk.memory import MemoryDisk, MemoryFile
+from bookie.storage.index.index import MemoryIndex, MemoryIndexes
 from ledgerlog.errors import DiskFull, StorageError
 
 SECTOR = 512

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from bookie.storage.config import StorageConfig
-from bookie.storage.directory import StorageDirectory, open_directory
-from bookie.storage.disk import Disk
-from bookie.storage.engine import Engine, ReadResult
-from bookie.storage.index import Indexes
-from bookie.storage.opening import open_engine
+from bookie.storage.disk.disk import Disk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import StorageDirectory, open_directory
+from bookie.storage.engine.engine import Engine, ReadResult
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import Indexes
 from ledgerlog.model.bookie import Cookie
 from ledgerlog.wire.entries import Entries, decode_entries_untrusted, encode_add, encode_lac
 from ledgerlog.wire.frame import Frame, Status, decode_frame_untrusted

@@ -8,9 +8,9 @@ import pytest
 import trio
 from storing import SMALL, add_durably, opened, payloads, read, read_all
 
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.wire.frame import Status
 
 

@@ -7,7 +7,7 @@ import trio
 from storing import add, payloads, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.index import MemoryIndexes
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import StorageError
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
 
@@ -145,7 +145,7 @@ async def test_a_neighbour_does_not_wait_for_who_has_more_at_hand() -> None:
 
 
 async def test_no_more_than_so_much_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.storage.journal.JOURNAL_GATHER_BYTES", 1_000)
+    monkeypatch.setattr("bookie.storage.journal.journal.JOURNAL_GATHER_BYTES", 1_000)
     disk = quick_disk()
     most = 0
     async with running("b", disk=disk, indexes=MemoryIndexes()) as engine:

@@ -28,9 +28,9 @@ from crashing import (
 from recording_disk import CrashPoint, CrashState, Effect, Recorder, RecordingDisk, RecordingIndexes
 from storing import Crash, opened
 
-from bookie.core.marks import Marks
-from bookie.storage.marks import write_marks
-from bookie.storage.opening import open_engine
+from bookie.core.loss_marks import Marks
+from bookie.storage.disk.loss_marks import write_marks
+from bookie.storage.engine.opening import open_engine
 
 
 class Killed(Exception):

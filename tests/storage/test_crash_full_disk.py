@@ -16,7 +16,7 @@ from recording_disk import CrashPoint, CrashState, Recorder, RecordingDisk, Reco
 from storing import SMALL, add_durably, add_frame, opened
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bookie.storage.opening import open_engine
+from bookie.storage.engine.opening import open_engine
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.wire.frame import Status
 

@@ -22,11 +22,11 @@ from storing import SMALL, Crash, opened
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.rows import Change
-from bookie.storage.index import Index
-from bookie.storage.leveldb import LevelDb, LevelDbIndex
-from bookie.storage.opening import open_engine
-from bookie.storage.real_disk import RealDisk
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.disk.real import RealDisk
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import Index
+from bookie.storage.index.leveldb import LevelDb, LevelDbIndex
+from bookie.storage.upkeep.rebuild import rebuild_index
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 

@@ -31,7 +31,7 @@ from crashing import (
 from recording_disk import CrashPoint, CrashState, Recorder
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.engine import Engine
+from bookie.storage.engine.engine import Engine
 
 _POINTS_PER_SCENARIO = 60
 _GOES_ON = 0.2

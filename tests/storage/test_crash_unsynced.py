@@ -13,10 +13,10 @@ from crashing import MOVING
 from recording_disk import CrashPoint, CrashState, Recorder, RecordingDisk, RecordingIndexes
 from storing import KEY, Crash, add, add_frame, opened, payload_of, read
 
-from bookie.core.marks import Marks
-from bookie.storage.engine import Engine
-from bookie.storage.marks import KeptMarks, read_marks
-from bookie.storage.opening import open_engine
+from bookie.core.loss_marks import Marks
+from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
 from ledgerlog.wire.frame import Status
 
 PATH = "b"

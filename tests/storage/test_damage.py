@@ -28,13 +28,13 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.rows import ledger_key, run_key
-from bookie.storage.config import StorageConfig
-from bookie.storage.directory import open_directory
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import open_directory
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
 
@@ -92,7 +92,7 @@ def memory_copy(disk: MemoryDisk, indexes: MemoryIndexes) -> tuple[MemoryDisk, M
     other.files = {path: bytearray(content) for path, content in disk.files.items()}
     other.directories = set(disk.directories)
     for path, index in indexes.indexes.items():
-        from bookie.storage.index import MemoryIndex
+        from bookie.storage.index.index import MemoryIndex
 
         others.indexes[path] = MemoryIndex(path)
         others.indexes[path].apply(index.scan_now(b"", b"\xff", floor=b"", limit=10**6))

@@ -15,17 +15,17 @@ import plyvel
 import pytest
 import trio
 
-from bookie.storage.ballast import Ballast
-from bookie.storage.descriptors import (
+from bookie.storage.disk.ballast import Ballast
+from bookie.storage.disk.descriptors import (
     CONNECTIONS_MIN,
     RESERVE,
     OutOfDescriptors,
     SpareDescriptor,
     connections_within,
 )
-from bookie.storage.leveldb import LevelDb, LevelDbIndex
-from bookie.storage.patient_index import PatientIndex
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk.real import RealDisk
+from bookie.storage.index.leveldb import LevelDb, LevelDbIndex
+from bookie.storage.index.patient import PatientIndex
 from tests.waiting import PATIENCE_S
 
 

@@ -1,4 +1,4 @@
-"""Every disk, the fake with faults included, keeps the contract of ``bookie.storage.disk``."""
+"""Every disk, the fake with faults included, keeps the contract of ``bookie.storage.disk.disk``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from bookie.core.fullness import DiskSpace
-from bookie.storage import real_disk
-from bookie.storage.disk import Disk, FileMissing
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk import real as real_disk
+from bookie.storage.disk.disk import Disk, FileMissing
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.disk.real import RealDisk
 from ledgerlog.errors import DiskFull, StorageError, StorageLocked
 from ledgerlog.testing.faulty_disk import FaultyDisk
 

@@ -26,11 +26,11 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.config import StorageConfig
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.opening import open_engine
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
 from ledgerlog.testing.faulty_disk import FaultyDisk, Gate
@@ -632,7 +632,7 @@ async def test_an_exception_in_the_body_comes_out_as_itself(disk: FaultyDisk) ->
 
 
 async def test_a_directory_that_is_not_formatted_is_not_opened(tmp_path: Path) -> None:
-    from bookie.storage.directory import open_directory
+    from bookie.storage.engine.directory import open_directory
 
     async with open_directory(str(tmp_path / "b")) as directory:
         with pytest.raises(StorageError, match="not formatted"):

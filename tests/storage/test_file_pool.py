@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.disk import FileMissing
-from bookie.storage.files import FilePool
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.disk import FileMissing
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.entrylog.file_pool import FilePool
 
 
 async def pool_of(count: int) -> tuple[FilePool, MemoryDisk]:

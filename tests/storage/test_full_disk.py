@@ -15,13 +15,13 @@ from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read_a
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.rows import Change
-from bookie.storage.ballast import Ballast
-from bookie.storage.config import StorageConfig
-from bookie.storage.index import MemoryIndex, MemoryIndexes
-from bookie.storage.leveldb import LevelDb
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk.ballast import Ballast
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.disk.real import RealDisk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndex, MemoryIndexes
+from bookie.storage.index.leveldb import LevelDb
 from ledgerlog.errors import DiskFull
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.wire.frame import Status

@@ -13,8 +13,8 @@ from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read, 
 
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
-from bookie.storage.opening import open_engine
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
 
 GOLDEN = Path(__file__).resolve().parent / "golden"

@@ -1,4 +1,5 @@
-"""Both indexes keep the contract of ``bookie.storage.index``, and LevelDB's notices what LevelDB does not."""
+"""Both indexes keep the contract of ``bookie.storage.index.index``, and LevelDB's notices what LevelDB does
+not."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.storage.disk import FileMissing
-from bookie.storage.index import Index, Indexes, MemoryIndex, MemoryIndexes
-from bookie.storage.leveldb import LevelDb
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk.disk import FileMissing
+from bookie.storage.disk.real import RealDisk
+from bookie.storage.index.index import Index, Indexes, MemoryIndex, MemoryIndexes
+from bookie.storage.index.leveldb import LevelDb
 from ledgerlog.errors import StorageCorrupt, StorageError
 
 
@@ -167,8 +168,8 @@ async def test_a_batch_that_cannot_be_made_is_not_written_in_part(tmp_path: Path
 async def test_the_tally_of_batches_does_not_grow_with_the_life_of_a_bookie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.storage.leveldb._KEPT", 8)
-    monkeypatch.setattr("bookie.storage.leveldb._STEP", 2)
+    monkeypatch.setattr("bookie.storage.index.leveldb._KEPT", 8)
+    monkeypatch.setattr("bookie.storage.index.leveldb._STEP", 2)
     disk = RealDisk()
     leveldb, path = LevelDb(disk), str(tmp_path / "i")
 

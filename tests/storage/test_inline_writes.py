@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.storage import real_disk
-from bookie.storage.real_disk import INLINE_BYTES_MAX, INLINE_PENALTY, INLINE_S, RealDisk, RealFile, _Haste
+from bookie.storage.disk import real as real_disk
+from bookie.storage.disk.real import INLINE_BYTES_MAX, INLINE_PENALTY, INLINE_S, RealDisk, RealFile, _Haste
 
 
 def test_small_writes_are_made_in_the_loop_while_the_disk_is_quick() -> None:

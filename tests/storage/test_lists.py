@@ -11,9 +11,9 @@ from bookie.core import rows
 from bookie.core.ledger import StoredLedger
 from bookie.core.records import Run
 from bookie.core.rows import Row
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndex, MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import MemoryIndex, MemoryIndexes
 from ledgerlog.limits import ENTRY_ID_MAX
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S

@@ -11,13 +11,13 @@ import pytest
 import trio
 from storing import KEY, SMALL, add_durably, add_frame, opened, read, running
 
-from bookie.core.marks import Marks
+from bookie.core.loss_marks import Marks
 from bookie.core.rows import Row
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.marks import KeptMarks, read_marks, write_marks
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
+from bookie.storage.disk.loss_marks import KeptMarks, read_marks, write_marks
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import StorageCorrupt, StorageError
 from ledgerlog.wire.frame import Status
 

@@ -11,9 +11,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.frames import salvage
 from bookie.core.records import Run
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.wire.frame import HEADER_BYTES, Status
 
 STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import attrs
 from storing import SMALL, add_frame, payload_of, read, running
 
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.wire.frame import Status
 
 L = 1

@@ -28,13 +28,13 @@ from bookie.core.records import Run
 from bookie.core.rows import Row, run_key
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
-from bookie.storage.compaction import verify_frame
-from bookie.storage.directory import open_directory
-from bookie.storage.disk import File
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
+from bookie.storage.disk.disk import File
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.directory import open_directory
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep.compaction import verify_frame
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
 from ledgerlog.limits import KIB
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk

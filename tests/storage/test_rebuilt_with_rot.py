@@ -15,11 +15,11 @@ import attrs
 import pytest
 from storing import KEY, SMALL, Crash, add_durably, add_frame, opened, read, running
 
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.frame import Status
 

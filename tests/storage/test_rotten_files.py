@@ -13,13 +13,13 @@ from storing import KEY, SMALL, Crash, add_durably, add_frame, opened, read
 
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
-from bookie.storage.collector import Witness
-from bookie.storage.config import StorageConfig
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep.collector import Witness
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.wire.frame import Status
 
 STAYS = attrs.evolve(SMALL, small_run_bytes=0, scrub=False, compact_bytes_per_s=2**40)

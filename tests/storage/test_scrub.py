@@ -12,9 +12,9 @@ from storing import SMALL, add_durably, add_frame, payload_of, read, running
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core import rows
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.limits import MIB
 from ledgerlog.testing.faulty_disk import DiskCall, FaultyDisk, GoOn
 from ledgerlog.wire.entries import Entries

@@ -10,9 +10,9 @@ from storing import SMALL, add, add_durably, add_frame, payload_of, running
 
 from bookie.core.examining import Examination
 from bookie.core.records import Run
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.limits import SCRUB_BLOCK_ENTRIES, SCRUB_RANGES_MAX
 from ledgerlog.wire.checksum import entry_digest
 from ledgerlog.wire.entries import Entries

@@ -8,11 +8,11 @@ import pytest
 from recording_disk import CrashPoint, Recorder, RecordingDisk, RecordingIndexes
 from storing import COOKIE, SMALL, add_durably, payloads, read_all
 
-from bookie.storage.directory import open_directory
-from bookie.storage.disk import FileMissing
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
+from bookie.storage.disk.disk import FileMissing
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.directory import open_directory
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import StorageCorrupt, StorageError, StorageLocked
 from ledgerlog.model.bookie import Cookie
 

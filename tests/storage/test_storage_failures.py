@@ -23,9 +23,9 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.rows import Row
-from bookie.storage.config import StorageConfig
-from bookie.storage.engine import Engine
-from bookie.storage.index import MemoryIndex, MemoryIndexes
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.engine import Engine
+from bookie.storage.index.index import MemoryIndex, MemoryIndexes
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk
 from ledgerlog.wire.frame import Status

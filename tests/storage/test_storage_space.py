@@ -10,10 +10,10 @@ from attrs import evolve
 from storing import KEY, SMALL, add_durably, add_frame, opened, payloads, read, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.index import MemoryIndexes
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
-from bookie.storage.rebuild import rebuild_index
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import DiskFull, StorageCorrupt
 from ledgerlog.limits import KIB, MIB
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, skips

@@ -10,7 +10,7 @@ import trio
 from storing import Crash, add, add_durably, payloads, read_all, running
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.storage.index import MemoryIndexes
+from bookie.storage.index.index import MemoryIndexes
 from ledgerlog.errors import StorageError
 from ledgerlog.testing.faulty_disk import Fails, FaultyDisk, Gate
 

@@ -14,18 +14,18 @@ from storing import KEY, OTHER_KEY, SMALL, Crash, add, add_frame, opened, payloa
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.journal import SegmentImage
-from bookie.core.marks import Marks
+from bookie.core.loss_marks import Marks
 from bookie.core.rows import Row
-from bookie.storage.catalogue import Catalogue
-from bookie.storage.engine import Engine
-from bookie.storage.files import FilePool
-from bookie.storage.forgetting import Forgetter
-from bookie.storage.index import MemoryIndex, MemoryIndexes
-from bookie.storage.ledgers import Ledgers
-from bookie.storage.marks import KeptMarks, read_marks
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.opening import open_engine
-from bookie.storage.write_cache import CachedArena
+from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.forgetting import Forgetter
+from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.opening import open_engine
+from bookie.storage.engine.write_cache import CachedArena
+from bookie.storage.entrylog.file_pool import FilePool
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import MemoryIndex, MemoryIndexes
 from ledgerlog.errors import DiskFull, StorageError
 from ledgerlog.wire.frame import Status
 from tests.waiting import PATIENCE_S

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.append_queue import AppendQueue, Batch, BatchState, cumulative, group_cost
-from ledgerlog.core.log_search import EntrySearch
 from ledgerlog.errors import InvalidArgument, OffsetMismatch, RecordTooLarge
 from ledgerlog.limits import RECORD_BYTES_MAX
+from ledgerlog.log.core.append_queue import AppendQueue, Batch, BatchState, cumulative, group_cost
+from ledgerlog.log.core.search import EntrySearch
 from ledgerlog.model.ids import Position
 from ledgerlog.model.record import Ack
 

@@ -1,13 +1,13 @@
-"""``core.audit``: who is lost, and what a check of a fragment's ends looks at."""
+"""``repair.core.audit``: who is lost, and what a check of a fragment's ends looks at."""
 
 from __future__ import annotations
 
 import pytest
 
-from ledgerlog.core.audit import Absences, ends, named_bookies, shares_of
 from ledgerlog.model.ledger import Fragment, LedgerState
 from ledgerlog.model.missing import Share
 from ledgerlog.model.quorum import Replication
+from ledgerlog.repair.core.audit import Absences, ends, named_bookies, shares_of
 from tests.cores import bookies, new_metadata
 
 B0, B1, B2, B3 = bookies(4)

@@ -1,4 +1,4 @@
-"""``concurrency.backoff``: pauses that grow while something fails."""
+"""``concurrency.core.backoff``: pauses that grow while something fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.concurrency.backoff import Backoff
+from ledgerlog.concurrency.core.backoff import Backoff
 
 
 def test_a_pause_is_twice_the_one_before_up_to_the_longest() -> None:

@@ -17,8 +17,8 @@ from bookie.core.journal import GroupCommit, SegmentImage
 from bookie.core.merging import merge_runs
 from bookie.core.records import ADD, FENCE, START, Place, Run, encode_fence, encode_start
 from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
-from bookie.storage.entry_logs import EntryLogFiles
-from bookie.storage.memory_disk import MemoryDisk
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.entrylog.entry_logs import EntryLogFiles
 from ledgerlog.wire.entries import Entries, encode_add
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.core.marks import NO_LEDGER, Marks
+from bookie.core.loss_marks import NO_LEDGER, Marks
 from ledgerlog.errors import StorageCorrupt
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "FORMATS.md"

@@ -10,8 +10,8 @@ from bookie.core import rows
 from bookie.core.ledger import StoredLedger
 from bookie.core.records import Run
 from bookie.core.rows import FileRow
-from bookie.storage.catalogue import Catalogue
-from bookie.storage.index import MemoryIndex
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import MemoryIndex
 
 STORED = StoredLedger(b"k" * 16, is_fenced=False, lac=-1, lafr=-1, last_entry=-1, widest=0, straddle=0)
 

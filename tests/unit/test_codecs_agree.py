@@ -18,8 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookie.core.marks import Marks
-from ledgerlog.core.replica import RequestTable
+from bookie.core.loss_marks import Marks
 from ledgerlog.errors import InvalidArgument, RecordTooLarge
 from ledgerlog.limits import (
     ENTRY_BYTES_MAX,
@@ -31,7 +30,9 @@ from ledgerlog.limits import (
     SCRUB_SUMS_MAX,
 )
 from ledgerlog.log import registry
+from ledgerlog.machine.core.replica import RequestTable
 from ledgerlog.model.archive import ArchivedLedger, ArchivePlace, ArchiveRecord
+from ledgerlog.model.attach import SpliceMark
 from ledgerlog.model.bookie import BookieInfo, Cookie
 from ledgerlog.model.command import Envelope, Outcome
 from ledgerlog.model.cursor import CursorState
@@ -51,7 +52,6 @@ from ledgerlog.model.repair import (
 )
 from ledgerlog.model.segments import Segment
 from ledgerlog.model.snapshots import ListedSnapshot, decode_snapshot_list_untrusted, encode_snapshot_list
-from ledgerlog.model.splice import SpliceMark
 from ledgerlog.wire.beats import Beat, BeatKind
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope
 from ledgerlog.wire.frame import (

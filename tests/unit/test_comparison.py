@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ledgerlog.core.comparison import CopyAnswer, FaultKind, Holdings, absence
-from ledgerlog.core.copies import CopyCheck
-from ledgerlog.core.recovery import Negative
+from ledgerlog.ledger.core.comparison import CopyAnswer, FaultKind, Holdings, absence
+from ledgerlog.ledger.core.copies import CopyCheck
+from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.model.ledger import Fragment, LedgerState
 from ledgerlog.model.missing import Share
 from ledgerlog.model.quorum import Replication

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerlog.core.comparison import CopyAnswer, CopyAsk, FaultKind
-from ledgerlog.core.copies import CopyCheck, CopyFault, count_held, replicas_of
-from ledgerlog.core.recovery import Negative
+from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk, FaultKind
+from ledgerlog.ledger.core.copies import CopyCheck, CopyFault, count_held, replicas_of
+from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.limits import ENTRY_ID_MAX, SCRUB_BLOCK_ENTRIES
 from ledgerlog.model.ids import BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState

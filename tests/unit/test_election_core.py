@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ledgerlog.core.election import Candidacy, ElectionNeed
+from ledgerlog.election.core.candidacy import Candidacy, ElectionNeed
 from ledgerlog.errors import InvalidArgument, WireError
 from ledgerlog.limits import ELECTION_TENURE_MAX_S, ELECTION_TENURE_S
 from ledgerlog.model.election import ElectionRecord, check_candidate

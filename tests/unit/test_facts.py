@@ -26,14 +26,13 @@ from bookie.core.records import (
     encode_start,
 )
 from bookie.core.segment import SEGMENT_HEADER_BYTES, BlockWalk, SegmentHeader
-from bookie.storage.catalogue import Catalogue
-from bookie.storage.entry_files import EntryFiles
-from bookie.storage.entry_logs import EntryLogFiles
-from bookie.storage.found_ledgers import FoundLedgers
-from bookie.storage.index import MemoryIndex
-from bookie.storage.memory_disk import MemoryDisk
-from bookie.storage.rewriting import no_pace
-from bookie.storage.segments import SegmentFiles
+from bookie.storage.disk.memory import MemoryDisk
+from bookie.storage.engine.found_ledgers import FoundLedgers
+from bookie.storage.entrylog.entry_files import EntryFiles
+from bookie.storage.entrylog.entry_logs import EntryLogFiles
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.index import MemoryIndex
+from bookie.storage.journal.segments import SegmentFiles
 from ledgerlog.errors import StorageCorrupt
 from ledgerlog.wire.entries import Entries, encode_add
 
@@ -122,7 +121,7 @@ async def test_the_same_walk_goes_through_a_segment_and_the_log_that_took_its_pl
         runs=list(merge_runs([run])),
         usage={7: run.length},
         fetch=fetch,
-        pace=no_pace,
+        pace=None,
     )
     assert await walked(files, 1, 4 * PAGE_BYTES) == segment.facts()
     replaces, logged, add = await walked(files, -1, written.size)

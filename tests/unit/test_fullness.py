@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from bookie.core.fullness import DiskSpace, Fullness, FullnessPolicy
-from bookie.storage.config import StorageConfig
+from bookie.storage.engine.config import StorageConfig
 from ledgerlog.errors import InvalidArgument
 from ledgerlog.limits import MIB, SHARED_DISK
 

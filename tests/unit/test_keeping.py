@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.keeping import Hold, first_pin, holds, is_current_expired, let_go, why_kept
+from ledgerlog.log.core.retention import Hold, first_pin, holds, is_current_expired, let_go, why_kept
 from ledgerlog.model.cursor import CursorState
 from ledgerlog.model.ledger import MetadataCorrupt
 from ledgerlog.model.log import LogMetadata

@@ -18,7 +18,9 @@ Python runs it, but it is not what the importing module knows.
    only from that room and from the rooms listed there. A module without a room is an error, so that
    a new folder gets its place in the table deliberately.
 2. *No cycles* between modules, function-level imports and imports for types included.
-3. *Purity.* A pure room reaches no clock, file, socket, thread, random source or logger.
+3. *Purity.* What lies in a folder named ``core``, and the rooms of ``PURE_ROOMS``, reaches no clock, file,
+socket,
+   thread, random source or logger, and imports nothing that is not pure itself.
 4. *Capabilities.* Such a module is imported only by the modules that own it (``CAPABILITIES``).
 5. *Nowhere.* pickle and its like, yaml, ``eval``, ``exec``: bytes from a disk or a peer are never code.
 6. *print* is for the command line.
@@ -49,17 +51,16 @@ PACKAGES = ("ledgerlog", "bookie", "pyspark_ledgerlog", "pyspark_ledgeraudit")
 # those who name it.
 
 VOCABULARY = ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits", "ledgerlog.model")
-CONCURRENCY = ("ledgerlog.concurrency", "ledgerlog.concurrency.backoff", "ledgerlog.concurrency.rate")
-BELOW_CLIENT = (
+CONCURRENCY = ("ledgerlog.concurrency",)
+BELOW_LEDGER = (
     *VOCABULARY,
     *CONCURRENCY,
     "ledgerlog.optional_packages",
     "ledgerlog.wire",
-    "ledgerlog.core",
     "ledgerlog.net",
     "ledgerlog.meta",
 )
-BELOW_LOG = (*BELOW_CLIENT, "ledgerlog.client")
+BELOW_LOG = (*BELOW_LEDGER, "ledgerlog.ledger")
 BELOW_TOOLS = (*BELOW_LOG, "ledgerlog.archive", "ledgerlog.log")
 FROM_BOOKIE = (
     *VOCABULARY,
@@ -79,10 +80,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.errors": ("ledgerlog.redact",),
     "ledgerlog.limits": (),
     # Nurseries, gathering and racing, watermarks, paces: just above the vocabulary, so that all may use them.
-    "ledgerlog.concurrency": (*VOCABULARY, "ledgerlog.concurrency.backoff", "ledgerlog.concurrency.rate"),
+    "ledgerlog.concurrency": VOCABULARY,
     # Pauses and rates as arithmetic on times that they are given.
-    "ledgerlog.concurrency.backoff": (),
-    "ledgerlog.concurrency.rate": (),
     # Whether what an extra brings is installed, and how to get it.
     "ledgerlog.optional_packages": (),
     # Which event loop a caller is in.
@@ -93,15 +92,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ledgerlog.signals": (),
     "ledgerlog.model": ("ledgerlog.redact", "ledgerlog.errors", "ledgerlog.limits"),
     "ledgerlog.wire": VOCABULARY,
-    "ledgerlog.core": VOCABULARY,
     "ledgerlog.net": (*VOCABULARY, *CONCURRENCY, "ledgerlog.wire"),
     "ledgerlog.meta": (*VOCABULARY, *CONCURRENCY),
-    "ledgerlog.client": BELOW_CLIENT,
+    "ledgerlog.ledger": BELOW_LEDGER,
     # Archived parts of logs, as files: what readers of logs read through.
-    "ledgerlog.archive": BELOW_CLIENT,
+    "ledgerlog.archive": BELOW_LEDGER,
     "ledgerlog.log": (*BELOW_LOG, "ledgerlog.archive"),
     # The jobs that make archives; what is not fully replicated is told by what checks it for repair.
-    "ledgerlog.archiving": (*BELOW_TOOLS, "ledgerlog.autorecovery"),
+    "ledgerlog.archive.jobs": (*BELOW_TOOLS, "ledgerlog.repair"),
     # Leadership of anything, not only of logs.
     "ledgerlog.election": BELOW_TOOLS,
     # State machines on logs: they elect, append, read, and keep snapshots.
@@ -109,15 +107,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # The same without await, for threads that have no event loop.
     "ledgerlog.blocking": (*BELOW_TOOLS, "ledgerlog.loops", "ledgerlog.cluster"),
     # The auditor is elected.
-    "ledgerlog.autorecovery": (*BELOW_LOG, "ledgerlog.election"),
+    "ledgerlog.repair": (*BELOW_LOG, "ledgerlog.election"),
     # Logs in Spark. Its processes have no event loop of their own, so it takes the portal.
     "ledgerlog.spark": (
         *BELOW_TOOLS,
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.blocking",
-        "ledgerlog.archiving",
-        "ledgerlog.autorecovery",  # An audit may make tasks of what it finds.
+        "ledgerlog.archive.jobs",
+        "ledgerlog.repair",  # An audit may make tasks of what it finds.
     ),
     # The names that Spark finds the sources by.
     "pyspark_ledgerlog": ("ledgerlog.spark",),
@@ -131,7 +129,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog.cluster",
         "ledgerlog.election",
         "ledgerlog.machine",
-        "ledgerlog.autorecovery",
+        "ledgerlog.repair",
         "ledgerlog.embedded",
         *BOOKIE,
     ),
@@ -142,8 +140,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ledgerlog",
         "ledgerlog.cluster",
         "ledgerlog.election",
-        "ledgerlog.autorecovery",
-        "ledgerlog.archiving",
+        "ledgerlog.repair",
+        "ledgerlog.archive.jobs",
         "ledgerlog.spark",
         "ledgerlog.embedded",
         "ledgerlog.testing",
@@ -154,7 +152,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # The public names.
     "ledgerlog": (
         *VOCABULARY,
-        "ledgerlog.client",
+        "ledgerlog.ledger",
         "ledgerlog.log",
         "ledgerlog.election",
         "ledgerlog.machine",
@@ -171,8 +169,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *FROM_BOOKIE,
         "ledgerlog.standard_streams",
         "ledgerlog.signals",
-        "ledgerlog.client",
-        "ledgerlog.autorecovery",
+        "ledgerlog.ledger",
+        "ledgerlog.repair",
         "bookie",
         "bookie.core",
         "bookie.storage",
@@ -188,16 +186,12 @@ LAZY_ARROWS: tuple[tuple[str, str], ...] = (
     ("ledgerlog.cluster", "ledgerlog.embedded"),
 )
 
-PURE_ROOMS = (
+PURE_ROOMS = (  # besides every folder that is named core
     "ledgerlog.redact",
     "ledgerlog.errors",
     "ledgerlog.limits",
     "ledgerlog.model",
     "ledgerlog.wire",
-    "ledgerlog.core",
-    "ledgerlog.concurrency.backoff",
-    "ledgerlog.concurrency.rate",
-    "bookie.core",
 )
 
 IMPURE = frozenset(
@@ -253,9 +247,9 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     "sqlite3": ("ledgerlog.meta.sqlite*",),
     "plyvel": ("bookie.storage",),
     # Only what reads and makes archives, and Spark's side, which has it anyway.
-    "pyarrow": ("ledgerlog.archive", "ledgerlog.archiving", "ledgerlog.spark"),
+    "pyarrow": ("ledgerlog.archive", "ledgerlog.spark"),
     "os": (
-        "ledgerlog.archive.places",
+        "ledgerlog.archive.destinations",
         "ledgerlog.net",
         "ledgerlog.blocking.portal",
         "ledgerlog.machine.directory",
@@ -280,16 +274,16 @@ CAPABILITIES: dict[str, tuple[str, ...]] = {
     # To cut a connection of kazoo's that a stop would wait for.
     "socket": ("ledgerlog.net", "ledgerlog.meta.zookeeper", *STARTERS),
     # A client's wall clock, its choices and its keys are one object, which the simulator replaces.
-    "random": ("ledgerlog.net", "ledgerlog.client.environment", *STARTERS),
+    "random": ("ledgerlog.net", "ledgerlog.ledger.environment", *STARTERS),
     # Ledger keys; and session names in the metadata stores, which no two processes may share.
-    "secrets": ("ledgerlog.client.environment", "ledgerlog.meta", *STARTERS),
-    "uuid": ("ledgerlog.client.environment", "ledgerlog.meta", *STARTERS),
+    "secrets": ("ledgerlog.ledger.environment", "ledgerlog.meta", *STARTERS),
+    "uuid": ("ledgerlog.ledger.environment", "ledgerlog.meta", *STARTERS),
     # SQLite's sessions live by a clock that processes share, ZooKeeper's by one that runs on in sleep.
     "time": (
         "ledgerlog.net",
         "ledgerlog.meta.sqlite*",
         "ledgerlog.meta.zookeeper",
-        "ledgerlog.client.environment",
+        "ledgerlog.ledger.environment",
         "bookie.storage",
         *STARTERS,
     ),
@@ -307,7 +301,7 @@ PRINTERS = ("ledgerlog.cli",)
 SETTLERS: dict[str, tuple[str, ...]] = {
     "MetadataOutcomeUnknown": ("ledgerlog.meta.settle",),
     # The keeper of a log tells its core, which reads again for as long as the leadership lasts.
-    "UNSETTLED": ("ledgerlog.meta.settle", "ledgerlog.log.keeper"),
+    "UNSETTLED": ("ledgerlog.meta.settle", "ledgerlog.log.maintenance"),
 }
 
 
@@ -352,8 +346,19 @@ def room_of(module: str) -> str | None:
     return max((room for room in ROOMS if is_within(module, room)), key=len, default=None)
 
 
+def is_core(module: str) -> bool:
+    """Whether its path says that it is a part's pure machine."""
+    return "core" in module.split(".")
+
+
+def is_pure(module: str) -> bool:
+    return is_core(module) or any(is_within(module, room) for room in PURE_ROOMS)
+
+
 def may_import(module: str, imported: Import) -> bool:
     room, target_room = room_of(module), room_of(imported.target)
+    if is_pure(module) and not is_pure(imported.target):
+        return False
     if target_room is None or room is None or room == target_room:
         return True  # A module without a room is reported once, as itself.
     if imported.in_function and (module, imported.target) in LAZY_ARROWS:
@@ -460,7 +465,7 @@ def check_modules(modules: Mapping[str, Module]) -> list[Violation]:
 
 def _check_module(module: Module) -> Iterator[Violation]:
     name = module.name
-    pure = any(is_within(name, room) for room in PURE_ROOMS)
+    pure = is_pure(name)
     if room_of(name) is None:
         yield Violation("rooms", name, 1, "lies in no room: give it a place in ROOMS")
     for imported in module.imports:
@@ -567,15 +572,15 @@ def test_a_tree_that_keeps_to_the_rules_is_accepted(tmp_path: Path) -> None:
         {
             "ledgerlog.errors": "",
             "ledgerlog.model.ids": "import attrs\nfrom ledgerlog.errors import X\n",
-            "ledgerlog.core.writer": "from ledgerlog import errors\nfrom ledgerlog.model.ids import Y\n",
+            "ledgerlog.log.core.chain": "from ledgerlog import errors\nfrom ledgerlog.model.ids import Y\n",
             "ledgerlog.net.transport": "import socket\n",
             "ledgerlog.meta.zookeeper": "import kazoo.client\n",
             "ledgerlog.cluster": "def f():\n    from ledgerlog.embedded import g\n",
             "ledgerlog.embedded": "from bookie.server import server\n",
             "ledgerlog.cli.main": "print(1)\n",
-            "bookie.storage.disk": "import os\nimport plyvel\n",
+            "bookie.storage.disk.disk": "import os\nimport plyvel\n",
             "bookie.server.server": "import trio\nfrom ledgerlog.net import transport\n",
-            "bookie.server.main": "from ledgerlog.client.cluster import f\nfrom . import server\n",
+            "bookie.server.main": "from ledgerlog.ledger.cluster import f\nfrom . import server\n",
         },
     )
     assert check(tmp_path) == []
@@ -596,19 +601,19 @@ def test_each_room_imports_the_rooms_it_names_and_no_other(tmp_path: Path, room:
 @pytest.mark.parametrize(
     "source",
     [
-        "import ledgerlog.client.cluster\n",
-        "from ledgerlog.client import cluster\n",
-        "from ..client import cluster\n",
-        "from ..client.cluster import f\n",
-        "def f():\n    import ledgerlog.client.cluster\n",
-        "f = lambda: __import__('ledgerlog.client.cluster')\n",
-        "import importlib\nimportlib.import_module('ledgerlog.client.cluster')\n",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ledgerlog.client.cluster import f\n",
-        "import importlib\nname = 'ledgerlog.client.cluster'\nimportlib.import_module(name)\n",
+        "import ledgerlog.ledger.cluster\n",
+        "from ledgerlog.ledger import cluster\n",
+        "from ...ledger import cluster\n",
+        "from ...ledger.cluster import f\n",
+        "def f():\n    import ledgerlog.ledger.cluster\n",
+        "f = lambda: __import__('ledgerlog.ledger.cluster')\n",
+        "import importlib\nimportlib.import_module('ledgerlog.ledger.cluster')\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ledgerlog.ledger.cluster import f\n",
+        "import importlib\nname = 'ledgerlog.ledger.cluster'\nimportlib.import_module(name)\n",
     ],
 )
 def test_an_import_is_seen_in_every_form_it_can_take(tmp_path: Path, source: str) -> None:
-    plant(tmp_path, {"ledgerlog.cluster": "", "ledgerlog.core.writer": source})
+    plant(tmp_path, {"ledgerlog.cluster": "", "ledgerlog.ledger.core.writer": source})
     assert rules(tmp_path) == {"arrows"}
 
 
@@ -616,7 +621,7 @@ def test_the_client_may_reach_embedded_bookies_only_from_a_function_of_one_modul
     eager = {"ledgerlog.embedded": "", "ledgerlog.cluster": "import ledgerlog.embedded\n"}
     elsewhere = {
         "ledgerlog.embedded": "",
-        "ledgerlog.client.writer": "def f():\n    import ledgerlog.embedded\n",
+        "ledgerlog.ledger.writer": "def f():\n    import ledgerlog.embedded\n",
     }
     directly = {"bookie.server.x": "", "ledgerlog.cluster": "def f():\n    import bookie.server.x\n"}
     for number, sources in enumerate((eager, elsewhere, directly)):
@@ -634,6 +639,25 @@ def test_a_bookie_knows_transport_and_tcp_but_not_the_rest_of_the_network_room(t
     )
     (violation,) = check(tmp_path)
     assert (violation.rule, violation.line) == ("arrows", 2)
+
+
+@pytest.mark.parametrize(
+    ("core", "target", "is_allowed"),
+    [
+        ("ledgerlog.log.core.chain", "ledgerlog.model.ids", True),
+        ("ledgerlog.log.core.chain", "ledgerlog.log.core.attach", True),
+        ("ledgerlog.repair.core.audit", "ledgerlog.ledger.core.copies", True),
+        ("ledgerlog.ledger.core.copies", "ledgerlog.repair.core.audit", False),
+        ("ledgerlog.log.core.chain", "ledgerlog.log.writer", False),
+        ("ledgerlog.log.core.chain", "ledgerlog.meta.settle", False),
+        ("bookie.core.boot", "bookie.storage.engine.engine", False),
+    ],
+)
+def test_a_core_imports_what_is_pure_of_its_own_part_and_of_parts_below(
+    tmp_path: Path, core: str, target: str, is_allowed: bool
+) -> None:
+    plant(tmp_path, {target: "", core: f"import {target}\n"})
+    assert rules(tmp_path) == (set() if is_allowed else {"arrows"})
 
 
 def test_a_module_without_a_room_is_refused(tmp_path: Path) -> None:
@@ -674,7 +698,7 @@ def test_a_module_that_imports_itself_through_its_package_is_a_cycle(tmp_path: P
     assert rules(tmp_path) == {"cycles"}
 
 
-@pytest.mark.parametrize("room", PURE_ROOMS)
+@pytest.mark.parametrize("room", [*PURE_ROOMS, "ledgerlog.ledger.core", "bookie.core"])
 def test_a_pure_room_may_not_reach_the_world(tmp_path: Path, room: str) -> None:
     for number, name in enumerate(sorted(IMPURE)):
         root = plant(tmp_path / str(number), {f"{room}.specimen": f"def f():\n    import {name}\n"})
@@ -686,7 +710,7 @@ def test_a_pure_room_may_not_reach_the_world(tmp_path: Path, room: str) -> None:
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_a_capability_is_imported_by_its_owners_alone(tmp_path: Path, capability: str) -> None:
     owners = CAPABILITIES[capability]
-    for number, room in enumerate(set(ROOMS) - set(PURE_ROOMS)):
+    for number, room in enumerate({room for room in ROOMS if not is_pure(room)}):
         module = specimen(room)
         owned = any(is_within(module, owner) for owner in owners)
         root = plant(tmp_path / str(number), {module: f"from {capability} import x\n"})
@@ -696,7 +720,7 @@ def test_a_capability_is_imported_by_its_owners_alone(tmp_path: Path, capability
         assert check(root) == []
 
 
-@pytest.mark.parametrize("module", ["ledgerlog.cli.main", "ledgerlog.model.ids", "bookie.storage.disk"])
+@pytest.mark.parametrize("module", ["ledgerlog.cli.main", "ledgerlog.model.ids", "bookie.storage.disk.disk"])
 def test_code_from_bytes_is_refused_everywhere(tmp_path: Path, module: str) -> None:
     for name in sorted(NOWHERE):
         assert rules(plant(tmp_path / name, {module: f"import {name}\n"})) == {"nowhere"}
@@ -705,14 +729,14 @@ def test_code_from_bytes_is_refused_everywhere(tmp_path: Path, module: str) -> N
 
 
 def test_a_method_that_happens_to_be_called_eval_is_not_the_builtin(tmp_path: Path) -> None:
-    plant(tmp_path, {"ledgerlog.client.x": "def f(redis):\n    return redis.eval('1')\n"})
+    plant(tmp_path, {"ledgerlog.ledger.x": "def f(redis):\n    return redis.eval('1')\n"})
     assert check(tmp_path) == []
 
 
 def test_print_is_refused_outside_the_command_line(tmp_path: Path) -> None:
-    plant(tmp_path, {"ledgerlog.client.x": "f = print\n", "ledgerlog.cli.x": "print(1)\n"})
+    plant(tmp_path, {"ledgerlog.ledger.x": "f = print\n", "ledgerlog.cli.x": "print(1)\n"})
     (violation,) = check(tmp_path)
-    assert (violation.rule, violation.module) == ("print", "ledgerlog.client.x")
+    assert (violation.rule, violation.module) == ("print", "ledgerlog.ledger.x")
 
 
 @pytest.mark.parametrize(
@@ -729,9 +753,9 @@ def test_print_is_refused_outside_the_command_line(tmp_path: Path) -> None:
 )
 def test_a_lost_answer_is_caught_by_its_owner_alone(tmp_path: Path, clause: str) -> None:
     source = f"def f():\n    try:\n        g()\n    {clause}\n        pass\n"
-    plant(tmp_path, {"ledgerlog.client.x": source, "ledgerlog.meta.settle": source})
+    plant(tmp_path, {"ledgerlog.ledger.x": source, "ledgerlog.meta.settle": source})
     (violation,) = check(tmp_path)
-    assert (violation.rule, violation.module, violation.line) == ("lost answers", "ledgerlog.client.x", 4)
+    assert (violation.rule, violation.module, violation.line) == ("lost answers", "ledgerlog.ledger.x", 4)
 
 
 def test_a_lost_answer_may_be_raised_anywhere(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ledgerlog.core.append_queue import AppendQueue
-from ledgerlog.core.leadership import SPARE_AT, Leadership
-from ledgerlog.core.log_chain import ChainNeed
 from ledgerlog.errors import LedgerFenced, LostLeadership
+from ledgerlog.log.core.append_queue import AppendQueue
+from ledgerlog.log.core.chain import ChainNeed
+from ledgerlog.log.core.leadership import SPARE_AT, Leadership
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.policies import RollPolicy
 from ledgerlog.model.quorum import Replication
@@ -96,4 +96,6 @@ def test_the_first_failure_stands_and_only_becomes_more_precise() -> None:
     leader.on_successor(leader.chain.metadata.taken_over([NOTHING], 1, b""))
     assert isinstance(leader.failure, LostLeadership)
     assert leader.failure.epoch == leader.epoch + 1
+    leader.on_successor(None)
+    assert leader.failure.epoch == leader.epoch + 1, "another task had read the record as well"
     assert leader.end({}) is leader.failure

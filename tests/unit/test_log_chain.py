@@ -13,7 +13,8 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from ledgerlog.core.log_chain import (
+from ledgerlog.errors import EntryCorrupt, LogNotFound, LogSealed, LostLeadership
+from ledgerlog.log.core.chain import (
     ChainNeed,
     Contents,
     LeaderChain,
@@ -22,7 +23,6 @@ from ledgerlog.core.log_chain import (
     TakeoverNeed,
     count_segment,
 )
-from ledgerlog.errors import EntryCorrupt, LogNotFound, LogSealed, LostLeadership
 from ledgerlog.model.log import LogMetadata
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.segments import NOTHING, SegmentCounts

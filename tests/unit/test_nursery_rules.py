@@ -21,11 +21,11 @@ OPENERS = ("open_nursery", "open_serving_nursery")
 
 AROUND_A_BODY = {
     "ledgerlog.concurrency.nurseries": "it is the owner",
-    "bookie.storage.opening": "a storage that fails tells of the disk first, whatever the body raised",
+    "bookie.storage.engine.opening": "a storage that fails tells of the disk first, whatever the body raised",
 }
 
 BORROWERS = {
-    "ledgerlog.client.ledgers": "writers of ledgers live as long as the client, whoever opened them",
+    "ledgerlog.ledger.ledgers": "writers of ledgers live as long as the client, whoever opened them",
     "ledgerlog.election.election": "a candidate is withdrawn after it was left, while the client lives",
     "ledgerlog.machine.replica": "the replica lends its own to its keeper, for as long as it runs",
     "ledgerlog.machine.keeper": "snapshots are written while the replica runs",

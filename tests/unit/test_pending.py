@@ -1,4 +1,4 @@
-"""``core.pending`` against a model that keeps, for every entry, the set of slots that confirmed it.
+"""``ledger.core.pending`` against a model that keeps, for every entry, the set of slots that confirmed it.
 
 The model states the rules of protocol A.1 and A.4 entry by entry, without ranges, classes or watermarks, so
 that it is slow and plainly right. Random histories of pushes, acknowledgements, losses of connections,
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.pending import PendingAdds, Send
+from ledgerlog.ledger.core.pending import PendingAdds, Send
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import Fragment
 from ledgerlog.model.quorum import Replication

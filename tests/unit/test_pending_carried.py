@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ledgerlog.core import pending as core
-from ledgerlog.core.pending import PendingAdds
+from ledgerlog.ledger.core import pending as core
+from ledgerlog.ledger.core.pending import PendingAdds
 from ledgerlog.model.ledger import Fragment
 from ledgerlog.model.quorum import Replication
 

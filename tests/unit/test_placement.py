@@ -1,4 +1,4 @@
-"""``core.placement``: which bookies make an ensemble."""
+"""``ledger.core.placement``: which bookies make an ensemble."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.placement import choose_bookies
 from ledgerlog.errors import NotEnoughBookies
+from ledgerlog.ledger.core.placement import choose_bookies
 from ledgerlog.model.bookie import BookieInfo
 
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from ledgerlog.core.append_queue import AppendQueue, Batch
-from ledgerlog.core.producers import Producers
 from ledgerlog.errors import InvalidArgument, OutOfSequence, TooManyProducers
 from ledgerlog.limits import LOG_PRODUCER_RUNS_MAX
+from ledgerlog.log.core.append_queue import AppendQueue, Batch
+from ledgerlog.log.core.producers import Producers
 from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, Run, check_producer_id
 
 DAY_MS = 86_400_000

@@ -11,7 +11,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
 QUOTED = sorted(set(re.findall(r"`([^`\n]+)`", PAGE)))
-ROOMS = ("model", "core", "client", "concurrency", "log", "machine", "net", "wire", "meta", "autorecovery")
+ROOMS = (
+    "model",
+    "concurrency",
+    "ledger",
+    "log",
+    "repair",
+    "archive",
+    "election",
+    "machine",
+    "net",
+    "wire",
+    "meta",
+)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""``core.ranges`` against a plain set of integers."""
+"""``ledger.core.ranges`` against a plain set of integers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.ranges import RangeSet
+from ledgerlog.ledger.core.ranges import RangeSet
 
 _span = st.tuples(st.integers(0, 24), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 _steps = st.lists(

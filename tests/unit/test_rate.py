@@ -1,11 +1,11 @@
-"""``concurrency.rate``: how much goes through a token bucket."""
+"""``concurrency.core.rate``: how much goes through a token bucket."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.concurrency.rate import TokenBucket
+from ledgerlog.concurrency.core.rate import TokenBucket
 
 
 def test_it_is_full_at_first_and_then_as_fast_as_its_rate() -> None:

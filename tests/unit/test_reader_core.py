@@ -1,4 +1,4 @@
-"""``core.reader``: a range of entries, read from whoever holds them."""
+"""``ledger.core.reader``: a range of entries, read from whoever holds them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerlog.core.reader import RangeAsk, RangeRead
-from ledgerlog.core.recovery import Negative
 from ledgerlog.errors import EntryCorrupt, EntryNotFound, EntryUnavailable
+from ledgerlog.ledger.core.reader import RangeAsk, RangeRead
+from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from tests.cores import bookies, new_metadata
 

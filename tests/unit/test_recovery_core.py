@@ -1,4 +1,4 @@
-"""``core.recovery``: fencing, finding the end, writing back and closing, without a network."""
+"""``ledger.core.recovery``: fencing, finding the end, writing back and closing, without a network."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerlog.core import recovery as recovery_module
-from ledgerlog.core.recovery import LedgerRecovery, Negative, Phase, ReadAsk
 from ledgerlog.errors import LedgerNotFound, NotEnoughBookies, RecoveryFailed
+from ledgerlog.ledger.core import recovery as recovery_module
+from ledgerlog.ledger.core.recovery import LedgerRecovery, Negative, Phase, ReadAsk
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import Fragment, LedgerState
 from ledgerlog.model.quorum import Replication

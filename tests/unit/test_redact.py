@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import ledgerlog
 from bookie.server.main import main as bookie_cli
 from ledgerlog import blocking, errors
-from ledgerlog.archive.places import Destination
-from ledgerlog.archiving.archiver import Step
+from ledgerlog.archive.destinations import Destination
+from ledgerlog.archive.jobs.archiver import Step
 from ledgerlog.cli.main import cli
 from ledgerlog.errors import ArchiveUnavailable, LedgerLogError
 from ledgerlog.meta.uri import parse_uri

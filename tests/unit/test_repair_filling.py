@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.comparison import CopyAnswer
-from ledgerlog.core.filling import Filling
-from ledgerlog.core.recovery import Negative
-from ledgerlog.core.repair import COPY_BYTES
+from ledgerlog.ledger.core.comparison import CopyAnswer
+from ledgerlog.ledger.core.recovery import Negative
 from ledgerlog.limits import ENTRY_ID_MAX, FRAME_BYTES_TARGET
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 from ledgerlog.model.missing import gaps, shares
+from ledgerlog.repair.core.backfill import Filling
+from ledgerlog.repair.core.repair import COPY_BYTES
 from tests.cores import bookies, new_metadata
 
 NAMES = bookies(6)

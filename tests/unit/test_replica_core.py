@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ledgerlog.core.replica import ReplicaCore, RequestTable
 from ledgerlog.errors import InvalidArgument, WireError
+from ledgerlog.machine.core.replica import ReplicaCore, RequestTable
 from ledgerlog.machine.machine import StateMachine
 from ledgerlog.model.command import Command, Envelope, Outcome, check_request_id, new_request_id, since_of
 from ledgerlog.wire.commands import decode_envelope_untrusted, encode_envelope

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from bookie.storage import opening
+from bookie.storage.engine import opening
 
 
 def functions(code: CodeType) -> Iterator[CodeType]:

@@ -1,4 +1,4 @@
-"""``core.writer``: the owner of a ledger, without a network."""
+"""``ledger.core.writer``: the owner of a ledger, without a network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerlog.core.writer import LedgerWriter
 from ledgerlog.errors import (
     AppendUnknown,
     LedgerClosed,
@@ -16,6 +15,7 @@ from ledgerlog.errors import (
     NotEnoughBookies,
     WriteQuorumUnavailable,
 )
+from ledgerlog.ledger.core.writer import LedgerWriter
 from ledgerlog.model.ids import NO_ENTRY
 from ledgerlog.model.ledger import Fragment, LedgerState
 from tests.cores import Register, bookies, new_metadata, new_token

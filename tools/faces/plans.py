@@ -55,14 +55,14 @@ BLOCKING = Plan(
             through="ledgerlog.blocking.reading:fetch",
         ),
         Mirror(
-            "ledgerlog.client.ledgers:Ledgers",
+            "ledgerlog.ledger.ledgers:Ledgers",
             left_out={
                 "for operators, who have `ledgerlog ledger recover --accept-loss`": "recover_accepting_loss"
             },
             notes={"create": "The writer is a context manager as well."},
         ),
         Mirror(
-            "ledgerlog.client.writer:LedgerWriter",
+            "ledgerlog.ledger.writer:LedgerWriter",
             base="ledgerlog.blocking.base:HeldLedger",
             left_out={
                 "connections and the client's nursery call it": (
@@ -78,7 +78,7 @@ BLOCKING = Plan(
             },
         ),
         Mirror(
-            "ledgerlog.client.reader:LedgerReader",
+            "ledgerlog.ledger.reader:LedgerReader",
             base="ledgerlog.blocking.reading:EntriesFace",
             left_out={
                 "``metadata`` says it": "ledger_id is_closed",

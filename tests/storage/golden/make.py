@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from storing import KEY, SMALL, Crash, add_durably, opened  # noqa: E402 (found by that path)
 
-from bookie.storage.opening import open_engine  # noqa: E402 (as above)
+from bookie.storage.engine.opening import open_engine  # noqa: E402 (as above)
 
 CONFIG = evolve(SMALL, merge_width=2, log_bytes_max=40_000, compact_bytes_per_s=2**40)
 VERSION = HERE / "version-1"

@@ -1,0 +1,504 @@
+"""The disk capability, for real.
+
+**Synced writes.** ``write_sync`` is one thread hop and, where the file system has it, one system call:
+``pwritev`` with RWF_DSYNC on a file that is open with O_DIRECT, from page-aligned memory. There is no copy
+into the page cache and no second call to flush it. What a directory's file system supports is found out once,
+by a trial write (``_Method``); elsewhere it is a plain ``pwritev`` and an ``fdatasync``.
+
+The hop goes to a thread that does nothing else, by way of a SimpleQueue, and comes back by
+``run_sync_soon``: about 55 microseconds, where ``trio.to_thread.run_sync`` takes 65 to 85
+(tests/bench/bench_journal.py prints both beside the bare call). The thread is a daemon: a process that dies
+on an exception is not held up by it.
+
+**Small writes on a quick disk skip the hop** (``_Haste``). Handing a lone append of a few hundred bytes to
+the thread and back costs about as much as writing it: two wake-ups between processors. So a write of up to
+INLINE_BYTES_MAX is made in the event loop itself as long as the disk answers within INLINE_S. One that takes
+longer sends the next INLINE_PENALTY writes to the thread, so a disk that is slow, or has become slow, holds
+the loop up for no more than one such write in so many. Large groups always go to the thread: there the
+loop has the next group to gather meanwhile.
+
+**Writes that nobody waits for** (``write_behind``: entry logs) are made the same way, a piece at a time in a
+thread of trio's, and so beside the journal's. Each piece is synced by itself: what is written behind never
+gathers in the page cache, where its flush would hold up the journal's next sync.
+
+**Reads** and everything else go through trio's threads, at most ``_READERS`` at a time, so that a slow read
+never stands before the journal.
+
+**No descriptor left** (EMFILE, ENFILE) is no failure of the disk: what would open a file waits until one is
+free. Who cannot wait, a read in the event loop, takes the one that is kept for that (``SpareDescriptor``).
+
+**A short write** is continued behind what was written: with RWF_DSYNC that part is durable, and nothing that
+failed is tried again. An error is an error: the file is not written again by anyone above.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import fcntl
+import logging
+import mmap
+import os
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import attrs
+import outcome
+import trio
+
+from bookie.core.fullness import DiskSpace
+from bookie.storage.disk.descriptors import RETRY_S, OutOfDescriptors, SpareDescriptor, is_exhaustion
+from bookie.storage.disk.disk import File, FileMissing
+from ledgerlog.errors import DiskFull, StorageError, StorageLocked
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+INLINE_BYTES_MAX = 16 * 1024
+INLINE_S = 0.002
+INLINE_PENALTY = 128
+
+_READERS = 4
+_PAGE_BYTES = 4096
+_PROBE_NAME = "probe"
+_RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
+_O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTSUP})
+
+
+class _Method(enum.Enum):
+    """How a file is written durably, the best first."""
+
+    DIRECT_DSYNC = "O_DIRECT, RWF_DSYNC"
+    DSYNC = "RWF_DSYNC"
+    FDATASYNC = "fdatasync"
+
+
+def _raise(action: str, path: str, cause: OSError) -> NoReturn:
+    """Translate a failure of the operating system."""
+    text = f"cannot {action} {path}: {cause.strerror or cause}"
+    if is_exhaustion(cause):
+        raise OutOfDescriptors(text) from cause
+    if cause.errno in _NO_ROOM:
+        raise DiskFull(text) from cause
+    if cause.errno in (errno.ENOENT, errno.ENOTDIR):
+        raise FileMissing(text) from cause
+    raise StorageError(text) from cause
+
+
+@attrs.define(eq=False)
+class RealFile:
+    path: str
+    descriptor: int
+    """For reading; also for writing where ``method`` is not DIRECT_DSYNC. -1 once closed."""
+    direct: int = -1
+    """Open with O_DIRECT, for writing."""
+    method: _Method | None = None
+    """How it is written; None: it is open for reading only."""
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _Writer:
+    """The thread of synced writes."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="bookie-journal", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, token, done = job
+            token.run_sync_soon(done, outcome.capture(function))
+            # Nothing may be kept alive, or shown in a debugger as current, while the thread waits.
+            del job, function, token, done
+
+    async def run(self, function: Callable[[], None]) -> None:
+        """Run ``function`` in the thread. Cancelling waits for its end."""
+        task = trio.lowlevel.current_task()
+
+        def done(result: outcome.Outcome[None]) -> None:
+            trio.lowlevel.reschedule(task, result)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            return trio.lowlevel.Abort.FAILED
+
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._jobs.put((function, trio.lowlevel.current_trio_token(), done))
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+
+class _Haste:
+    """Whether the next synced write may be done in the event loop."""
+
+    def __init__(self) -> None:
+        self._penalty = 0
+
+    def allows(self, size: int) -> bool:
+        """Asked once for each write that could as well go to the thread."""
+        if self._penalty:
+            self._penalty -= 1
+            return False
+        return size <= INLINE_BYTES_MAX
+
+    def would_allow(self, size: int) -> bool:
+        """As ``allows``, and it costs nothing to ask."""
+        return not self._penalty and size <= INLINE_BYTES_MAX
+
+    def on_written(self, took_s: float) -> None:
+        """A write in the event loop took so long."""
+        if took_s > INLINE_S:
+            self._penalty = INLINE_PENALTY
+
+
+class RealDisk:
+    """``Disk`` on the file system of this machine. One bookie uses one; ``aclose`` ends its thread."""
+
+    def __init__(self) -> None:
+        self._writer: _Writer | None = None
+        self._haste = _Haste()
+        self._methods: dict[str, _Method] = {}
+        self._limiter = trio.CapacityLimiter(_READERS)
+        self._behind = trio.CapacityLimiter(1)
+        self._spare = SpareDescriptor()
+        self._is_exhausted = False
+
+    async def aclose(self) -> None:
+        self._spare.close()
+        if self._writer is not None:
+            self._writer.stop()
+            self._writer = None
+
+    async def _run(self, action: str, path: str, function: Callable[[], T]) -> T:
+        """Run ``function`` in a thread; again and again while there is no descriptor for it."""
+        while True:
+            try:
+                result = await trio.to_thread.run_sync(function, limiter=self._limiter)
+            except OSError as cause:
+                if not is_exhaustion(cause):
+                    _raise(action, path, cause)
+                if not self._is_exhausted:
+                    logger.error("cannot %s %s for now: %s", action, path, cause.strerror)
+                self._is_exhausted = True
+                await trio.sleep(RETRY_S)
+            else:
+                if self._is_exhausted:
+                    logger.warning("there are descriptors again")
+                self._is_exhausted = False
+                return result
+
+    # --- directories and names --------------------------------------------------------------------
+
+    async def make_directory(self, path: str) -> None:
+        await self._run("make", path, lambda: os.makedirs(path, mode=0o700, exist_ok=True))
+
+    async def lock_directory(self, path: str) -> _RealLock:
+        return await self._run("lock", path, lambda: _lock(path))
+
+    async def list_directory(self, path: str) -> list[str]:
+        return sorted(await self._run("list", path, lambda: os.listdir(path)))
+
+    async def sync_directory(self, path: str) -> None:
+        await self._run("sync", path, lambda: _sync_directory(path))
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._run("rename", source, lambda: os.replace(source, target))
+
+    async def unlink(self, path: str) -> None:
+        await self._run("remove", path, lambda: os.unlink(path))
+
+    async def remove_directory(self, path: str) -> None:
+        def remove() -> None:
+            if os.path.lexists(path):
+                shutil.rmtree(path)
+
+        await self._run("remove", path, remove)
+
+    async def truncate(self, path: str, size: int) -> None:
+        await self._run("truncate", path, lambda: os.truncate(path, size))
+
+    # --- small files ------------------------------------------------------------------------------
+
+    async def space(self, path: str) -> DiskSpace:
+        def ask() -> DiskSpace:
+            found = os.statvfs(path)
+            # What only root may use counts as used, as df has it.
+            used = found.f_blocks - found.f_bfree
+            return DiskSpace((used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize)
+
+        return await self._run("look at the space of", path, ask)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        def write() -> None:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+        await self._run("write", path, write)
+
+    async def read_file(self, path: str, bytes_max: int) -> bytes:
+        def read() -> bytes:
+            with open(path, "rb") as file:
+                return file.read(bytes_max)
+
+        return await self._run("read", path, read)
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    async def create(self, path: str, size: int) -> RealFile:
+        method = await self._method(path)
+        return await self._run("create", path, lambda: _create(path, size, method))
+
+    async def open(self, path: str, *, for_writing: bool = False) -> RealFile:
+        method = await self._method(path) if for_writing else None
+        return await self._run("open", path, lambda: _open(path, method))
+
+    def open_now(self, path: str) -> RealFile:
+        try:
+            return self._spare.lend(lambda: _open(path, None))
+        except OSError as cause:
+            _raise("open", path, cause)
+
+    async def _method(self, path: str) -> _Method:
+        """How files beside ``path`` are written; tried out once per directory."""
+        directory = os.path.dirname(path)
+        method = self._methods.get(directory)
+        if method is None:
+            method = await self._run("write to", directory, lambda: _probe(directory))
+            self._methods[directory] = method
+        return method
+
+    async def make_buffer(self, size: int) -> memoryview:
+        return await trio.to_thread.run_sync(lambda: _make_buffer(size), limiter=self._limiter)
+
+    async def write_sync(self, file: File, offset: int, view: memoryview) -> None:
+        assert isinstance(file, RealFile)
+        if self._haste.allows(len(view)):
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self.write_now(file, offset, view)
+            return
+        if self._writer is None:
+            self._writer = _Writer()
+        try:
+            await self._writer.run(lambda: _write_sync(file, offset, view))
+        except OSError as cause:
+            _raise("write", file.path, cause)
+
+    def may_write_now(self, size: int) -> bool:
+        return self._haste.would_allow(size)
+
+    def write_now(self, file: File, offset: int, view: memoryview) -> None:
+        assert isinstance(file, RealFile)
+        began = trio.current_time()
+        try:
+            _write_sync(file, offset, view)
+        except OSError as cause:
+            _raise("write", file.path, cause)
+        self._haste.on_written(trio.current_time() - began)
+
+    async def write_behind(self, file: File, offset: int, view: memoryview) -> None:
+        assert isinstance(file, RealFile)
+        try:
+            await trio.to_thread.run_sync(lambda: _write_sync(file, offset, view), limiter=self._behind)
+        except OSError as cause:
+            _raise("write", file.path, cause)
+
+    async def read(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        assert isinstance(file, RealFile)
+        return await self._run(
+            "read",
+            file.path,
+            lambda: [_read(file.descriptor, offset, length) for offset, length in ranges],
+        )
+
+    async def read_many(
+        self, requests: Sequence[tuple[File, Sequence[tuple[int, int]]]]
+    ) -> list[list[bytes]]:
+        def read(file: RealFile, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+            try:
+                return [_read(file.descriptor, offset, length) for offset, length in ranges]
+            except OSError as cause:
+                _raise("read", file.path, cause)
+
+        files: list[tuple[RealFile, Sequence[tuple[int, int]]]] = []
+        for file, ranges in requests:
+            assert isinstance(file, RealFile)
+            files.append((file, ranges))
+        return await trio.to_thread.run_sync(
+            lambda: [read(file, ranges) for file, ranges in files], limiter=self._limiter
+        )
+
+    def read_now(self, file: File, offset: int, length: int) -> bytes:
+        assert isinstance(file, RealFile)
+        try:
+            return _read(file.descriptor, offset, length)
+        except OSError as cause:
+            _raise("read", file.path, cause)
+
+    async def size(self, file: File) -> int:
+        assert isinstance(file, RealFile)
+        return await self._run("measure", file.path, lambda: os.fstat(file.descriptor).st_size)
+
+    def close(self, file: File) -> None:
+        assert isinstance(file, RealFile)
+        for descriptor in {file.descriptor, file.direct}:
+            if descriptor >= 0:
+                os.close(descriptor)
+        file.descriptor = file.direct = -1
+        self._spare.keep()
+
+
+# --- in threads -----------------------------------------------------------------------------------
+
+
+def _lock(path: str) -> _RealLock:
+    name = os.path.join(path, "lock")
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as cause:
+            raise StorageLocked(path, _holder(descriptor)) from cause
+        os.ftruncate(descriptor, 0)
+        try:
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        except OSError as cause:
+            # Who holds it is for a message only, and on a full disk nothing was given up yet.
+            if cause.errno not in _NO_ROOM:
+                raise
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return _RealLock(descriptor)
+
+
+def _holder(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 32, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _probe(directory: str) -> _Method:
+    """How files in this directory are written durably, found out by trying it."""
+    path = os.path.join(directory, _PROBE_NAME)
+    with mmap.mmap(-1, _PAGE_BYTES) as page:  # Anonymous memory begins at a page, as O_DIRECT wants it.
+        try:
+            for method in (_Method.DIRECT_DSYNC, _Method.DSYNC):
+                flags = _O_DIRECT if method is _Method.DIRECT_DSYNC else 0
+                if not _RWF_DSYNC or (method is _Method.DIRECT_DSYNC and not flags):
+                    continue
+                try:
+                    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+                    try:
+                        if os.pwritev(descriptor, [page], 0, _RWF_DSYNC) == _PAGE_BYTES:
+                            return method
+                    finally:
+                        os.close(descriptor)
+                except OSError as cause:
+                    if cause.errno not in _UNSUPPORTED:
+                        raise
+            return _Method.FDATASYNC
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+
+
+def _create(path: str, size: int, method: _Method) -> RealFile:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:
+            _write_zeros(descriptor, size)
+        os.fsync(descriptor)
+        return _with_direct(RealFile(path, descriptor, method=method))
+    except BaseException:
+        os.close(descriptor)
+        os.unlink(path)
+        raise
+
+
+def _write_zeros(descriptor: int, size: int) -> None:
+    zeros = bytes(1024 * 1024)
+    at = 0
+    while at < size:
+        at += os.pwrite(descriptor, zeros[: size - at], at)
+
+
+def _open(path: str, method: _Method | None) -> RealFile:
+    descriptor = os.open(path, (os.O_RDONLY if method is None else os.O_RDWR) | os.O_CLOEXEC)
+    try:
+        return _with_direct(RealFile(path, descriptor, method=method))
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _with_direct(file: RealFile) -> RealFile:
+    if file.method is _Method.DIRECT_DSYNC:
+        file.direct = os.open(file.path, os.O_WRONLY | os.O_CLOEXEC | _O_DIRECT)
+    return file
+
+
+def _make_buffer(size: int) -> memoryview:
+    view = memoryview(mmap.mmap(-1, size))  # Anonymous memory begins at a page, as O_DIRECT wants it.
+    zeros = bytes(min(size, 1024 * 1024))
+    for at in range(0, size, len(zeros)):
+        view[at : at + len(zeros)] = zeros[: size - at]  # Now, so that no page fault falls into an add.
+    return view
+
+
+def _write_sync(file: RealFile, offset: int, view: memoryview) -> None:
+    assert file.method is not None
+    descriptor = file.direct if file.method is _Method.DIRECT_DSYNC else file.descriptor
+    flags = 0 if file.method is _Method.FDATASYNC else _RWF_DSYNC
+    while view:
+        written = os.pwritev(descriptor, [view], offset, flags)
+        if written <= 0 or (file.method is _Method.DIRECT_DSYNC and written % _PAGE_BYTES):
+            raise OSError(errno.EIO, f"{written} of {len(view)} bytes were written")
+        offset += written
+        view = view[written:]
+    if file.method is _Method.FDATASYNC:
+        os.fdatasync(descriptor)
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, offset)
+    if len(data) == length or not data:
+        return data
+    parts = [data]
+    missing = length - len(data)
+    while missing and (data := os.pread(descriptor, missing, offset + length - missing)):
+        parts.append(data)
+        missing -= len(data)
+    return b"".join(parts)

@@ -1,0 +1,228 @@
+r"""Adds: the verdict on a frame of entries, and its place in the journal or the write cache.
+
+    ADD frame --> what the ledger's state says (key, fence, marks) --> the journal's arena --> position
+                                                                   \-> the write cache (no journal's copy)
+
+Nothing here waits. The verdict and the place are one step on one object per ledger (rule 3): between the two
+no fence can come, and of two adds of one id one is the first. What it takes a wait for, the sync, begins
+behind the place, and the add is acknowledged when its position is durable.
+
+**Positions.** The position of an add is the sequence of the journal block that its record went into. One that
+skips the journal has that of the record that brought its ledger's key: the first add of a ledger, like every
+fence, goes through the journal, and so what is acknowledged has a ledger that a crash does not forget.
+
+**Ids that are stored.** An add that brings ids up to the last known one compares digests with what is stored,
+which may read the disk right there when those entries are no longer in memory: dear, and rare, since a writer
+sends an id again only when it lost a connection. Those that are here already, and read well, are taken as
+stored, what is damaged is replaced (``mending``), and the others are put into a frame of their own (rules 6
+and 7).
+"""
+
+from __future__ import annotations
+
+from bookie.core.ledger import LedgerState
+from bookie.core.records import ADD, Run
+from bookie.core.results import status_of
+from bookie.storage.disk.loss_marks import KeptMarks
+from bookie.storage.engine.lac_watch import LacWatch
+from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.write_cache import WriteCache
+from bookie.storage.journal.journal import Journal
+from bookie.storage.upkeep.read_repair import Mender
+from ledgerlog.errors import StorageError
+from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
+from ledgerlog.wire.entries import Entries, compact_ids, encode_add
+from ledgerlog.wire.frame import RECOVERY, SPARSE, Frame, Header, Status
+
+_SPARSE_SLACK = 2 * (WRITER_WINDOW_ENTRIES + FRAME_ENTRIES_MAX)
+
+
+class Adder:
+    """Takes the adds of all ledgers. ``write_cache``: where those go that skip the journal."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        ledgers: Ledgers,
+        mender: Mender,
+        marks: KeptMarks,
+        write_cache: WriteCache | None,
+        lac_watch: LacWatch,
+        frame_bytes_max: int,
+    ) -> None:
+        self.is_read_only = False
+        """Ordinary adds are refused; recovery adds are not."""
+        self.entries = 0
+        self.frames = 0
+        self.bytes = 0
+        self._journal = journal
+        self._commit = journal.commit
+        self._ledgers = ledgers
+        self._loaded = ledgers.loaded
+        self._mender = mender
+        self._marks = marks
+        self._write_cache = write_cache
+        self._lac_watch = lac_watch
+        self._frame_bytes_max = frame_bytes_max
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether ordinary adds are refused because there is no room for another file of entries."""
+        return self._journal.is_disk_full or (
+            self._write_cache is not None and self._write_cache.is_disk_full
+        )
+
+    def add(self, frame: Frame, entries: Entries) -> int | Status:
+        """``Engine.add``."""
+        header = frame.header
+        state = self._loaded.get(header.ledger_id)
+        if state is None:
+            try:
+                state = self._ledgers.get(header.ledger_id)
+            except StorageError as error:
+                return status_of(error)
+        is_recovery = header.flags & RECOVERY
+        if state is not None:
+            refusal = state.add_refusal(header.key, bool(is_recovery))
+            if refusal is not None:
+                state.is_fence_told = state.is_fence_told or refusal is Status.FENCED
+                return refusal
+            state.was_used = True
+        if not is_recovery and self._marks.now.refuses_adds(header.ledger_id):
+            return Status.FENCED  # A fence that was told may have been lost (D27.1).
+        if self._journal.stopped is not None:
+            return self._journal.stopped
+        if not header.entry_count:
+            if state is not None:
+                self._tell(state, header)
+            return self._commit.durable
+        if not is_recovery:
+            if self.is_read_only:
+                return Status.READ_ONLY
+            if self.is_disk_full:
+                return Status.DISK_FULL
+        if header.flags & SPARSE and header.last - header.first > _sparse_span_max(header.entry_count):
+            return Status.BAD_REQUEST
+        is_known = state is not None
+        if state is None:
+            state = LedgerState(header.ledger_id, header.key)
+        is_misnamed = header.flags & SPARSE and header.entry_count == header.last - header.first + 1
+        verdict: int | Status
+        if header.first > state.last_entry and not is_misnamed:
+            verdict = self._append(state, header, frame.raw)
+        else:
+            verdict = self._add_some(state, header, frame.raw, entries)
+        if type(verdict) is Status:
+            return verdict
+        if not is_known:
+            self._ledgers.add(state)
+        self._tell(state, header)
+        return verdict
+
+    def _append(self, state: LedgerState, header: Header, raw: bytes | memoryview) -> int | Status:
+        """Append a frame of ids that are not stored yet: its position, or why it cannot be."""
+        if len(raw) > self._frame_bytes_max:
+            return Status.BAD_REQUEST
+        if self._write_cache is not None and state.key_sequence is not None:
+            return self._append_unsynced(self._write_cache, state, header, raw)
+        journal = self._journal
+        offset = journal.append(ADD, raw)
+        if offset is None:
+            return Status.DISK_FULL if journal.is_disk_full else Status.TOO_MANY_REQUESTS
+        segment = journal.active
+        run = Run(
+            header.ledger_id,
+            header.first,
+            header.last,
+            header.entry_count,
+            segment.image.number,
+            offset,
+            len(raw),
+            self._commit.sequence,
+        )
+        segment.runs.append(run)
+        state.on_run(run)
+        if state.key_sequence is None:
+            state.key_sequence = run.sequence
+        self._count(header, raw)
+        return self._commit.newest
+
+    def _append_unsynced(
+        self, cache: WriteCache, state: LedgerState, header: Header, raw: bytes | memoryview
+    ) -> int | Status:
+        """The same for a frame that skips the journal. A crash may lose it, acknowledged or not."""
+        assert state.key_sequence is not None
+        place = cache.append(raw)
+        if place is None:
+            return Status.DISK_FULL if self.is_disk_full else Status.TOO_MANY_REQUESTS
+        number, offset = place
+        run = Run(
+            header.ledger_id,
+            header.first,
+            header.last,
+            header.entry_count,
+            number,
+            offset,
+            len(raw),
+            self._commit.durable,  # It is readable from now on, as if it were durable.
+        )
+        cache.on_run(run)
+        state.on_run(run)
+        self._count(header, raw)
+        return state.key_sequence
+
+    def _count(self, header: Header, raw: bytes | memoryview) -> None:
+        self.frames += 1
+        self.entries += header.entry_count
+        self.bytes += len(raw)
+
+    def _add_some(
+        self, state: LedgerState, header: Header, raw: memoryview, entries: Entries
+    ) -> int | Status:
+        """An add that may bring ids which are stored: compare those, store the others (rules 6 and 7)."""
+        try:
+            standing = self._mender.look_now(state, entries.ids)
+        except StorageError as error:
+            return status_of(error)
+        stored = standing.digests
+        fresh = []
+        for index, (entry_id, digest) in enumerate(zip(entries.ids, entries.digests, strict=True)):
+            known = stored.get(entry_id)
+            if known is None:
+                fresh.append(index)
+            elif known != digest:
+                return Status.CONFLICT
+        if standing.damaged:
+            refusal = self._mender.mend_now(state, standing.damaged, entries, header)
+            if refusal is not None:
+                return refusal
+            fresh = [index for index in fresh if not standing.is_damaged(entries.ids[index])]
+        # What is here already and pending is durable with the newest block.
+        newest = self._commit.newest
+        if not fresh:
+            return newest
+        ids = compact_ids([entries.ids[index] for index in fresh])
+        if len(fresh) == len(entries) and isinstance(ids, range) != bool(header.flags & SPARSE):
+            return self._append(state, header, raw)
+        buffers = encode_add(
+            entries.select(fresh),
+            lac=header.lac,
+            lafr=header.lafr,
+            key=header.key,
+            recovery=bool(header.flags & RECOVERY),
+        )
+        smaller = header._replace(first=ids[0], last=ids[-1], entry_count=len(ids))
+        verdict = self._append(state, smaller, b"".join(buffers))
+        return verdict if type(verdict) is Status else max(verdict, newest)
+
+    def _tell(self, state: LedgerState, header: Header) -> None:
+        if state.tell(header.lac, header.lafr):
+            self._lac_watch.on_lac(state)
+
+
+def _sparse_span_max(entry_count: int) -> int:
+    """How far apart the first and the last id of so many may be: striping leaves to each bookie at least one
+    of ``ENSEMBLE_MAX``, and a writer's window has gaps where entries are stored already. Adds and reads of
+    what lies between cost by the span, so it may not be anything that a client writes there."""
+    return entry_count * ENSEMBLE_MAX + _SPARSE_SLACK

@@ -1,0 +1,260 @@
+"""A bookie's directory: who may use it, and whose it is.
+
+    PATH/lock        held with flock by the process that uses the directory; its pid
+    PATH/cookie      the identity of the data, see below
+    PATH/marks       whether data may have been lost, and what the bookie must not say then (``marks``)
+    PATH/journal/    segments, named by their number: %016x.journal
+    PATH/entries/    entry logs, named by their number: %016x.entries
+    PATH/index/      the index, a LevelDB directory
+    PATH/ballast     room that is given up when there is no other (``ballast``)
+
+**A journal of its own.** The journal may lie in another directory (``journal_directory``), on a device of its
+own. That one is locked and carries the same cookie: a journal that is not mounted, emptied or another's is
+noticed before anything is opened. It gets its cookie before the data's directory gets its own, so a
+formatting that was interrupted leaves at most a cookie beside an empty journal, and is done again.
+
+The cookie file is 8 bytes of magic, a length (u32), the cookie's own bytes (``model.bookie.Cookie``), and a
+CRC-32C of all that. A bookie compares it with the metadata store's before it serves; here it is only kept.
+
+**Formatting** makes the index, empty but for the bookie's instance and a mark, and gives the cookie its name
+last. While it goes on, the cookie stands under the name ``cookie.new``; a directory that has only that is
+one whose formatting was interrupted, holds nothing, and is formatted again from the start. So a directory
+with a cookie always has an index, and one whose index or journal is gone has lost data, which
+``open_engine`` refuses to overlook.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bookie.core import rows
+from bookie.core.boot import Mark
+from bookie.core.loss_marks import Marks
+from bookie.core.records import Place
+from bookie.storage.disk.ballast import Ballast
+from bookie.storage.disk.disk import Disk, FileMissing, Lock
+from bookie.storage.disk.loss_marks import write_marks
+from bookie.storage.disk.real import RealDisk
+from bookie.storage.index.index import Indexes
+from bookie.storage.index.leveldb import LevelDb
+from ledgerlog.errors import CookieMismatch, StorageCorrupt, StorageError
+from ledgerlog.limits import METADATA_BYTES_MAX, MIB
+from ledgerlog.model.bookie import Cookie
+from ledgerlog.model.codec import decode_record_untrusted
+from ledgerlog.wire.checksum import checksum
+
+_MAGIC = b"LLCOOKI1"
+_HEAD = struct.Struct("<8sI")
+_CHECKSUM = struct.Struct("<I")
+_BYTES_MAX = _HEAD.size + METADATA_BYTES_MAX + _CHECKSUM.size
+_JOURNAL_BALLAST_BYTES = MIB
+"""Of a directory that has nothing but the journal."""
+_DATA = frozenset(("journal", "index", "entries"))
+
+NOTHING_YET = Place(0, 0, 0)
+"""Where a journal ends that has not begun."""
+
+
+class StorageDirectory:
+    """A directory that this process has locked."""
+
+    def __init__(
+        self, path: str, disk: Disk, indexes: Indexes, *, journal_directory: str | None = None
+    ) -> None:
+        self.path = path
+        self._journal_directory = journal_directory
+        self.disk = disk
+        self.indexes = indexes
+        self.ballast = Ballast(disk, path)
+        """Room that the index needs."""
+        self.journal_ballast = self.ballast
+        """Room for a segment to start in."""
+        if journal_directory is not None:
+            self.journal_ballast = Ballast(disk, journal_directory, _JOURNAL_BALLAST_BYTES)
+
+    @property
+    def ballasts(self) -> tuple[Ballast, ...]:
+        """Each once."""
+        if self.journal_ballast is self.ballast:
+            return (self.ballast,)
+        return (self.ballast, self.journal_ballast)
+
+    @property
+    def journal_path(self) -> str:
+        return f"{self._journal_directory or self.path}/journal"
+
+    @property
+    def is_journal_apart(self) -> bool:
+        """Whether the journal has a directory of its own, elsewhere."""
+        return self._journal_directory is not None
+
+    @property
+    def written_paths(self) -> tuple[str, ...]:
+        """The directories whose file systems hold what is written."""
+        return (self.path,) if self._journal_directory is None else (self.path, self._journal_directory)
+
+    @property
+    def entries_path(self) -> str:
+        return f"{self.path}/entries"
+
+    @property
+    def index_path(self) -> str:
+        return f"{self.path}/index"
+
+    @property
+    def _cookie_path(self) -> str:
+        return f"{self.path}/cookie"
+
+    async def read_cookie(self) -> bytes | None:
+        """The cookie's bytes, None if the directory was not formatted. StorageCorrupt if it is damaged,
+        CookieMismatch if the journal has another directory and that does not carry the same."""
+        here = await self._read_cookie(self._cookie_path)
+        if self._journal_directory is None:
+            return here
+        there = await self._read_cookie(f"{self._journal_directory}/cookie")
+        if here != there and (here is not None or await self._has_segments()):
+            raise CookieMismatch(
+                f"{self.path} and its journal in {self._journal_directory} do not belong together: "
+                f"{self._whose(self.path, here)}, {self._whose(self._journal_directory, there)}. Mount the "
+                f"right "
+                "ones; if one of them is lost, empty both, and 'bookie cookie fix' takes them into service"
+            )
+        return here
+
+    def _whose(self, path: str, cookie: bytes | None) -> str:
+        if cookie is None:
+            return f"{path} has no cookie"
+
+        def corrupt(why: str) -> StorageCorrupt:
+            return StorageCorrupt(f"{path}/cookie", None, why)
+
+        fields = decode_record_untrusted(cookie, "cookie", corrupt)
+        return f"{path} has that of bookie {fields.get('id', str)}, instance {fields.get('instance', str)}"
+
+    async def _has_segments(self) -> bool:
+        try:
+            return bool(await self.disk.list_directory(self.journal_path))
+        except FileMissing:
+            return False
+
+    async def _read_cookie(self, path: str) -> bytes | None:
+        try:
+            data = await self.disk.read_file(path, _BYTES_MAX + 1)
+        except FileMissing:
+            return None
+        if len(data) < _HEAD.size + _CHECKSUM.size:
+            raise StorageCorrupt(path, 0, f"a cookie file of {len(data)} bytes")
+        magic, length = _HEAD.unpack_from(data)
+        stop = _HEAD.size + length
+        if magic != _MAGIC or len(data) != stop + _CHECKSUM.size:
+            raise StorageCorrupt(path, 0, "not a cookie file")
+        if _CHECKSUM.unpack_from(data, stop)[0] != checksum(data[:stop]):
+            raise StorageCorrupt(path, 0, "the checksum of the cookie does not match")
+        return data[_HEAD.size : stop]
+
+    async def read_instance(self) -> str:
+        """The instance that the cookie names. StorageError if there is no cookie."""
+        data = await self.read_cookie()
+        if data is None:
+            raise StorageError(f"{self.path} is not formatted: it has no cookie")
+
+        def corrupt(why: str) -> StorageCorrupt:
+            return StorageCorrupt(self._cookie_path, None, why)
+
+        return decode_record_untrusted(data, "cookie", corrupt).get("instance", str)
+
+    async def has_data(self) -> bool:
+        """Whether a journal, an index or entry logs are here, other than by a formatting that was
+        interrupted."""
+        names = await self.disk.list_directory(self.path)
+        if "cookie.new" in names and "cookie" not in names:
+            return False
+        if self._journal_directory is not None and await self._has_segments():
+            return True
+        return not _DATA.isdisjoint(names)
+
+    async def format(self, cookie: Cookie, marks: Marks | None = None) -> None:
+        """Make this the directory of the bookie that the cookie names: an empty index, the marks (of a bookie
+        that never lost anything, unless others are given) and last the cookie, durably.
+
+        Raises StorageError if it is one already or has data. After a failure or a crash it may be called
+        again."""
+        if await self.read_cookie() is not None:
+            raise StorageError(f"{self.path} is formatted already")
+        if await self.has_data():
+            raise StorageError(f"{self.path} has data but no cookie; it is not formatted over")
+        disk = self.disk
+        unfinished = f"{self._cookie_path}.new"
+        body = _HEAD.pack(_MAGIC, len(encoded := cookie.encode())) + encoded
+        await disk.write_file(unfinished, body + _CHECKSUM.pack(checksum(body)))
+        await disk.sync_directory(self.path)
+        await self.indexes.remove(self.index_path)
+        await disk.make_directory(self.journal_path)
+        index = await self.indexes.create(self.index_path)
+        try:
+            mark = Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
+            await index.write([rows.encode_instance(cookie.instance), rows.encode_mark(mark)])
+        finally:
+            await index.aclose()
+        await write_marks(disk, self.path, marks or Marks())
+        if self._journal_directory is not None:
+            await disk.write_file(f"{self._journal_directory}/cookie", body + _CHECKSUM.pack(checksum(body)))
+            await disk.sync_directory(self._journal_directory)
+            await disk.sync_directory(_parent(self._journal_directory))
+        await disk.rename(unfinished, self._cookie_path)
+        await disk.sync_directory(self.path)
+        await disk.sync_directory(_parent(self.path))
+
+
+def _parent(path: str) -> str:
+    before, slash, _ = path.rstrip("/").rpartition("/")
+    return before or slash or "."
+
+
+@asynccontextmanager
+async def open_directory(
+    path: str,
+    *,
+    disk: Disk | None = None,
+    indexes: Indexes | None = None,
+    journal_directory: str | None = None,
+) -> AsyncIterator[StorageDirectory]:
+    """Make the directory if need be and lock it: no other process uses it inside the context. The same for
+    ``journal_directory``, where the journal is to lie, if it is another.
+
+    Without ``disk`` and ``indexes`` it is a real one with a LevelDB index. Raises StorageLocked, naming the
+    holder's pid, and StorageError: a FileMissing of the body, too, is a StorageError outside."""
+    own_disk = RealDisk() if disk is None else None
+    used = own_disk or disk
+    assert used is not None
+    try:
+        locks: list[Lock] = []
+        try:
+            for each in (path, journal_directory):
+                if each is not None:
+                    await used.make_directory(each)
+                    locks.append(await used.lock_directory(each))
+            directory = StorageDirectory(
+                path, used, indexes or LevelDb(used), journal_directory=journal_directory
+            )
+            for ballast in directory.ballasts:
+                await ballast.make_way()
+            for each in (path, journal_directory):
+                if each is not None:
+                    # What a life that was killed renamed, marks for one, may be in a cache only. It is shown
+                    # now, and must not be another after a power cut.
+                    await used.sync_directory(each)
+            yield directory
+            for ballast in directory.ballasts:
+                await ballast.leave()
+        finally:
+            for lock in locks:
+                lock.release()
+    except FileMissing as missing:
+        # A word between a disk and those who can do without the file; users know it as a fault of the disk.
+        raise StorageError(str(missing)) from missing
+    finally:
+        if own_disk is not None:
+            await own_disk.aclose()

@@ -1,0 +1,84 @@
+"""Fences: a ledger takes no ordinary add any more, and the answer comes when that is durable.
+
+    fenced in memory --> FENCE record in the journal --> its sync --> the answer, with the LAC and the LAFR
+
+The first step is the verdict for every add from then on; it comes before the record, so that no add gets
+between the two (rule 2). The answer waits for the sync, also the answer to who finds the ledger fenced
+already: it stands for nothing else than a fence that outlives a crash. Fences always go through the journal,
+whether entries do or not, and of a ledger that was never seen here as well (T24).
+
+**A fence that finds no room** for its record is given up and leaves the ledger as it was, unless an add was
+refused for it meanwhile: what was told to a writer stays true.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from bookie.core.ledger import LedgerState
+from bookie.core.records import FENCE, encode_fence
+from bookie.core.results import FenceResult, status_of
+from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.journal.journal import Journal
+from ledgerlog.errors import StorageError
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.wire.frame import Status
+
+
+class Fencer:
+    def __init__(self, journal: Journal, ledgers: Ledgers) -> None:
+        self.fences = 0
+        self._journal = journal
+        self._commit = journal.commit
+        self._ledgers = ledgers
+
+    async def fence(self, ledger_id: int, key: bytes) -> FenceResult:
+        """``Engine.fence``."""
+        try:
+            state = self._ledgers.get(ledger_id)
+        except StorageError as error:
+            return FenceResult(status_of(error), NO_ENTRY, NO_ENTRY)
+        if state is None:
+            state = LedgerState(ledger_id, key)
+            self._ledgers.add(state)
+        refusal = state.fence_refusal(key)
+        if refusal is None and self._journal.stopped is not None:
+            refusal = self._journal.stopped
+        if refusal is not None:
+            await trio.lowlevel.checkpoint()
+            return FenceResult(refusal, NO_ENTRY, NO_ENTRY)
+        self.fences += 1
+        state.pins += 1
+        state.fencers += 1
+        try:
+            refusal = await self._fence(state)
+        finally:
+            state.pins -= 1
+            state.fencers -= 1
+            if not state.fencers:
+                state.give_up_fence()
+                if state.is_blank and not state.pins:
+                    self._ledgers.drop(state)
+        return FenceResult(refusal or Status.OK, state.lac, state.lafr)
+
+    async def _fence(self, state: LedgerState) -> Status | None:
+        """Returns once the fence is durable, or why it cannot be."""
+        if state.is_fence_settled(self._commit.durable):
+            await trio.lowlevel.checkpoint()
+            return None
+        if not state.is_fenced:
+            state.on_fence()
+        while not state.fence_sequence:
+            if self._journal.append(FENCE, encode_fence(state.ledger_id, state.key)) is not None:
+                self._journal.active.marked.add(state.ledger_id)
+                state.fence_sequence = self._commit.sequence
+                if state.key_sequence is None:
+                    state.key_sequence = state.fence_sequence
+            elif self._journal.is_disk_full:
+                await trio.lowlevel.checkpoint()
+                return Status.DISK_FULL
+            else:
+                await self._journal.progress.park()
+        # Also whoever finds the ledger fenced already waits for the first fencer's sync (rule 2).
+        await self._journal.wait_durable(state.fence_sequence)
+        return None

@@ -1,0 +1,425 @@
+"""A bookie's storage from a directory: replay, the segment to go on in, the parts, and their tasks.
+
+``open_engine`` replays what the directory's journal holds beyond its index, goes on in a fresh segment, runs
+the tasks (journal writer, supply of segments, checkpoints and all that goes on beside), and stops cleanly
+when its body ends without an exception. A clean stop leaves everything in the index and says in it where the
+journal ends, so that the next start reads no journal, and any damage is found by whoever reads the damaged
+entry.
+
+**The order of a start**, each step durable before the next:
+
+    0  the names of all files that are found: a life that was killed may have left them in a cache only
+    1  logs that the index does not know are taken over; the journal is replayed (``settling``, ``replay``)
+    2  a START block in the segment to go on in: it says where the journal ended, so what a torn write left
+       there is never taken for more
+    3  the mark that says that this segment counts
+    4  files that nothing names any more go, segments before this one are trimmed
+    5  the unclean bit, where adds will be acknowledged before they are synced (D27.10)
+
+and only then clients. A crash in between repeats all of it.
+
+**The end of a failure.** If the disk or the index fails, in whatever task, everything is refused from then
+on, the body is cancelled, and the StorageError is raised from ``open_engine``: the first one, since what
+follows it follows from it. What is raised in the body is raised as it is.
+
+No engine opens on a directory that may have lost something and was not marked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import ChainMap
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from bookie.core.block import NONCE_BYTES, PAGE_BYTES
+from bookie.core.boot import IndexBehind, Mark
+from bookie.core.journal import GroupCommit
+from bookie.core.records import START, encode_start
+from bookie.core.rows import encode_mark
+from bookie.storage.disk.disk import Disk, FileMissing
+from bookie.storage.disk.loss_marks import KeptMarks, read_marks
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.directory import StorageDirectory
+from bookie.storage.engine.engine import Engine
+from bookie.storage.engine.forgetting import Forgetter
+from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.engine.reader import Reader, Resident
+from bookie.storage.engine.write_cache import WriteCache
+from bookie.storage.entrylog.contents import Contents
+from bookie.storage.entrylog.entry_files import EntryFiles
+from bookie.storage.entrylog.entry_logs import EntryLogFiles
+from bookie.storage.entrylog.file_pool import FilePool
+from bookie.storage.entrylog.read_cache import ReadCache
+from bookie.storage.entrylog.rewriting import Rewriter
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.index.patient import PatientIndex
+from bookie.storage.journal.arenas import Arenas
+from bookie.storage.journal.checkpoint import Checkpointer
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.recycling import Recycler
+from bookie.storage.journal.replay import Replayed, replay
+from bookie.storage.journal.segments import Segment, SegmentFiles
+from bookie.storage.upkeep.collector import Collector, Witness
+from bookie.storage.upkeep.compaction import Compactor
+from bookie.storage.upkeep.read_repair import Mender
+from bookie.storage.upkeep.replacing import Replacer
+from bookie.storage.upkeep.scrub import Scrubber
+from bookie.storage.upkeep.startup_cleanup import remove_replaced, take_over_logs
+from ledgerlog.concurrency.nurseries import holds_cancellation
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError
+from ledgerlog.limits import KIB
+from ledgerlog.wire.frame import Status
+
+logger = logging.getLogger(__name__)
+
+_FIRST_SEGMENT_BYTES_MIN = 128 * KIB
+"""On a full disk. It has room for some thirty syncs of fences and small recovery adds."""
+
+
+def random_nonce() -> bytes:
+    """A segment's nonce: must not be known to clients."""
+    return os.urandom(NONCE_BYTES)
+
+
+@asynccontextmanager
+async def open_engine(
+    directory: StorageDirectory,
+    config: StorageConfig | None = None,
+    *,
+    new_nonce: Callable[[], bytes] = random_nonce,
+    marks: KeptMarks | None = None,
+    witness: Witness | None = None,
+) -> AsyncIterator[Engine]:
+    """The storage in a formatted directory that this process has locked (``open_directory``).
+
+    ``marks`` are those that phase one of the boot left (``bookie.server.identity``). Without them the
+    directory must be one that lost nothing, else it is refused with a StorageError. ``witness`` is the
+    metadata store's word on which ledgers are gone; without it nothing is ever deleted.
+
+    Replays what the last stop left in the journal; raises StorageCorrupt, naming file and offset, for damage
+    or a file that is missing, and StorageError if the directory is not formatted. Leaving the body normally
+    is a clean stop; leaving it by an exception or cancellation loses nothing that was durable. If the disk
+    or the index fails meanwhile, the body is cancelled and StorageError raised here."""
+    config = config or StorageConfig()
+    instance = await directory.read_instance()
+    for ballast in directory.ballasts:
+        ballast.size = min(ballast.size, config.ballast_bytes)
+    if marks is None:
+        marks = await _sound_marks(directory)
+    async with _open_ground(directory, instance, new_nonce, config) as ground:
+        arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
+        journal = await _begin(ground, arenas, config)
+        try:
+            # Durable before the first request, and so that a crash from here on is known for what it is.
+            await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
+            engine, tasks = await _assemble(ground, journal, arenas, config, marks, witness)
+            async with _running(engine, tasks, ground):
+                yield engine
+        finally:
+            journal.close_files()
+            ground.pool.close()
+
+
+@attrs.frozen
+class _Ground:
+    """What a bookie's parts stand on: its files and its index."""
+
+    directory: StorageDirectory
+    recycler: Recycler
+    files: EntryFiles
+    pool: FilePool
+    index: PatientIndex
+    catalogue: Catalogue
+    new_nonce: Callable[[], bytes]
+
+    @property
+    def disk(self) -> Disk:
+        return self.directory.disk
+
+
+@asynccontextmanager
+async def _open_ground(
+    directory: StorageDirectory, instance: str, new_nonce: Callable[[], bytes], config: StorageConfig
+) -> AsyncIterator[_Ground]:
+    disk = directory.disk
+    recycler = Recycler(disk, directory.journal_path, size=config.segment_bytes, count=config.spare_segments)
+    segments = SegmentFiles(
+        disk, directory.journal_path, instance, ballast=directory.journal_ballast, recycler=recycler
+    )
+    logs = EntryLogFiles(disk, directory.entries_path, instance, new_nonce, ballast=directory.ballast)
+    files = EntryFiles(segments, logs)
+    pool = FilePool(disk, files.path)
+    try:
+        found = await directory.indexes.open(directory.index_path)
+    except FileMissing as cause:
+        raise StorageCorrupt(directory.index_path, None, f"the index is missing: {cause}") from cause
+    index = PatientIndex(found, directory.ballast, retry_s=config.disk_full_retry_s)
+    try:
+        catalogue = Catalogue(index)
+        if catalogue.instance_now() != instance:
+            raise StorageCorrupt(index.path, None, f"the index is not that of bookie instance {instance}")
+        yield _Ground(directory, recycler, files, pool, index, catalogue, new_nonce)
+    finally:
+        with trio.CancelScope(shield=True):
+            await index.aclose()
+
+
+async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Journal:
+    """Steps 1 to 4 of a start: the journal, which goes on where it ended."""
+    segments, catalogue = ground.files.segments, ground.catalogue
+    try:
+        replaced = await take_over_logs(ground.files.logs, catalogue)
+        replayed = await replay(ground.directory, segments, catalogue, replaced)
+    except IndexBehind as missing:
+        why = f"{missing.why}. If it was not lost, {ground.index.if_behind}"
+        raise StorageCorrupt(missing.path, missing.offset, why) from missing
+    active = await _next_segment(segments, arenas, replayed, ground.new_nonce, config.segment_bytes)
+    try:
+        commit = GroupCommit(
+            durable=replayed.end.sequence, image=active.image, group_bytes_max=config.group_bytes_max
+        )
+        journal = Journal(
+            disk=ground.disk,
+            files=segments,
+            arenas=arenas,
+            config=config,
+            active=active,
+            commit=commit,
+            new_nonce=ground.new_nonce,
+        )
+        # First a durable START block, then the mark that says that this segment counts, then clients.
+        journal.append(START, encode_start(replayed.end))
+        await journal.write_block()
+        mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
+        await catalogue.write([encode_mark(mark)])
+        await remove_replaced(ground.files, catalogue, first_segment=active.number)
+        # Replay's own segments, and any that the life before us moved its mark past and did not get to.
+        for row in await catalogue.segments():
+            if row.file < active.number and await segments.size(row.file) > row.end:
+                await segments.trim(row.file, row.end)
+    except BaseException:
+        ground.disk.close(active.file)
+        raise
+    return journal
+
+
+Task = Callable[[], Awaitable[None]]
+
+
+async def _assemble(
+    ground: _Ground,
+    journal: Journal,
+    arenas: Arenas,
+    config: StorageConfig,
+    marks: KeptMarks,
+    witness: Witness | None,
+) -> tuple[Engine, list[Task]]:
+    """The engine, and the tasks that must run while it is used. Each part is handed parts that were made
+    before it, so whoever reads from top to bottom knows what each can reach."""
+    disk, files, catalogue, pool = ground.disk, ground.files, ground.catalogue, ground.pool
+    policy = config.space_policy(is_journal_apart=ground.directory.is_journal_apart)
+    ledgers = Ledgers(
+        catalogue,
+        maximum=config.ledgers_max,
+        durable=lambda: journal.commit.durable,
+        on_crowded=journal.progress.unpark_all,
+    )
+    forgetter = Forgetter(ledgers, pool)
+    rewriter = Rewriter(files=files, pool=pool, catalogue=catalogue, ledgers=ledgers)
+    residents: Mapping[int, Resident] = journal.residents
+    write_cache = None
+    if not config.journal_write_data:
+        write_cache = WriteCache(
+            arenas=Arenas(disk, count=config.arenas, size=config.segment_bytes),
+            journal=journal,
+            rewriter=rewriter,
+            forgetter=forgetter,
+            records_max=config.segment_records_max,
+            frame_bytes_max=config.frame_bytes_max,
+            age_s=config.write_cache_age_s,
+            disk_full_retry_s=config.disk_full_retry_s,
+        )
+        await write_cache.prepare()
+        residents = _Residents(journal.residents, write_cache.residents)
+    contents = Contents(files, catalogue)
+    compactor = Compactor(
+        journal=journal,
+        contents=contents,
+        pool=pool,
+        catalogue=catalogue,
+        rewriter=rewriter,
+        policy=policy,
+        bytes_per_s=config.compact_bytes_per_s,
+    )
+    replacer = Replacer(journal, catalogue, compactor)
+    scrubber = Scrubber(
+        journal=journal,
+        residents=residents,
+        pool=pool,
+        catalogue=catalogue,
+        ledgers=ledgers,
+        contents=contents,
+        compactor=compactor,
+        replacer=replacer,
+        bytes_per_s=config.scrub_bytes_per_s,
+    )
+    collector = None
+    if witness is not None:
+        collector = Collector(
+            journal=journal, catalogue=catalogue, ledgers=ledgers, rewriter=rewriter, witness=witness
+        )
+    checkpointer = Checkpointer(
+        journal=journal,
+        files=files.segments,
+        ledgers=ledgers,
+        catalogue=catalogue,
+        rewriter=rewriter,
+        policy=policy,
+    )
+    reader = Reader(
+        journal=journal,
+        residents=residents,
+        pool=pool,
+        catalogue=catalogue,
+        forgetter=forgetter,
+        cache=ReadCache(config.read_cache_bytes),
+        read_ahead_bytes=config.read_ahead_bytes,
+    )
+    engine = Engine(
+        journal=journal,
+        ledgers=ledgers,
+        reader=reader,
+        checkpointer=checkpointer,
+        compactor=compactor,
+        collector=collector,
+        scrubber=scrubber,
+        replacer=replacer,
+        mender=Mender(
+            journal=journal,
+            residents=residents,
+            pool=pool,
+            catalogue=catalogue,
+            compactor=compactor,
+            replacer=replacer,
+            frame_bytes_max=config.frame_bytes_max,
+        ),
+        arenas=arenas,
+        marks=marks,
+        write_cache=write_cache,
+        frame_bytes_max=config.frame_bytes_max,
+    )
+    ground.index.on_stuck = journal.on_index_stuck
+    tasks: list[Task] = [
+        journal.run_writer,
+        partial(journal.run_supply, forgetter),
+        checkpointer.run,
+        engine.flusher.run,
+        ground.recycler.run,
+        engine.reclaimer.run,
+        *(
+            partial(ballast.run, lambda: journal.files_changed, interval_s=config.disk_watch_interval_s)
+            for ballast in ground.directory.ballasts
+        ),
+        partial(
+            compactor.run,
+            interval_s=config.compact_interval_s,
+            eventual_interval_s=config.compact_eventual_interval_s,
+        ),
+    ]
+    if write_cache is not None:
+        tasks += [write_cache.run_supply, write_cache.run_flushes]
+    if config.scrub:
+        tasks.append(partial(scrubber.run, interval_s=config.scrub_interval_s))
+    if collector is not None:
+        tasks.append(partial(collector.run, interval_s=config.collect_interval_s))
+    return engine, tasks
+
+
+class _Residents(ChainMap[int, Any]):
+    """What is in memory, of both kinds. The two number what they have differently."""
+
+
+async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
+    """The marks of a directory that lost nothing; StorageError for another."""
+    now = await read_marks(directory.disk, directory.path)
+    if now is None or now.is_unclean:
+        raise StorageError(
+            f"{directory.path} may have lost acknowledged entries: its bookie did not stop cleanly and ran "
+            "without the journal's copy of them, or its marks are gone. Only 'bookie run', which can ask the "
+            "metadata store, may open it"
+        )
+    return KeptMarks(directory.disk, directory.path, now)
+
+
+async def _next_segment(
+    files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes], size: int
+) -> Segment:
+    """The segment to go on in: one that was prepared and never written to, or a new one of ``size`` bytes. On
+    a full disk a smaller one has to do: who cannot start can neither be read nor give space back."""
+    number = replayed.next_segment
+    if replayed.pristine:
+        header, *more = replayed.pristine
+        assert header.number == number
+        for surplus in more:
+            await files.remove(surplus.number)
+        return await files.reopen(header, await arenas.take(header.size))
+    while True:
+        view = await arenas.take(size)
+        is_last_resort = size <= _FIRST_SEGMENT_BYTES_MIN
+        try:
+            return await files.create(number, view, new_nonce(), is_last_resort=is_last_resort)
+        except DiskFull as full:
+            arenas.give_back(view)
+            if is_last_resort:
+                raise DiskFull(
+                    f"{files.directory}: a start needs {size} bytes for the journal to go on, and nothing is "
+                    f"left that could be given up for them; free some space on that disk ({full})"
+                ) from full
+            size = max(_FIRST_SEGMENT_BYTES_MIN, size // 8 // PAGE_BYTES * PAGE_BYTES)
+            logger.warning("going on in a segment of %d bytes: %s", size, full)
+
+
+@asynccontextmanager
+async def _running(engine: Engine, tasks: Sequence[Task], ground: _Ground) -> AsyncIterator[None]:
+    """Runs the tasks of an engine around the body."""
+    failure: StorageError | None = None
+    body_error: BaseException | None = None
+
+    async with trio.open_nursery() as nursery:
+
+        async def guard(task: Task) -> None:
+            nonlocal failure
+            try:
+                await task()
+            except StorageError as error:
+                failure = failure or error
+                engine.stop(Status.IO_ERROR)
+                nursery.cancel_scope.cancel()
+
+        for task in tasks:
+            nursery.start_soon(guard, task)
+        ground.index.is_patient = True
+        try:
+            yield
+            ground.index.is_patient = False  # Who is to stop is not kept from it by a disk that stays full.
+            for ballast in ground.directory.ballasts:
+                await ballast.make_way_for_good()
+            await engine.close()
+        except BaseException as error:
+            if holds_cancellation(error):
+                raise
+            # Raised below as it is: the nursery is ours and would wrap what is the caller's in a group.
+            body_error = error
+        engine.stop(Status.NOT_READY)
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if body_error is not None:
+        raise body_error

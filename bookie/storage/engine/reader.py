@@ -1,0 +1,350 @@
+"""Reading entries: from arenas where they are recent, from what was read before, from files otherwise.
+
+A ledger's runs are known in two places: those in segments that are in memory in its ``LedgerState``, all
+older ones in the index. A run's address (file, offset, length) is good as long as its file is, and a file
+stays while a read that may have heard of it is under way (``FilePool.reading``), so a plan made of runs never
+goes stale; only finding them must not miss a run that moves from the one place to the other meanwhile. Hence
+the index is asked first, then memory, and both again if a segment left memory in between, or if runs were put
+together to one with gaps, which may begin further before its entries than any did (``straddle``). While a
+segment is flushed the same entries may be found in both, in runs that are cut differently; ``RangeReader``
+takes them once.
+
+Bytes from an arena were verified when they came and are copied out at once, but for runs that took the place
+of rotten ones (``bookie.storage.upkeep.read_repair``). These, and bytes from a file, are verified here: the
+frame's checksum, which covers ids, lengths and digests, and each entry's digest. What fails is CORRUPT, what
+cannot be read is IO_ERROR, and neither is ever taken for an absence (rule 8). An entry that is not durable
+yet does not exist yet.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Protocol
+
+import trio
+
+from bookie.core.examining import Examination
+from bookie.core.frames import damaged_entries, decode_head, decode_run
+from bookie.core.journal import SegmentImage
+from bookie.core.ledger import LedgerState
+from bookie.core.reading import RangeLister, RangeReader
+from bookie.core.records import Run
+from bookie.core.results import ListResult, ReadResult, ScrubResult
+from bookie.storage.engine.forgetting import Forgetter
+from bookie.storage.entrylog.file_pool import FilePool
+from bookie.storage.entrylog.read_cache import ReadCache
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.journal.journal import Journal
+from ledgerlog.errors import StorageCorrupt, StorageError, WireError
+from ledgerlog.limits import ENTRY_ID_MAX
+from ledgerlog.wire.entries import Entries
+from ledgerlog.wire.frame import Status
+from ledgerlog.wire.scrub import ScrubReport
+
+_RUNS_PER_FETCH = 256
+_RUNS_PER_LOOK = 512
+"""So many runs in memory are found without a wait: about a millisecond."""
+
+_LIST_EFFORT = 16 * 1024
+"""What one list looks at: so many runs without gaps, a tenth of a second of work and less. Of one with gaps
+the ids are read, which counts for ``_LIST_SPARSE`` of them, and for one more for each four entries."""
+
+_LIST_SPARSE = 32
+
+_GAP_BYTES = 4096
+"""Runs that lie no further apart are read together."""
+
+
+class Resident(Protocol):
+    """A segment, or an arena of the write cache, that is in memory."""
+
+    @property
+    def image(self) -> SegmentImage: ...
+
+    @property
+    def restored(self) -> Container[tuple[int, int]]:
+        """Ledger and first id of the runs in it that were not all verified when they came."""
+        ...
+
+
+class Reader:
+    """``read_ahead_bytes`` are read at once where so much lies together, however little is asked for."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        residents: Mapping[int, Resident],
+        pool: FilePool,
+        catalogue: Catalogue,
+        forgetter: Forgetter,
+        cache: ReadCache,
+        read_ahead_bytes: int,
+    ) -> None:
+        self.runs_from_memory = 0
+        self.runs_from_disk = 0
+        self._journal = journal
+        self._residents = residents
+        """What is in memory, by the number of the file that runs name."""
+        self._pool = pool
+        self.cache = cache
+        self._read_ahead_bytes = read_ahead_bytes
+        self._catalogue = catalogue
+        self._forgetter = forgetter
+        self._scrubbing = trio.Lock()
+
+    # --- finding runs -----------------------------------------------------------------------------
+
+    async def _find(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
+        """The durable runs that may hold ids from ``first`` on, and the id up to which these are all."""
+        forgetter = self._forgetter
+        while first <= state.index_last:
+            given_up, straddle = forgetter.given_up, state.straddle
+            indexed, horizon = await self._catalogue.runs(
+                state.ledger_id, first=first, last=last, straddle=straddle
+            )
+            # Runs that were put together meanwhile may begin further ahead than was looked.
+            if given_up == forgetter.given_up and straddle == state.straddle:
+                resident, horizon = self._resident(state, first, horizon)
+                durable = self._journal.commit.durable
+                found = {
+                    run.first: run
+                    for run in indexed
+                    if run.first <= horizon and not state.is_replaced(run.first, durable)
+                }
+                found.update((run.first, run) for run in resident)
+                return [found[key] for key in sorted(found)], horizon
+        return self._resident(state, first, last)
+
+    def _resident(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
+        """The durable runs in memory, and the id up to which these are all."""
+        durable = self._journal.commit.durable
+        last = state.horizon(first, last, _RUNS_PER_LOOK)
+        return [run for run in state.runs_between(first, last) if run.sequence <= durable], last
+
+    # --- reading entries --------------------------------------------------------------------------
+
+    async def read(
+        self, state: LedgerState, *, first: int, last: int, stride: int, bytes_max: int
+    ) -> ReadResult:
+        """See ``Engine.read``."""
+        last = min(last, ENTRY_ID_MAX)
+        with self._pool.reading():
+            return await self._read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
+
+    async def _read(
+        self, state: LedgerState, *, first: int, last: int, stride: int, bytes_max: int
+    ) -> ReadResult:
+        reader = RangeReader(
+            ledger_id=state.ledger_id, first=first, last=last, stride=stride, bytes_max=bytes_max
+        )
+        fetched: dict[Run, bytes | Status] = {}
+        content: bytes | Entries | Status | None
+        try:
+            while True:
+                run = reader.wanted()
+                if run is None:
+                    if reader.is_over:
+                        break
+                    if reader.horizon >= first:
+                        await trio.lowlevel.checkpoint()  # What is in memory is found without one.
+                    runs, horizon = await self._find(state, reader.horizon + 1, last)
+                    reader.extend(runs, horizon)
+                    continue
+                content = fetched.pop(run) if run in fetched else self._cached(run)
+                if content is None:
+                    # What is left over from the last fetch was read ahead, for whoever reads on.
+                    self._keep(fetched)
+                    fetched = await self._fetch(list(reader.upcoming), bytes_max)
+                    content = fetched.pop(run)
+                self._give(reader, run, content)
+            self._keep(fetched)
+        except StorageCorrupt:
+            status = Status.CORRUPT
+        except StorageError:
+            status = Status.IO_ERROR
+        else:
+            status = reader.status
+        return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
+
+    async def _fetch(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, bytes | Status]:
+        """The frames of the first few runs: as many as lie in one segment in memory, or in files, and
+        as may be needed for ``bytes_max`` payload bytes."""
+        resident = self._residents.get(runs[0].file)
+        if resident is not None:
+            number, view = runs[0].file, resident.image.view
+            batch = _first_few(takewhile(lambda run: run.file == number, runs), bytes_max)
+            self.runs_from_memory += len(batch)
+            return {run: bytes(view[run.offset : run.offset + run.length]) for run in batch}
+        on_disk = takewhile(lambda run: run.file not in self._residents, runs)
+        batch = _first_few(on_disk, max(bytes_max, self._read_ahead_bytes))
+        self.runs_from_disk += len(batch)
+        try:
+            return await self._read_together(batch)
+        except StorageError:
+            # That one of several files cannot be read says nothing of the others.
+            batch = [run for run in batch if run.file == batch[0].file]
+        try:
+            return await self._read_together(batch)
+        except StorageError:
+            return dict.fromkeys(batch, Status.IO_ERROR)
+
+    async def _read_together(self, batch: Sequence[Run]) -> dict[Run, bytes | Status]:
+        """The frames of some runs in files; those that lie together in one are read as one range."""
+        files: dict[int, list[list[Run]]] = {}
+        for run in batch:
+            spans = files.setdefault(run.file, [])
+            before = spans[-1][-1] if spans else None
+            if before is not None and 0 <= run.offset - before.offset - before.length <= _GAP_BYTES:
+                spans[-1].append(run)
+            else:
+                spans.append([run])
+        found = await self._pool.read_many(
+            [
+                (
+                    file,
+                    [(span[0].offset, span[-1].offset + span[-1].length - span[0].offset) for span in spans],
+                )
+                for file, spans in files.items()
+            ]
+        )
+        frames: dict[Run, bytes | Status] = {}
+        for spans, data in zip(files.values(), found, strict=True):
+            for span, part in zip(spans, data, strict=True):
+                start = span[0].offset
+                for run in span:
+                    frames[run] = part[run.offset - start : run.offset - start + run.length]
+        return frames
+
+    def _cached(self, run: Run) -> bytes | Entries | None:
+        return None if run.file in self._residents else self.cache.get(run)
+
+    def _keep(self, fetched: dict[Run, bytes | Status]) -> None:
+        for run, frame in fetched.items():
+            if isinstance(frame, bytes) and run.file not in self._residents:
+                self.cache.put(run, frame)
+
+    def _give(self, reader: RangeReader, run: Run, content: bytes | Entries | Status) -> None:
+        """Hand the run that the reader wants to it."""
+        if isinstance(content, Entries):
+            reader.on_entries(run, content)
+            return
+        if isinstance(content, Status):
+            reader.on_unreadable(run, content)
+            return
+        try:
+            entries = decode_run(run, content)
+        except WireError:
+            reader.on_unreadable(run, Status.CORRUPT)
+            return
+        resident = self._residents.get(run.file)
+        if resident is not None and (run.ledger_id, run.first) not in resident.restored:
+            reader.on_entries(run, entries)
+            return
+        reader.on_entries(run, entries, damaged := damaged_entries(entries))
+        if resident is None and not damaged:
+            self.cache.put(run, entries)
+
+    # --- listing ----------------------------------------------------------------------------------
+
+    async def list_entries(self, state: LedgerState, *, first: int, last: int, pairs_max: int) -> ListResult:
+        """See ``Engine.list_entries``."""
+        with self._pool.reading():
+            return await self._list_entries(
+                state, first=first, last=min(last, ENTRY_ID_MAX), pairs_max=pairs_max
+            )
+
+    async def _list_entries(self, state: LedgerState, *, first: int, last: int, pairs_max: int) -> ListResult:
+        lister = RangeLister(first=first, pairs_max=pairs_max)
+        horizon, effort = first - 1, _LIST_EFFORT
+        try:
+            while horizon < last:
+                runs, horizon = await self._find(state, horizon + 1, last)
+                for run in runs:
+                    if not lister.settle(run.first):
+                        return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
+                    # A reply that names nothing says that nothing is there: one that ends early names some.
+                    if effort <= 0 and lister.pairs:
+                        return ListResult(Status.OK, lister.pairs, run.first - 1)
+                    lister.add(run, None if run.is_dense else await self._ids(run))
+                    effort -= 1 if run.is_dense else _LIST_SPARSE + run.entry_count // 4
+                if not lister.settle(horizon + 1):
+                    return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
+                await trio.lowlevel.checkpoint()
+        except StorageCorrupt:
+            status = Status.CORRUPT
+        except StorageError:
+            status = Status.IO_ERROR
+        else:
+            return ListResult(Status.OK, lister.pairs, last)
+        through = lister.pairs[-1][1] if lister.pairs else first - 1
+        return ListResult(status, lister.pairs, through)
+
+    async def _ids(self, run: Run) -> Sequence[int]:
+        segment = self._residents.get(run.file)
+        if segment is not None:
+            # Copied before anything else runs: an arena may serve another segment afterwards.
+            head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
+            await trio.lowlevel.checkpoint()
+        else:
+            (head,) = await self._pool.read(run.file, [(run.offset, run.head_length)])
+        return decode_head(run, head, self._pool.path_of(run.file))[0]
+
+    # --- scrubbing --------------------------------------------------------------------------------
+
+    async def scrub(
+        self, state: LedgerState, *, first: int, last: int, classes: int, bytes_max: int
+    ) -> ScrubResult:
+        """See ``Engine.scrub``. One after the other: however many ask, the disk serves others beside them."""
+        last = min(last, ENTRY_ID_MAX)
+        examination = Examination(first=first, last=last, classes=classes, bytes_max=bytes_max)
+        async with self._scrubbing:
+            with self._pool.reading():
+                try:
+                    horizon = await self._examine(state, examination, bytes_max)
+                except StorageError as damage:
+                    is_damage = isinstance(damage, StorageCorrupt)
+                    nothing = ScrubReport((), (), ())
+                    return ScrubResult(Status.CORRUPT if is_damage else Status.IO_ERROR, nothing, first - 1)
+        return ScrubResult(Status.OK, *examination.close(horizon))
+
+    async def _examine(self, state: LedgerState, examination: Examination, bytes_max: int) -> int:
+        """Hand over the runs from the first entry on, as far as the work goes; up to which id they are all.
+
+        What was read before is not taken from the cache, nor put there: the disk is what is asked about."""
+        # All that one look finds. A second look would find the runs that reach over its end again.
+        runs, horizon = await self._find(state, examination.first, examination.last)
+        upcoming = deque(run for run in runs if run.last >= examination.first)
+        while upcoming:
+            fetched = await self._fetch(list(itertools.islice(upcoming, _RUNS_PER_FETCH)), bytes_max)
+            for run, content in fetched.items():
+                assert upcoming.popleft() is run
+                if isinstance(content, Status):
+                    examination.add_unreadable(run)
+                else:
+                    try:
+                        entries = decode_run(run, content)
+                    except WireError:
+                        examination.add_unreadable(run)
+                    else:
+                        examination.add(run, entries, damaged_entries(entries))
+                # Whoever asks must get on: all that may hold the first entry is looked at.
+                if upcoming and not examination.has_room and upcoming[0].first > examination.first:
+                    return upcoming[0].first - 1
+            await trio.lowlevel.checkpoint()
+        return horizon
+
+
+def _first_few(runs: Iterable[Run], bytes_max: int) -> list[Run]:
+    """The first of some runs, and more of them up to ``bytes_max``."""
+    batch: list[Run] = []
+    size = 0
+    for run in runs:
+        size += run.length
+        if batch and (size > bytes_max or len(batch) == _RUNS_PER_FETCH):
+            break
+        batch.append(run)
+    return batch

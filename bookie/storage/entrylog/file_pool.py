@@ -1,0 +1,119 @@
+"""Reading from the files that hold entries, and knowing when nobody does any more.
+
+Runs name the file they lie in by one number: a segment of the journal by its own, an entry log by minus its
+own. ``FilePool`` opens files for reading as they are asked for, keeps them open, and closes the least
+recently used when there are more than ``_OPEN_FILES_MAX``; one that a read is using is never closed under it.
+
+**Retiring.** A file whose entries were written again elsewhere goes, but a read that looked into the index
+before that may be about to ask for it. So a read says when it begins to look and when it is done
+(``reading``), and ``retire`` returns once all that had begun before are done. Whoever begins later finds the
+entries where they are now.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from bookie.storage.disk.disk import Disk, File
+
+_OPEN_FILES_MAX = 64
+
+
+@attrs.define(eq=False)
+class _OpenFile:
+    file: File
+    users: int = 0
+
+
+class FilePool:
+    """``path_of`` tells the path of a file's number."""
+
+    def __init__(self, disk: Disk, path_of: Callable[[int], str]) -> None:
+        self.path_of = path_of
+        self._disk = disk
+        self._open: dict[int, _OpenFile] = {}  # the most recently used last
+        self._era = 0
+        self._readers: Counter[int] = Counter()
+        self._done = trio.lowlevel.ParkingLot()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Files that were found in the index within the block can be read until its end."""
+        era = self._era
+        self._readers[era] += 1
+        try:
+            yield
+        finally:
+            self._readers[era] -= 1
+            if not self._readers[era]:
+                del self._readers[era]
+                self._done.unpark_all()
+
+    async def read(self, file: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes at each (offset, length); fewer where the file is too short. StorageError, also where
+        there is no such file."""
+        (found,) = await self.read_many([(file, ranges)])
+        return found
+
+    async def read_many(self, requests: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> list[list[bytes]]:
+        """As ``read``, of several files at once."""
+        used: list[_OpenFile] = []
+        try:
+            for file, _ in requests:
+                opened = self._open.pop(file, None)
+                if opened is None:
+                    made = await self._disk.open(self.path_of(file))
+                    other = self._open.pop(file, None)
+                    if other is None:
+                        opened = _OpenFile(made)
+                    else:
+                        self._disk.close(made)  # Another read opened it at the same time.
+                        opened = other
+                self._open[file] = opened
+                opened.users += 1
+                used.append(opened)
+            return await self._disk.read_many(
+                [(opened.file, ranges) for opened, (_, ranges) in zip(used, requests, strict=True)]
+            )
+        finally:
+            for opened in used:
+                opened.users -= 1
+            self._close_idle()
+
+    def read_now(self, file: int, offset: int, length: int) -> bytes:
+        """As ``read``, of one range, without letting other tasks run."""
+        opened = self._open.get(file)
+        if opened is not None:
+            return self._disk.read_now(opened.file, offset, length)
+        made = self._disk.open_now(self.path_of(file))
+        try:
+            return self._disk.read_now(made, offset, length)
+        finally:
+            self._disk.close(made)
+
+    def _close_idle(self) -> None:
+        surplus = len(self._open) - _OPEN_FILES_MAX
+        for file in [file for file, opened in self._open.items() if not opened.users][: max(0, surplus)]:
+            self._disk.close(self._open.pop(file).file)
+
+    async def retire(self, files: Iterable[int]) -> None:
+        """Close files that the index names no more. Returns once nobody reads from them."""
+        era, self._era = self._era, self._era + 1
+        while any(begun <= era for begun in self._readers):
+            await self._done.park()
+        for file in files:
+            opened = self._open.pop(file, None)
+            if opened is not None:
+                assert not opened.users
+                self._disk.close(opened.file)
+
+    def close(self) -> None:
+        """Close what is open. No read may be going on."""
+        for opened in self._open.values():
+            self._disk.close(opened.file)
+        self._open.clear()

@@ -1,0 +1,51 @@
+"""Arenas: the memory that segments are written from and recent entries are read from.
+
+An arena is as large as a segment and is used again; what an earlier segment left in it is never looked at,
+since blocks are written whole and runs name their bytes. There are at most ``count``, and so many bytes are
+what a bookie spends on recent data.
+"""
+
+from __future__ import annotations
+
+from bookie.storage.disk.disk import Disk
+
+
+class Arenas:
+    """Up to ``count`` arenas; of ``size`` bytes each, but for segments that were made with another size."""
+
+    def __init__(self, disk: Disk, *, count: int, size: int) -> None:
+        self.bytes_held = 0
+        self._disk = disk
+        self._size = size
+        self._count = count
+        self._made = 0
+        self._free: list[memoryview] = []
+
+    @property
+    def has_free(self) -> bool:
+        """Whether ``take`` may be called."""
+        return bool(self._free) or self._made < self._count
+
+    async def take(self, size: int | None = None) -> memoryview:
+        """A free arena. What it holds is arbitrary."""
+        assert self.has_free
+        if size is None or size == self._size:
+            if self._free:
+                return self._free.pop()
+            size = self._size
+        elif self._free:
+            self._let_go(self._free.pop())
+        self._made += 1
+        self.bytes_held += size
+        return await self._disk.make_buffer(size)
+
+    def give_back(self, view: memoryview) -> None:
+        """An arena that nobody reads or writes any more."""
+        if len(view) == self._size:
+            self._free.append(view)
+        else:
+            self._let_go(view)
+
+    def _let_go(self, view: memoryview) -> None:
+        self._made -= 1
+        self.bytes_held -= len(view)

@@ -1,0 +1,182 @@
+"""Checkpoints: bringing what the journal holds into the index, so that replay need not.
+
+A segment that is full may be its entries' home for good (``bookie.core.space`` decides); what a checkpoint
+adds then is the index's knowledge of where in it each run lies. The order of durability:
+
+    1  the segment's last block             (the journal's own sync)
+    2  rows of its runs                     each batch synced, in pieces
+    3  rows of all ledgers that changed
+    4  the segment's row and the mark       from here on replay begins at the next segment
+    5  the segment's file is trimmed        what was allocated and never written is given back
+
+A segment whose entries do not stay is *flushed*: they are written sorted into an entry log, from memory
+(``bookie.storage.entrylog.rewriting``), and the mark moves in the same batch that makes the log count. Then
+the segment's file goes. Where the disk has no room for the log, the entries stay after all.
+
+A crash in between repeats some of it: rows are the same again, and ledger states only grow. States may run
+ahead of the mark, and may speak of adds that were not durable yet: as bounds they are right all the same
+(``LedgerState``). A fence they have only where the journal has it, durably: one that stood in the index alone
+would be answered for after a start, and be gone when the index is made again.
+
+It runs beside the journal, in pieces of ``_PIECE_ROWS`` rows with a wait after each, and never holds it up.
+"""
+
+from __future__ import annotations
+
+import logging
+from operator import attrgetter
+
+import trio
+
+from bookie.core import rows
+from bookie.core.boot import Mark
+from bookie.core.file_set import FileSet
+from bookie.core.records import Place
+from bookie.core.rows import FileRow
+from bookie.core.space import SpacePolicy
+from bookie.storage.engine.ledgers import Ledgers
+from bookie.storage.entrylog.rewriting import Rewriter
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.segments import Segment, SegmentFiles
+from ledgerlog.errors import DiskFull
+
+logger = logging.getLogger(__name__)
+
+_LENGTH = attrgetter("length")
+
+_PIECE_ROWS = 1024
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        files: SegmentFiles,
+        ledgers: Ledgers,
+        catalogue: Catalogue,
+        rewriter: Rewriter,
+        policy: SpacePolicy,
+    ) -> None:
+        self.checkpoints = 0
+        self.flushes = 0
+        self._journal = journal
+        self._files = files
+        self._ledgers = ledgers
+        self._catalogue = catalogue
+        self.rewriter = rewriter
+        self._policy = policy
+        self._lock = trio.Lock()
+
+    async def run(self) -> None:
+        """Checkpoint segments as they fill up, for ever. StorageError if the index fails."""
+        journal = self._journal
+        while True:
+            if journal.sealed:
+                async with self._lock:
+                    await self._checkpoint_oldest()
+            elif self._ledgers.is_crowded:
+                async with self._lock:
+                    await self._ledgers.save()
+                await self._ledgers.shrink()
+            else:
+                await journal.progress.park()
+
+    async def flush(self) -> None:
+        """Returns once everything appended so far is durable and in the index. The mark stays: replay after a
+        crash still begins at the oldest segment that was not full."""
+        journal = self._journal
+        sequence = journal.commit.newest
+        await journal.wait_durable(sequence)
+        async with self._lock:
+            while journal.sealed:
+                await self._checkpoint_oldest()
+            await self._index_runs(journal.active, sequence)
+            await self._ledgers.save()
+
+    async def close(self) -> None:
+        """The clean stop: everything is made durable and indexed, and the index says where the journal ends.
+        Nothing may be appended any more."""
+        journal = self._journal
+        await self.flush()
+        journal.append_close()
+        await journal.wait_durable(journal.commit.newest)
+        async with self._lock:
+            active = journal.active
+            active.final_sequence = journal.commit.newest
+            await self._pass(active, is_optional=True)
+
+    async def _checkpoint_oldest(self) -> None:
+        if not self._journal.sealed:
+            return
+        segment = self._journal.sealed[0]
+        assert segment.final_sequence is not None
+        await self._journal.wait_durable(segment.final_sequence)
+        if not await self._flush(segment):
+            await self._pass(segment, is_optional=False)
+        self._journal.sealed.popleft()
+        segment.is_indexed = True
+        self.checkpoints += 1
+        self._journal.progress.unpark_all()
+        self._journal.on_files_changed()
+
+    async def _flush(self, segment: Segment) -> bool:
+        """Move what a full segment holds into an entry log, and the mark behind it; False: it stays."""
+        runs = segment.runs
+        if self._policy.stays(len(runs), sum(map(_LENGTH, runs))):
+            return False
+        assert segment.final_sequence is not None
+        assert segment.final_sequence <= self._journal.commit.durable
+        end = Place(segment.number, segment.end, segment.final_sequence)
+        mark = Mark(segment.number + 1, end.sequence + 1, is_optional=False, end=end)
+        try:
+            await self.rewriter.flush(
+                runs=runs,
+                marked=segment.marked,
+                view=segment.image.view,
+                replaced=FileSet.of([segment.number]),
+                indexed=segment.indexed,
+                restored=segment.restored,
+                changes=lambda: [rows.encode_mark(mark)],
+            )
+        except DiskFull as full:
+            logger.warning("segment=%d stays as it is: %s", segment.number, full)
+            return False
+        self.flushes += 1
+        await self.rewriter.remove([segment.number], used=segment.end)
+        return True
+
+    async def _pass(self, segment: Segment, *, is_optional: bool) -> None:
+        """Bring the rest of a segment that takes no more records into the index, and move the mark behind
+        it."""
+        assert segment.final_sequence is not None
+        assert segment.final_sequence <= self._journal.commit.durable
+        await self._index_runs(segment, segment.final_sequence)
+        await self._ledgers.save()
+        end = Place(segment.number, segment.end, segment.final_sequence)
+        mark = Mark(segment.number + 1, end.sequence + 1, is_optional=is_optional, end=end)
+        async with self._catalogue.lock:
+            usage = rows.usage_of(run for run in segment.runs if not self._is_deleted(run.ledger_id))
+            row = FileRow.of(
+                segment.number, end=end.offset, last_sequence=end.sequence, runs=segment.runs, usage=usage
+            )
+            await self._catalogue.write([*rows.encode_file_and_usage(row, usage), rows.encode_mark(mark)])
+        await self._files.trim(segment.number, segment.end)
+
+    async def _index_runs(self, segment: Segment, sequence: int) -> None:
+        """Bring the segment's runs up to the block ``sequence``, which is durable, into the index."""
+        runs = segment.runs
+        while segment.indexed < len(runs):
+            piece = runs[segment.indexed : segment.indexed + _PIECE_ROWS]
+            piece = [run for run in piece if run.sequence <= sequence]
+            if not piece:
+                return
+            async with self._catalogue.lock:
+                batch = [rows.encode_run(run) for run in piece if not self._is_deleted(run.ledger_id)]
+                await self._catalogue.write(batch)
+            segment.indexed += len(piece)
+
+    def _is_deleted(self, ledger_id: int) -> bool:
+        # A state with runs in memory is itself in memory.
+        return self._ledgers.loaded[ledger_id].is_deleted

@@ -1,0 +1,331 @@
+"""The journal: group commit against the disk, and the supply of segments.
+
+``append`` copies a record into the current segment's arena and wakes the writer. Two tasks:
+
+* ``run_writer`` takes whatever has gathered as one block, writes it with one sync, and tells everybody who
+  waits (callbacks for the many, ``wait_durable`` for the few). It waits for nothing else but for adds that
+  are at hand: who appends in turns says ``more_follows`` between them, and gets one sync for up to
+  ``limits.JOURNAL_GATHER_BYTES`` of them instead of one for each turn. Nobody else waits for that
+  (``release``), and whoever says it and brings nothing delays the sync by two passes of the event loop.
+  A group that is small may be written right where it was appended instead (``hold`` and ``release``): for a
+  lone append the way to the writer and back, one more pass of the event loop, costs as much as all that the
+  append needs.
+* ``run_supply`` keeps the next segment ready: a file, allocated and named durably, and an arena. An arena
+  comes free when the oldest segment in memory is indexed; then its runs are forgotten by the ledgers,
+  which find them in the index from there on, and its arena is the next segment's.
+
+A write that fails is not tried again: the error leaves ``run_writer`` and with it the engine ends; nothing
+that the write held is ever acknowledged.
+
+**Room.** A record that does not fit into the current segment while no next one is ready is refused. So
+that this does not happen to adds in ordinary operation, ``has_room`` turns false well before: it asks for
+a next segment, or for space for two of the largest frames in this one. When the disk has no room for
+another segment, ``is_disk_full`` is set and the supply asks again from time to time; ordinary adds are
+refused from then on, and what is left of the segments that exist is the reserve for fences and
+recovery.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from bookie.core.block import PAGE_BYTES
+from bookie.core.journal import ClosedBlock, GroupCommit
+from bookie.storage.disk.disk import Disk
+from bookie.storage.engine.config import StorageConfig
+from bookie.storage.engine.forgetting import Forgetter
+from bookie.storage.journal.arenas import Arenas
+from bookie.storage.journal.segments import Segment, SegmentFiles
+from ledgerlog.errors import DiskFull, StorageError
+from ledgerlog.limits import BOOKIE_INFLIGHT_BYTES, JOURNAL_GATHER_BYTES
+from ledgerlog.wire.frame import Status
+
+
+class Journal:
+    """The journal of a running bookie. ``active`` is its current segment, in which the START block is
+    durable."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        files: SegmentFiles,
+        arenas: Arenas,
+        config: StorageConfig,
+        active: Segment,
+        commit: GroupCommit,
+        new_nonce: Callable[[], bytes],
+    ) -> None:
+        self.commit = commit
+        self.active = active
+        """The segment that takes records."""
+        self.residents: dict[int, Segment] = {active.number: active}
+        """The segments in memory, oldest first."""
+        self.sealed: deque[Segment] = deque()
+        """Segments that are full and not indexed yet, oldest first."""
+        self.is_index_stuck = False
+        """Whether nothing leaves memory because the index waits for room on its disk."""
+        self.stopped: Status | None = None
+        """Why nothing is taken any more; None while it is."""
+        self.syncs = 0
+        self.bytes_written = 0
+        self.progress = trio.lowlevel.ParkingLot()
+        """Woken when a segment is sealed or indexed, or the next one is ready: for the few who look after
+        segments. Never for each block, which would wake all of them for nothing."""
+        self.room = trio.lowlevel.ParkingLot()
+        """Woken whenever ``has_room`` may have turned true."""
+        self.files_changed = trio.Event()
+        """Set, and another put in its place, when a file of entries was begun, filled or written again."""
+        self._disk = disk
+        self._files = files
+        self._arenas = arenas
+        self._config = config
+        self._new_nonce = new_nonce
+        self._is_disk_full = False
+        self._next: Segment | None = None
+        self._wake = trio.Event()
+        self._is_awake = True
+        self._is_held = False
+        self._follows = False
+        """Whether somebody said ``more_follows`` since the writer last looked."""
+        self._is_urgent = False
+        """Whether somebody else waits for what has gathered."""
+        self._failure: StorageError | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self._waiters: list[tuple[int, trio.Event]] = []
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(self, kind: int, body: bytes | memoryview) -> int | None:
+        """Copy a record into the journal: the offset of its body in ``active``, None if there is no room now.
+        It is durable once ``commit.durable`` reaches ``commit.sequence`` as it is right after this."""
+        commit = self.commit
+        if self.active.records >= self._config.segment_records_max and not commit.leave_segment():
+            return None
+        offset = commit.append(kind, body)
+        if commit.image is not self.active.image:
+            self._roll()
+        if offset is None:
+            return None
+        self.active.records += 1
+        if not self._is_awake and not self._is_held:
+            self._rouse()
+        return offset
+
+    def hold(self) -> None:
+        """Until ``release``, which the caller comes to in this same step, appending wakes nobody."""
+        self._is_held = True
+
+    def release(self, *, at_once: bool) -> None:
+        """Have what was appended meanwhile written: ``at_once`` by this very call, callbacks included, where
+        the disk is quick enough for that and nothing else is being written; else by ``run_writer``. Raises
+        nothing: a write that fails leaves ``run_writer``, like every other."""
+        self._is_held = False
+        commit = self.commit
+        self._is_urgent = commit.newest != commit.durable
+        if self._is_awake or commit.newest == commit.durable:
+            return
+        if at_once and self._disk.may_write_now(commit.pending_bytes + PAGE_BYTES):
+            self._write_now()
+            if commit.newest == commit.durable:
+                self._is_urgent = False
+                return
+        self._rouse()
+
+    def more_follows(self) -> None:
+        """The caller has appended and has more at hand, which it appends in the next pass of the event loop:
+        the writer waits for that."""
+        self._follows = True
+
+    def _write_now(self) -> None:
+        block = self.commit.take_block()
+        assert block is not None
+        segment = self.residents[block.image.number]
+        try:
+            self._disk.write_now(segment.file, block.offset, block.view)
+        except StorageError as error:
+            # The block stays taken, so nothing is written any more until the writer has ended the engine.
+            self._failure = error
+        else:
+            self._on_written(block)
+
+    def _rouse(self) -> None:
+        self._is_awake = True
+        self._wake.set()
+
+    def append_close(self) -> None:
+        """Append the CLOSE record of a clean stop. Everything must be durable, and nothing may follow."""
+        self.commit.append_close()
+        self._rouse()
+
+    def _roll(self) -> None:
+        following, self._next = self._next, None
+        assert following is not None
+        assert following.image is self.commit.image
+        self.active.final_sequence = self.commit.sequence - 1
+        self.sealed.append(self.active)
+        self.active = following
+        self.residents[following.number] = following
+        self.progress.unpark_all()
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether there is no room for another segment, or none to let one leave memory."""
+        return self._is_disk_full or self.is_index_stuck
+
+    def on_index_stuck(self, is_stuck: bool) -> None:
+        """The index began to wait for room, or found some."""
+        self.is_index_stuck = is_stuck
+        self.wake_all()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch of adds should be brought."""
+        commit = self.commit
+        if commit.pending_bytes >= BOOKIE_INFLIGHT_BYTES:
+            return False
+        return self._next is not None or (
+            commit.room >= 2 * self._config.frame_bytes_max
+            and self.active.records < self._config.segment_records_max
+        )
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def on_durable(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def remove_on_durable(self, callback: Callable[[], None]) -> None:
+        self._callbacks.remove(callback)
+
+    async def wait_durable(self, sequence: int) -> None:
+        """Returns once the block ``sequence`` is durable."""
+        if self.commit.durable >= sequence:
+            return
+        event = trio.Event()
+        waiter = (sequence, event)
+        self._waiters.append(waiter)
+        try:
+            await event.wait()
+        finally:
+            if not event.is_set():
+                self._waiters.remove(waiter)
+
+    def stop(self, status: Status) -> None:
+        """Have adds and fences refused from now on, with this status. What is appended by others than
+        clients, such as the end of a clean stop, still is."""
+        self.stopped = status
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Have everybody look again."""
+        self.progress.unpark_all()
+        self.room.unpark_all()
+
+    def on_files_changed(self) -> None:
+        """The disk has more to hold than before, or less."""
+        changed, self.files_changed = self.files_changed, trio.Event()
+        changed.set()
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def run_writer(self) -> None:
+        """Write what is appended, for ever. StorageError if the disk fails a write."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            await self._gather()
+            if not await self.write_block():
+                self._is_awake = False
+                self._wake = trio.Event()
+                await self._wake.wait()
+
+    async def _gather(self) -> None:
+        """Let those go on who said ``more_follows``, as long as they say it again."""
+        while self._follows and not self._is_urgent and self.commit.pending_bytes < JOURNAL_GATHER_BYTES:
+            self._follows = False
+            await trio.lowlevel.checkpoint()
+            if not self._follows and not self._is_urgent:
+                # Tasks run in any order: whoever comes last in one pass and first in the next was not missed.
+                await trio.lowlevel.checkpoint()
+        self._follows = self._is_urgent = False
+
+    async def write_block(self) -> bool:
+        """Write the next block, if there is one, and tell everybody. Whether there was one."""
+        block = self.commit.take_block()
+        if block is None:
+            return False
+        segment = self.residents[block.image.number]
+        await self._disk.write_sync(segment.file, block.offset, block.view)
+        self._on_written(block)
+        return True
+
+    def _on_written(self, block: ClosedBlock) -> None:
+        self.commit.on_written(block)
+        segment = self.residents[block.image.number]
+        segment.end = block.offset + len(block.view)
+        segment.last_sequence = block.sequence
+        self.syncs += 1
+        self.bytes_written += len(block.view)
+        for callback in tuple(self._callbacks):
+            callback()
+        if self._waiters:
+            self._wake_waiters()
+        if self.room:
+            self.room.unpark_all()
+
+    def _wake_waiters(self) -> None:
+        durable = self.commit.durable
+        ready = [waiter for waiter in self._waiters if waiter[0] <= durable]
+        self._waiters = [waiter for waiter in self._waiters if waiter[0] > durable]
+        for _, event in ready:
+            event.set()
+
+    async def run_supply(self, forgetter: Forgetter) -> None:
+        """Keep the next segment ready, for ever. ``forgetter`` makes ledgers forget the runs of a segment.
+        StorageError if the disk fails; a full disk is waited for."""
+        while True:
+            if self._next is None:
+                view = await self._free_arena(forgetter)
+                segment = await self._new_segment(self.active.number + 1, view)
+                self._next = segment
+                self.commit.offer_segment(segment.image)
+                self.wake_all()
+                self.on_files_changed()
+            else:
+                await self.progress.park()
+
+    async def _free_arena(self, forgetter: Forgetter) -> memoryview:
+        while not self._arenas.has_free:
+            oldest = next(iter(self.residents.values()))
+            if not oldest.is_indexed:
+                await self.progress.park()
+                continue
+            await forgetter.forget(oldest)
+            del self.residents[oldest.number]
+            self._disk.close(oldest.file)
+            self._arenas.give_back(oldest.image.view)
+        return await self._arenas.take()
+
+    async def _new_segment(self, number: int, view: memoryview) -> Segment:
+        while True:
+            try:
+                segment = await self._files.create(number, view, self._new_nonce())
+            except DiskFull:
+                self._is_disk_full = True
+                self.wake_all()
+                await trio.sleep(self._config.disk_full_retry_s)
+            else:
+                self._is_disk_full = False
+                return segment
+
+    def close_files(self) -> None:
+        """Close the files of all segments in memory."""
+        for segment in (*self.residents.values(), self._next):
+            if segment is not None:
+                self._disk.close(segment.file)
+
+
+assert PAGE_BYTES == 4096, "the disk capability promises this alignment"

@@ -1,0 +1,150 @@
+"""Replay: from the journal that a bookie left, cleanly or not, to an index that has all of it.
+
+``replay`` follows the journal from the mark to its end (``bookie.core.boot``), a segment at a time:
+
+    1  scan the segment; damage is StorageCorrupt
+    2  write its last valid block again, durably. Every earlier block is known to have been synced, because
+       another followed; this one may be in a cache only, and must not be shown to anybody before it is on
+       the disk (a lone sync would not do: after a failed one the cache may hold what the disk never got)
+    3  take its runs, fences, LACs and LAFRs, and write them to the index
+
+then moves the mark to the end. Doing all that again, after a crash anywhere in between, gives the same. The
+memory it takes is one segment's image, the runs of one segment, and the states of the ledgers in it.
+
+``bookie.storage.upkeep.rebuild`` does the same from the first segment on, into a new index.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from bookie.core import rows
+from bookie.core.boot import IndexBehind, JournalWalk, Mark, segments_to_replay
+from bookie.core.facts import Close, block_facts
+from bookie.core.file_set import FileSet
+from bookie.core.records import Place
+from bookie.core.rows import FileRow
+from bookie.core.segment import FoundBlock, SegmentHeader, scan_segment
+from bookie.storage.disk.disk import Disk
+from bookie.storage.engine.directory import StorageDirectory
+from bookie.storage.engine.found_ledgers import FoundLedgers
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.journal.segments import SegmentFiles
+
+_PIECE_ROWS = 4096
+_NOTHING = FileSet()
+
+
+@attrs.frozen
+class Replayed:
+    """Where a journal goes on."""
+
+    end: Place
+    next_segment: int
+    """The segment to go on in; ``pristine`` if it exists, else to be made."""
+    pristine: tuple[SegmentHeader, ...]
+    """Segments behind the end to which nothing was ever written."""
+    segments: int
+    runs: int
+
+
+class Replay:
+    """Follows the journal and writes what it holds to the index."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        files: SegmentFiles,
+        catalogue: Catalogue,
+        mark: Mark,
+        replaced: FileSet = _NOTHING,
+        may_be_trimmed: bool = False,
+        passes_rot: bool = False,
+    ) -> None:
+        self.walk = JournalWalk(mark, may_be_trimmed=may_be_trimmed)
+        self.runs = 0
+        self.pristine: list[SegmentHeader] = []
+        self.is_closed = True
+        """The last block seen is the CLOSE of a clean stop, or there is none, or its file is whole."""
+        self._disk = disk
+        self._files = files
+        self._catalogue = catalogue
+        self._replaced = replaced
+        self._passes_rot = passes_rot
+
+    async def take_segment(self, number: int, seal: int | None) -> None:
+        """The next segment; ``seal`` is where its last valid block ends, if a later START record says so."""
+        path = self._files.path(number)
+        header, image = await self._files.read(number)
+        scan = scan_segment(image, header, path=path, sequence=None, stop=seal, passes_rot=self._passes_rot)
+        self.walk.on_segment(scan, path, is_sealed=seal is not None)
+        if not scan.blocks:
+            if scan.is_pristine and seal is None:
+                self.pristine.append(header)
+            else:
+                empty = FileRow.of(
+                    number, end=scan.end, last_sequence=self.walk.end.sequence, runs=(), usage={}
+                )
+                await self._catalogue.write(rows.encode_file_and_usage(empty, {}))
+            return
+        last = scan.blocks[-1]
+        self.is_closed = (
+            not scan.is_trimmed or seal is not None or [*block_facts(image, last, path)] == [Close()]
+        )
+        if seal is None and not scan.is_trimmed:
+            await self._write_again(number, image, last)
+        ledgers = FoundLedgers(self._catalogue)
+        facts = (fact for block in scan.blocks for fact in block_facts(image, block, path))
+        found = [run for fact in facts if (run := ledgers.take(fact, path)) is not None]
+        if number in self._replaced:
+            await ledgers.save()  # An entry log has its runs, and the index knows them from there.
+            return
+        for start in range(0, len(found), _PIECE_ROWS):
+            await self._catalogue.write([rows.encode_run(run) for run in found[start : start + _PIECE_ROWS]])
+        await ledgers.save()
+        usage = rows.usage_of(found)
+        row = FileRow.of(number, end=scan.end, last_sequence=self.walk.end.sequence, runs=found, usage=usage)
+        await self._catalogue.write(rows.encode_file_and_usage(row, usage))
+        self.runs += len(found)
+
+    async def _write_again(self, number: int, image: memoryview, block: FoundBlock) -> None:
+        buffer = await self._disk.make_buffer(block.header.block_bytes)
+        buffer[:] = image[block.offset : block.stop]
+        file = await self._disk.open(self._files.path(number), for_writing=True)
+        try:
+            await self._disk.write_sync(file, block.offset, buffer)
+        finally:
+            self._disk.close(file)
+
+
+async def replay(
+    directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, replaced: FileSet = _NOTHING
+) -> Replayed:
+    """Bring everything that the journal holds into the index, and move the mark to the journal's end. Of
+    segments that are ``replaced`` the index knows the runs already, in the entry logs that they went to.
+
+    Raises StorageCorrupt, naming file and offset, for damage; IndexBehind for a segment that is missing."""
+    await files.prepare()
+    numbers = await files.numbers()
+    present = frozenset(numbers)
+    for row in await catalogue.segments():
+        if row.file not in present:
+            raise IndexBehind(
+                files.path(row.file), None, f"the segment is missing; the index has {row.runs} runs in it"
+            )
+    mark = catalogue.mark_now()
+    steps = Replay(disk=directory.disk, files=files, catalogue=catalogue, mark=mark, replaced=replaced)
+    for number in segments_to_replay(numbers, mark, files.directory):
+        await steps.take_segment(number, None)
+    walk = steps.walk
+    await catalogue.write(
+        [rows.encode_mark(Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end))]
+    )
+    return Replayed(
+        end=walk.end,
+        next_segment=walk.next_segment,
+        pristine=tuple(steps.pristine),
+        segments=walk.next_segment - mark.segment,
+        runs=steps.runs,
+    )

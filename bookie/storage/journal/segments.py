@@ -1,0 +1,189 @@
+"""Segments as files: their names, and making one. Entries are read from them through
+``bookie.storage.entrylog.file_pool``.
+
+A new segment is made under a name that no boot looks at, gets its size and its header, and only then,
+durably, its real name: a segment that exists has its full size and a valid header, whatever happened.
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from bookie.core.journal import SegmentImage
+from bookie.core.records import Run
+from bookie.core.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from bookie.storage.disk.ballast import Ballast
+from bookie.storage.disk.disk import Disk, File, FileMissing
+from bookie.storage.journal.recycling import SPARE, Recycler
+from ledgerlog.concurrency.pace import Pace
+from ledgerlog.errors import DiskFull
+from ledgerlog.limits import MIB
+
+_NAME = re.compile(r"([0-9a-f]{16})\.journal\Z")
+_UNFINISHED = ".new"
+
+_PACED_PIECE_BYTES = MIB
+"""What is read at once of a file that is read at a pace."""
+
+
+@attrs.define(eq=False)
+class Segment:
+    """A segment that is in memory: being written, or recently written."""
+
+    image: SegmentImage
+    file: File
+    runs: list[Run] = attrs.field(factory=list)
+    """In the order in which they were appended."""
+    marked: set[int] = attrs.field(factory=set)
+    """Ledgers that have other records than adds in it."""
+    restored: set[tuple[int, int]] = attrs.field(factory=set)
+    """Ledger and first id of runs whose entries are stored elsewhere already, though rotten (``scrub``)."""
+    records: int = 0
+    indexed: int = 0
+    """How many of ``runs`` the index has."""
+    end: int = SEGMENT_HEADER_BYTES
+    """Where the last durable block ends."""
+    last_sequence: int = 0
+    """Of the last durable block."""
+    final_sequence: int | None = None
+    """Of the last block that it will ever have; None while it takes records."""
+    is_indexed: bool = False
+    """The mark has passed it: all that it holds is in the index."""
+
+    @property
+    def number(self) -> int:
+        return self.image.number
+
+
+class SegmentFiles:
+    """The journal directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        instance: str,
+        *,
+        ballast: Ballast | None = None,
+        recycler: Recycler | None = None,
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.instance = instance
+        self._ballast = ballast
+        """What must stay free, if anything."""
+        self._recycler = recycler
+        """Where files that are not needed any more go, and new ones come from, if anywhere."""
+
+    def path(self, number: int) -> str:
+        return f"{self.directory}/{number:016x}.journal"
+
+    async def numbers(self) -> list[int]:
+        """The numbers of all segments, sorted. Files of other names are not ours and are left alone."""
+        names = await self._names()
+        return sorted(int(match[1], 16) for name in names if (match := _NAME.match(name)))
+
+    async def _names(self) -> list[str]:
+        try:
+            return await self.disk.list_directory(self.directory)
+        except FileMissing as missing:
+            raise FileMissing(
+                f"{missing}. If the journal lies in a directory of its own, name that with --journal-dir DIR"
+            ) from missing
+
+    async def prepare(self) -> None:
+        """Before anything is built on the segments that are there: make their names durable, since a life
+        that was killed between a name and its sync left it in a cache; and remove what an interrupted
+        ``create`` left, and spares: nobody knows how far they are zeros."""
+        names = await self._names()
+        await self.disk.sync_directory(self.directory)
+        for name in names:
+            bare = name.removesuffix(_UNFINISHED).removesuffix(SPARE)
+            if bare != name and _NAME.match(bare):
+                await self.disk.unlink(f"{self.directory}/{name}")
+
+    async def create(
+        self, number: int, view: memoryview, nonce: bytes, *, is_last_resort: bool = False
+    ) -> Segment:
+        """Make the file of a new segment that will be written from ``view``. DiskFull if there is no room;
+        ``is_last_resort``: it may take what is kept for others."""
+        path = self.path(number)
+        unfinished = path + _UNFINISHED
+        header = SegmentHeader(number=number, size=len(view), nonce=nonce, instance=self.instance)
+        view[:SEGMENT_HEADER_BYTES] = header.encode()
+        spare = None if self._recycler is None else self._recycler.take_out(len(view))
+        if spare is None:
+            if self._ballast is not None and not is_last_resort:
+                await self._ballast.check(len(view))
+            file = await self.disk.create(unfinished, len(view))
+        else:
+            unfinished = spare
+            file = await self.disk.open(spare, for_writing=True)
+        try:
+            await self.disk.write_sync(file, 0, view[:SEGMENT_HEADER_BYTES])
+            await self.disk.rename(unfinished, path)
+        except DiskFull:
+            await self.disk.unlink(unfinished)  # It is made anew when there is room.
+            raise
+        finally:
+            self.disk.close(file)
+        await self.disk.sync_directory(self.directory)
+        file = await self.disk.open(path, for_writing=True)
+        return Segment(SegmentImage(number, nonce, view), file)
+
+    async def reopen(self, header: SegmentHeader, view: memoryview) -> Segment:
+        """The segment with this header, to which nothing was written yet, to be written from ``view``."""
+        assert len(view) == header.size
+        view[:SEGMENT_HEADER_BYTES] = header.encode()
+        file = await self.disk.open(self.path(header.number), for_writing=True)
+        return Segment(SegmentImage(header.number, header.nonce, view), file)
+
+    async def remove(self, number: int, *, used: int | None = None) -> None:
+        """Remove a segment's file, durably, or let it become another's if ``used`` says how many of its first
+        bytes were written."""
+        recycler = self._recycler
+        if recycler is None or used is None or not await recycler.take_in(self.path(number), used):
+            await self.disk.unlink(self.path(number))
+            await self.disk.sync_directory(self.directory)
+
+    async def trim(self, number: int, end: int) -> None:
+        """Give back the space behind the last block of a segment that the mark has passed."""
+        await self.disk.truncate(self.path(number), end)
+
+    async def size(self, number: int) -> int:
+        """How long a segment's file is."""
+        file = await self.disk.open(self.path(number))
+        try:
+            return await self.disk.size(file)
+        finally:
+            self.disk.close(file)
+
+    async def read(
+        self,
+        number: int,
+        bytes_max: int | None = None,
+        *,
+        pace: Pace | None = None,
+    ) -> tuple[SegmentHeader, memoryview]:
+        """A segment's header, and the image of the whole file or of its first ``bytes_max`` bytes; at a
+        ``pace`` read a piece at a time. StorageCorrupt if the header is damaged."""
+        path = self.path(number)
+        file = await self.disk.open(path)
+        try:
+            size = await self.disk.size(file) if bytes_max is None else bytes_max
+            if pace is None:
+                (image,) = await self.disk.read(file, [(0, size)])
+            else:
+                pieces = []
+                for at in range(0, size, _PACED_PIECE_BYTES):
+                    length = min(_PACED_PIECE_BYTES, size - at)
+                    await pace.pass_through(length)
+                    pieces += await self.disk.read(file, [(at, length)])
+                image = b"".join(pieces)
+        finally:
+            self.disk.close(file)
+        page = image[:SEGMENT_HEADER_BYTES]
+        header = SegmentHeader.decode(page, path=path, number=number, instance=self.instance)
+        return header, memoryview(image)

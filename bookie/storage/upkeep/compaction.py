@@ -1,0 +1,297 @@
+"""Compaction: files of which little counts, or whose runs are small, are written again.
+
+What is to be done is decided by ``bookie.core.space``; here it is done, one job at a time:
+
+    1  find the runs of each source: of a segment by going through its blocks, of an entry log through its
+       records
+    2  write those that the index names, of ledgers that exist, into a new log, from the files they are in, at
+       no more than ``bytes_per_s`` (``Rewriter.replace``)
+    3  remove the sources
+
+Reading is done by ranges in threads, writing in pieces behind the journal's, and the work in between in steps
+of about a millisecond. At no time is more in memory than a segment's image, the list of a job's runs (bounded
+by the policy) and one piece. Every frame is verified before it is written again.
+
+**Rot.** What counts of a file that does not prove itself is found from the index
+(``bookie.storage.entrylog.contents``). If all of that can be read, it is written again, and the rot goes with
+the file: it was of deleted ledgers, or of runs whose entries were stored again since. If a run that the index
+names cannot be read, the file may be the only trace of its entries: it is left as it is, and said to be
+damaged in the log, until the index names that run no more. Whoever reads the damaged entry is told so by the
+reader, and repairs it from another bookie. A file that is known to hold rot (``suspect``) is written again as
+soon as that can be done, however much of it counts: as long as it is there, the index cannot be made again
+from the files.
+
+A full disk ends a job, and the next look tries again. Files that are in memory, or that the journal still
+needs, are not touched. Nor is a file that is *held* (``hold``, ``holding``): one of its runs is rotten, and
+the copies that take its place are not indexed yet (``bookie.storage.upkeep.replacing``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from bookie.core import rows
+from bookie.core.file_set import FileSet
+from bookie.core.frames import damaged_entries, decode_run
+from bookie.core.records import Run
+from bookie.core.space import ROTTEN, Job, SpacePolicy, next_job
+from bookie.storage.entrylog.contents import Contents
+from bookie.storage.entrylog.entry_logs import UnreadableSource
+from bookie.storage.entrylog.file_pool import FilePool
+from bookie.storage.entrylog.rewriting import Rewriter
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.segments import Segment
+from ledgerlog.concurrency.pace import Pace
+from ledgerlog.errors import DiskFull, StorageCorrupt, StorageError, WireError
+
+logger = logging.getLogger(__name__)
+
+_SCAN_ROWS = 256
+
+
+@attrs.frozen
+class Damage:
+    """Why a file cannot be written again."""
+
+    why: str
+    run: Run | None
+    """The run that the index names and that cannot be read; None: it is the index that cannot."""
+
+
+class Compactor:
+    """Writes files again, and knows which of them must be left alone."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        contents: Contents,
+        pool: FilePool,
+        catalogue: Catalogue,
+        rewriter: Rewriter,
+        policy: SpacePolicy,
+        bytes_per_s: int,
+    ) -> None:
+        self.jobs = 0
+        self.bytes_freed = 0
+        self.damaged: dict[int, Damage] = {}
+        """Files that cannot be written again, and why."""
+        self._suspects: set[int] = set()
+        self._held: dict[int, Segment | None] = {}
+        """Files that are held, and the segment that must be indexed first; None: they are held until somebody
+        lets go."""
+        self._journal = journal
+        self._contents = contents
+        self._pool = pool
+        self._catalogue = catalogue
+        self._rewriter = rewriter
+        self._policy = policy
+        self._pace = Pace(bytes_per_s)
+        self._lock = trio.Lock()
+        self._sources: frozenset[int] = frozenset()
+        """The files that the job under way writes again."""
+
+    # --- files that it must leave alone, or not ----------------------------------------------------
+
+    def is_moving(self, file: int) -> bool:
+        """Whether what a file holds is being written again now."""
+        return file in self._sources
+
+    def hold(self, file: int) -> None:
+        """Leave a file as it is until all that is in the journal now is indexed."""
+        if self._held.get(file, self._journal.active) is not None:
+            self._held[file] = self._journal.active
+
+    @asynccontextmanager
+    async def holding(self, file: int) -> AsyncIterator[None]:
+        """Leave a file as it is within the block, in which nothing of it is being written again, and from
+        then on as ``hold`` says. For one caller at a time."""
+        self._held[file] = None
+        try:
+            async with self._lock:
+                pass  # A job that began before the file was held has ended.
+            yield
+        finally:
+            self._held[file] = self._journal.active
+
+    def holds(self, file: int) -> bool:
+        """Whether a file must stay as it is for now."""
+        if file not in self._held:
+            return False
+        segment = self._held[file]
+        if segment is None or not segment.is_indexed:
+            return True
+        del self._held[file]
+        return False
+
+    def _is_busy(self, file: int) -> bool:
+        return file in self._journal.residents or self.holds(file)
+
+    def suspect(self, file: int) -> None:
+        """A file holds rot, or held some of which the entries were stored again: it is to be written again as
+        soon as all that counts of it can be read."""
+        self._suspects.add(file)
+        self.damaged.pop(file, None)
+
+    # --- jobs --------------------------------------------------------------------------------------
+
+    async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
+        """Do what is to be done, for ever. StorageError if the disk or the index fails a write."""
+        eventual_at = trio.current_time() + eventual_interval_s
+        while True:
+            await trio.sleep(interval_s)
+            is_eventual = trio.current_time() >= eventual_at
+            if is_eventual:
+                eventual_at = trio.current_time() + eventual_interval_s
+            await self.compact(is_eventual=is_eventual)
+
+    async def compact(self, *, is_eventual: bool) -> int:
+        """Do every job that there is now; how many were done. One caller after the other."""
+        async with self._lock:
+            done = await self._compact(is_eventual=is_eventual)
+            self.jobs += done
+            return done
+
+    async def _compact(self, *, is_eventual: bool) -> int:
+        done = 0
+        while (job := await self._next_job(is_eventual=is_eventual)) is not None:
+            # Without a wait since the files were found not to be busy.
+            self._sources = frozenset(row.file for row in job.sources)
+            try:
+                await self._do(job)
+            except DiskFull as full:
+                logger.warning("compaction waits: %s", full)
+                break
+            except UnreadableSource as damage:
+                self.damaged[damage.file] = Damage(str(damage), damage.run)
+                self._suspects.discard(damage.file)
+                logger.error("not compacted, kept as it is: %s", damage)
+                continue
+            finally:
+                self._sources = frozenset()
+            self._suspects.difference_update(row.file for row in job.sources)
+            done += 1
+        return done
+
+    async def _next_job(self, *, is_eventual: bool) -> Job | None:
+        known = (*await self._catalogue.segments(), *await self._catalogue.logs())
+        self._look_at_damaged(frozenset(row.file for row in known))
+        found = [row for row in known if row.file not in self.damaged and not self._is_busy(row.file)]
+        for row in found:
+            if row.file in self._suspects:
+                return Job(ROTTEN, (row,))
+        return next_job(found, self._policy, is_eventual=is_eventual)
+
+    def _look_at_damaged(self, known: frozenset[int]) -> None:
+        """Try files again of which the index does not name any more what could not be read."""
+        self._suspects &= known
+        for file, damage in list(self.damaged.items()):
+            if file not in known:
+                del self.damaged[file]
+            elif damage.run is not None and not self._catalogue.names_now(damage.run):
+                self.suspect(file)
+
+    async def _do(self, job: Job) -> None:
+        runs: list[Run] = []
+        marked: set[int] = set()
+        replaced = FileSet.of(row.file for row in job.sources)
+        for row in job.sources:
+            try:
+                held = await self._contents.read(row)
+            except StorageError as damage:
+                logger.warning("going by the index: %s", damage)
+                try:
+                    held = await self._contents.counted(row)
+                except StorageError as trouble:
+                    raise UnreadableSource(row.file, f"{damage}; {trouble}") from trouble
+            runs += held.runs
+            marked |= held.marked
+            replaced |= held.replaced
+        marked.update(run.ledger_id for run in runs)
+        written = await self._rewriter.replace(
+            job.sources,
+            runs=await self._named(runs),
+            marked=marked,
+            level=job.level,
+            replaced=replaced,
+            fetch=self._fetch,
+            pace=self._pace,
+        )
+        freed = sum(row.end for row in job.sources) - written.size
+        self.bytes_freed += freed
+        logger.info(
+            "compacted files=%s reason=%s into log=%d runs=%d bytes=%d freed=%d",
+            ",".join(str(row.file) for row in job.sources),
+            job.reason,
+            written.number,
+            len(written.runs),
+            written.size,
+            freed,
+        )
+
+    # --- what counts of it -------------------------------------------------------------------------
+
+    async def _named(self, runs: list[Run]) -> list[Run]:
+        """Those that the index names, sorted. Of entries that were stored again elsewhere it names the other
+        run, which may hold more: its row would be lost if this one were brought back."""
+        runs.sort()
+        named: list[Run] = []
+        at = 0
+        while at < len(runs):
+            ledger_id = runs[at].ledger_id
+            start, stop = rows.run_key(ledger_id, runs[at].first), rows.run_key(ledger_id, 2**64 - 1)
+            try:
+                part = await self._catalogue.index.scan(start, stop, floor=start, limit=_SCAN_ROWS)
+                those = [rows.decode_run(key, value, self._catalogue.path) for key, value in part]
+            except StorageCorrupt as damage:
+                raise UnreadableSource(runs[at].file, str(damage)) from damage
+            found = {run.first: run for run in those}
+            beyond = max(found) if len(part) == _SCAN_ROWS else 2**64
+            while at < len(runs) and runs[at].ledger_id == ledger_id and runs[at].first <= beyond:
+                run, other = runs[at], found.get(runs[at].first)
+                if other is not None and (other.file, other.offset) == (run.file, run.offset):
+                    named.append(run)
+                at += 1
+        return named
+
+    # --- copying ----------------------------------------------------------------------------------
+
+    async def _fetch(self, wanted: Sequence[Run]) -> list[bytes]:
+        by_file: dict[int, list[int]] = {}
+        for index, run in enumerate(wanted):
+            by_file.setdefault(run.file, []).append(index)
+        frames: list[bytes] = [b""] * len(wanted)
+        for file, indices in by_file.items():
+            ranges = [(wanted[index].offset, wanted[index].length) for index in indices]
+            try:
+                found = await self._pool.read(file, ranges)
+            except StorageError as damage:
+                raise UnreadableSource(file, str(damage), wanted[indices[0]]) from damage
+            for count, (index, frame) in enumerate(zip(indices, found, strict=True)):
+                verify_frame(wanted[index], frame, self._pool.path_of(file))
+                frames[index] = frame
+                if count % 64 == 63:
+                    await trio.lowlevel.checkpoint()
+        return frames
+
+
+def verify_frame(run: Run, frame: bytes, path: str) -> None:
+    """Raises a StorageError unless these bytes are the run's frame and each of its entries matches its
+    digest."""
+    try:
+        entries = decode_run(run, frame)
+    except WireError as damage:
+        raise UnreadableSource(run.file, f"{path}: byte {run.offset}: {damage}", run) from damage
+    if damaged := damaged_entries(entries):
+        raise UnreadableSource(
+            run.file,
+            f"{path}: byte {run.offset}: entry {damaged[0]} of ledger {run.ledger_id} "
+            "does not match its digest",
+            run,
+        )

@@ -1,0 +1,195 @@
+"""Making the index anew, from the files that hold the entries.
+
+Everything that the index says can be found again: where runs lie, and the key, fence, LAC and LAFR of each
+ledger, which each entry log keeps of all ledgers that had a record in the files it replaced. Only the
+*limits* of the loss can differ: LACs and LAFRs that were told without an entry after the last one are
+forgotten, which is safe (they are lower bounds).
+
+    1  entry logs: each says which files it took the place of; those do not count, nor do their numbers miss
+    2  every other number, of segments and of logs, must be there: one that is not has been lost, and the
+       bookie would deny what it acknowledged
+    3  the segments that count, in order, as replay takes them. Between two of them whose neighbours went to
+       entry logs the chain of blocks cannot be followed; within each stretch it is
+    4  of entries that stand in two files, one run is named
+    5  the new index takes the place of the old one
+
+**Rot.** A payload that does not read as it was written stops nothing, where the heads around it prove
+themselves: it is known which entries there are. Its run gets a row as any other, so the entry is damaged and
+not denied, as it was before, and scrubbing has it restored. If it was stored again already, the copy is what
+the index names (``bookie.storage.upkeep.doubles``). Rot in a head, or in a record that is no ADD, hides what
+there was: that is damage, and nothing is made.
+
+START records tell where torn blocks were cut, as far as the segments that begin with them are still there.
+That the newest segments or logs are lost cannot be seen without an index, but for the loss of all segments:
+then nothing is made. A crash in between leaves the old index, or none; then it is called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bookie.core import rows
+from bookie.core.block import PAGE_BYTES, decode_header
+from bookie.core.boot import Mark, start_of
+from bookie.core.file_set import FileSet
+from bookie.core.records import Place, Run
+from bookie.core.segment import SEGMENT_HEADER_BYTES, first_block
+from bookie.storage.engine.directory import NOTHING_YET, StorageDirectory
+from bookie.storage.entrylog.entry_files import EntryFiles
+from bookie.storage.entrylog.entry_logs import EntryLogFiles
+from bookie.storage.entrylog.file_pool import FilePool
+from bookie.storage.index.catalogue import Catalogue
+from bookie.storage.journal.replay import Replay
+from bookie.storage.journal.segments import SegmentFiles
+from bookie.storage.upkeep.doubles import Age, AllRuns, Doubles
+from bookie.storage.upkeep.startup_cleanup import take_over_log
+from ledgerlog.errors import StorageCorrupt
+
+
+async def rebuild_index(directory: StorageDirectory) -> int:
+    """Make the index again, and put it in the place of the one that is damaged or lost. How many runs it has.
+
+    The files must be complete and undamaged: StorageCorrupt names what is not. See the module's text."""
+    instance = await directory.read_instance()
+    files = SegmentFiles(directory.disk, directory.journal_path, instance)
+    logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
+    await files.prepare()
+    numbers, log_numbers = await files.numbers(), await logs.prepare()
+    if not numbers:
+        raise StorageCorrupt(
+            files.directory,
+            None,
+            "there is no segment to make an index from: put the journal back (is it mounted?); if it is "
+            "lost, decommission the bookie so that its ledgers are repaired, and start under a new --id",
+        )
+    replaced = FileSet()
+    reach: dict[int, int] = {}
+    for number in reversed(log_numbers):
+        if -number not in replaced:  # Else it may be rotten: what took its place says what it had replaced.
+            by_this = await logs.read_replaced(number)
+            reach[-number] = by_this.highest
+            replaced |= by_this
+    for number in _missing(numbers, replaced, sign=1):
+        raise StorageCorrupt(files.path(number), None, "the segment is missing, and no entry log replaced it")
+    for number in _missing(log_numbers, replaced, sign=-1):
+        raise StorageCorrupt(logs.path(number), None, "the entry log is missing, and no other replaced it")
+    fresh_path = f"{directory.index_path}.new"
+    await directory.indexes.remove(fresh_path)
+    index = await directory.indexes.create(fresh_path)
+    runs = 0
+    try:
+        catalogue = AllRuns(Catalogue(index))
+        for number in log_numbers:
+            if -number not in replaced:
+                runs += await take_over_log(logs, catalogue, number, replaced, passes_rot=True)
+        counting = [number for number in numbers if number not in replaced]
+        found, mark = await _follow(directory, files, catalogue, counting)
+        runs += found
+        pool = FilePool(directory.disk, EntryFiles(files, logs).path)
+        try:
+            await Doubles(catalogue, pool, lambda run: _newness(run, reach)).settle()
+        finally:
+            pool.close()
+        await catalogue.write([rows.encode_instance(instance), rows.encode_mark(mark)])
+    finally:
+        await index.aclose()
+    await directory.indexes.replace(fresh_path, directory.index_path)
+    return runs
+
+
+def _newness(run: Run, reach: Mapping[int, int]) -> Age:
+    """Of two runs with the same entry, the newer one has the greater; ``reach`` is the last segment that each
+    log replaced."""
+    return (run.file, 0, 0, run.offset) if run.file > 0 else (reach[run.file], 1, -run.file, run.offset)
+
+
+def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterable[int]:
+    present = set(numbers)
+    return (
+        number
+        for number in range(1, max(numbers, default=0) + 1)
+        if number not in present and sign * number not in replaced
+    )
+
+
+async def _follow(
+    directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, numbers: Sequence[int]
+) -> tuple[int, Mark]:
+    """Bring the segments' records into the index: how many runs, and where the journal goes on."""
+    seals = await _seals(files, numbers)
+    runs = 0
+    end = NOTHING_YET
+    steps: Replay | None = None
+    for stretch in _stretches(numbers):
+        mark = await _beginning(files, stretch, end)
+        if mark.end.sequence < end.sequence:
+            raise StorageCorrupt(
+                files.path(stretch[0]),
+                SEGMENT_HEADER_BYTES,
+                f"block {mark.sequence}, though block {end.sequence} is in segment {end.segment}",
+            )
+        steps = Replay(
+            disk=directory.disk,
+            files=files,
+            catalogue=catalogue,
+            mark=mark,
+            may_be_trimmed=True,
+            passes_rot=True,
+        )
+        for number in stretch:
+            await steps.take_segment(number, seals.get(number))
+        runs += steps.runs
+        end = steps.walk.end
+    if steps is None:
+        raise StorageCorrupt(
+            files.directory, None, "the segment that the journal was to go on in is missing: put it back"
+        )
+    walk = steps.walk
+    if not steps.is_closed:
+        # A segment is trimmed before the next is begun only by a clean stop, whose mark would end it.
+        raise StorageCorrupt(files.path(walk.end.segment), walk.end.offset, "the end of the file is missing")
+    return runs, Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
+
+
+def _stretches(numbers: Sequence[int]) -> list[list[int]]:
+    """The numbers in parts without gaps."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) -> Mark:
+    """Where to begin with a stretch of segments whose neighbour before it is gone; ``end`` is where the
+    journal ended before, as far as it is still there."""
+    if stretch[0] == 1:
+        return Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
+    before = end.sequence
+    for number in stretch:
+        header, image = await files.read(number)
+        block = decode_header(image[SEGMENT_HEADER_BYTES:], nonce=header.nonce, segment=number)
+        if block is not None:
+            # Of a block that was torn, too: the one that took its place has the same number.
+            before = block.sequence - 1
+            break
+    place = Place(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
+    return Mark(stretch[0], before + 1, is_optional=True, end=place)
+
+
+async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, int]:
+    """Where the last valid blocks of segments end, as far as START records say."""
+    seals: dict[int, int] = {}
+    for number in numbers:
+        # A START record is alone in its block, which then has one page.
+        header, image = await files.read(number, SEGMENT_HEADER_BYTES + PAGE_BYTES)
+        block = first_block(image, header)
+        if block is None or (end := start_of(image, block, files.path(number))) is None:
+            continue
+        if end.segment:
+            seals[end.segment] = end.offset
+        for between in range(end.segment + 1, number):
+            seals[between] = SEGMENT_HEADER_BYTES
+    return seals

@@ -1,0 +1,66 @@
+"""One process's view of a cluster's ledgers: everything that ``Ledgers`` stands on, opened together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from ledgerlog.concurrency.nurseries import open_serving_nursery
+from ledgerlog.ledger.bookies import BookieDirectory
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.ledger.ledgers import Ledgers
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.limits import APPEND_DEADLINE_S
+from ledgerlog.meta.store import MetadataStore
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.pool import ConnectionPool, open_pool
+from ledgerlog.net.transport import Network
+
+
+@attrs.frozen
+class LedgerClient:
+    """An open client. ``ledgers`` is what most callers want."""
+
+    store: MetadataStore
+    ledgers: Ledgers
+    bookies: BookieDirectory
+    pool: ConnectionPool
+    environment: Environment
+    default_replication: Replication
+    network: Network
+    """What the pool's connections go over."""
+    nursery: trio.Nursery
+    """For tasks that end with the client. What they raise is a bug and ends it."""
+
+
+@asynccontextmanager
+async def open_client(
+    store: MetadataStore,
+    network: Network,
+    *,
+    environment: Environment | None = None,
+    default_replication: Replication | None = None,
+    append_deadline_s: float = APPEND_DEADLINE_S,
+) -> AsyncIterator[LedgerClient]:
+    """A client over a metadata store and a network, for the body of the ``async with``.
+
+    Leaving it ends every ledger writer that is still open, without closing its ledger; what they have
+    not acknowledged fails with AppendUnknown. Raises MetadataUnavailable where the store does not answer
+    at the start."""
+    environment = environment or Environment()
+    replication = default_replication or Replication()
+    registry = LedgerRegistry(store, environment)
+    directory = BookieDirectory(store, environment)
+    await directory.refresh()
+    async with (
+        open_pool(network, directory.resolve, rng=environment.random) as pool,
+        open_serving_nursery() as nursery,
+    ):
+        nursery.start_soon(directory.run)
+        ledgers = Ledgers(
+            store, registry, directory, pool, environment, nursery, replication, append_deadline_s
+        )
+        yield LedgerClient(store, ledgers, directory, pool, environment, replication, network, nursery)

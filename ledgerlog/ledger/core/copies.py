@@ -1,0 +1,393 @@
+"""Checking every copy of a ledger: from what bookies answer to the copies that are not as they should be.
+
+The metadata say which bookies are to have each entry. ``CopyCheck`` asks all of them, window after window of
+entry ids, and compares. It can ask in two ways:
+
+    list    bookies name what their index names: missing copies show, and nothing is read
+    scrub   bookies read what they have and check it: corrupt copies show as well, and copies that are sound
+            each by itself and yet differ, by sums of digests (``wire.scrub``)
+
+Verbs in, state out:
+
+    take_asks -> on_answer, on_silent       until ``is_done``
+    take_faults                             what was found, growing with every window
+    checked                                 copies that bookies answered about, by bookie
+
+**What an answer means**, and which entries are due, ``ledger.core.comparison`` says. Who does not answer is
+asked again in the next window.
+
+**A fault** is a run of one bookie's entries that are alike: all missing there, or all corrupt, diverging, or
+not known (``FaultKind``), with equally many sound copies left elsewhere. Entries in between that are not the
+bookie's count for nothing, so a striped ledger that a bookie lost is one fault; it lies within one fragment.
+``copies_left`` counts copies that were seen sound: one that may be on a bookie that did not answer is not
+among them. In a striped ledger entries of one run have different write sets, and it is the fewest that one of
+them has.
+
+**Diverging copies.** Bookies of one write set have sent sums of the digests of the same entries. Where sums
+or counts differ the block is asked for again, each entry by itself, and entries that are sound on several
+bookies with different digests are diverging: on those bookies that are outvoted, on all where no digest has
+the most votes. Then nobody knows which of them was written, and no copy counts as sound.
+
+**Memory** is bounded by what bookies say of one window, whatever the ledger's length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk, FaultKind, Holdings, Stretch
+from ledgerlog.limits import SCRUB_BLOCK_ENTRIES
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import Fragment, LedgerMetadata
+from ledgerlog.model.missing import Share, shares
+from ledgerlog.model.quorum import Replication
+
+__all__ = [
+    "CopyCheck",
+    "CopyFault",
+    "count_held",
+    "entries_of",
+    "is_due",
+    "replicas_of",
+]
+
+_SUM_MODULUS = 2**64
+"""Sums of digests are numbers of 64 bits (``wire.scrub``)."""
+
+WINDOW_ENTRIES = 64 * SCRUB_BLOCK_ENTRIES
+
+
+@attrs.frozen(kw_only=True)
+class CopyFault:
+    """Copies on one bookie that are not as they should be."""
+
+    ledger_id: int
+    bookie: BookieId
+    first_entry: int
+    last_entry: int
+    copies: int
+    """How many of the entries from the first to the last are the bookie's."""
+    copies_left: int
+    """Sound copies of such an entry on other bookies, at least."""
+    write_quorum: int
+    kind: FaultKind
+
+
+def count_held(replication: Replication, slot: int, first: int, last: int) -> int:
+    """How many of the entries first..last a slot holds."""
+    if last < first:
+        return 0
+    rounds, rest = divmod(last - first + 1, replication.ensemble)
+    return rounds * replication.write_quorum + sum(
+        replication.holds(slot, entry_id) for entry_id in range(first, first + rest)
+    )
+
+
+def replicas_of(metadata: LedgerMetadata) -> int:
+    """How many copies there are to check."""
+    end = metadata.last_entry
+    count = metadata.last_fragment.first_entry if end is None else end + 1
+    return count * metadata.replication.write_quorum
+
+
+def entries_of(metadata: LedgerMetadata, fault: CopyFault) -> Iterator[int]:
+    """The entries whose copies on the bookie are at fault."""
+    slot = metadata.fragment_of(fault.first_entry).ensemble.index(fault.bookie)
+    share = Share(fault.first_entry, fault.last_entry, slot, metadata.replication)
+    return share.ids(fault.first_entry, fault.last_entry)
+
+
+def is_due(metadata: LedgerMetadata, fault: CopyFault) -> bool:
+    """Whether the metadata still ask these copies of the bookie."""
+    return any(
+        share.first <= fault.first_entry
+        and fault.last_entry <= share.last
+        and share.replication.holds(share.slot, fault.first_entry)
+        for share in shares(metadata, fault.bookie)
+    )
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Side(Holdings):
+    """What one bookie of the window's fragment has said of it."""
+
+    slot: int
+    bookie: BookieId
+    sums: dict[tuple[int, int], tuple[int, int]] = attrs.Factory(dict)
+    ask: CopyAsk | None = None
+    """What it is being asked."""
+    digests: dict[int, int] = attrs.Factory(dict)
+    """By entry, of the block that is looked at more closely."""
+    block_through: int | None = None
+    """It has told them up to here; None where it does not take part."""
+
+
+class CopyCheck:
+    """The check of one ledger. One answer, or silence, is due for each ask."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        *,
+        scrub: bool,
+        tail: int | None = None,
+        window_entries: int = WINDOW_ENTRIES,
+    ) -> None:
+        """``tail``: look at the last fragment of a ledger that is not closed too, up to this entry. What is
+        missing there may be on its way: it is no work for anybody."""
+        assert window_entries % SCRUB_BLOCK_ENTRIES == 0 or not scrub, "blocks lie within windows"
+        self.metadata = metadata
+        self.checked: Counter[BookieId] = Counter()
+        self.is_done = False
+        self._scrub = scrub
+        self._tail = tail
+        self._window_entries = window_entries
+        self._replication = metadata.replication
+        self._classes = metadata.replication.ensemble if metadata.replication.is_striped else 1
+        self._faults: list[CopyFault] = []
+        self._runs: dict[int, CopyFault] = {}
+        """The last run of each slot, which the next window may prolong."""
+        self._said: dict[BookieId, _Side] = {}
+        """Lists that went beyond the window."""
+        self._index = -1
+        self._fragment: Fragment
+        self._low = self._high = self._end = -1
+        self._sides: list[_Side] = []
+        self._blocks: list[int] | None = None
+        """Blocks to be looked at more closely, the one that is being looked at first; None before sums are
+        compared."""
+        self._next_window()
+        self._look()
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def take_asks(self) -> list[CopyAsk]:
+        """What bookies are to be asked now. The same bookie is never asked twice at once."""
+        asks = []
+        for side in self._sides:
+            if side.ask is None:
+                ask = self._next_ask(side)
+                if ask is not None:
+                    side.ask = ask
+                    asks.append(ask)
+        return asks
+
+    def _next_ask(self, side: _Side) -> CopyAsk | None:
+        if self._blocks is not None:
+            stop = min(self._high, (self._blocks[0] + 1) * SCRUB_BLOCK_ENTRIES - 1)
+            if side.block_through is None or side.block_through >= stop:
+                return None
+            return CopyAsk(side.bookie, side.block_through + 1, stop, SCRUB_BLOCK_ENTRIES)
+        if side.is_silent or side.through >= self._high:
+            return None
+        return CopyAsk(side.bookie, side.through + 1, self._high, self._classes if self._scrub else 0)
+
+    def on_answer(self, ask: CopyAsk, answer: CopyAnswer) -> None:
+        """A bookie's answer. One that is not complete through the first entry asked for says nothing, and
+        neither does one about what was not asked."""
+        if not answer.is_about(ask.first):
+            self.on_silent(ask)
+            return
+        side = self._side_of(ask)
+        if ask.classes == SCRUB_BLOCK_ENTRIES:
+            side.block_through = answer.through
+            for block, remainder, _, digest in answer.sums:  # Each is the sum of one.
+                side.digests[block * SCRUB_BLOCK_ENTRIES + remainder] = digest
+        else:
+            side.on_answer(ask.first, answer)
+            for block, remainder, count, total in answer.sums:
+                counted, summed = side.sums.get((block, remainder), (0, 0))
+                side.sums[block, remainder] = counted + count, (summed + total) % _SUM_MODULUS
+        self._look()
+
+    def on_silent(self, ask: CopyAsk) -> None:
+        """A bookie did not answer, or could not look."""
+        side = self._side_of(ask)
+        if ask.classes == SCRUB_BLOCK_ENTRIES:
+            side.block_through = None  # What it said before stands; it cannot be compared.
+            side.digests.clear()
+        else:
+            side.on_silent()
+        self._look()
+
+    def _side_of(self, ask: CopyAsk) -> _Side:
+        side = next(side for side in self._sides if side.bookie == ask.bookie)
+        assert side.ask is ask, "an answer to what was not asked"
+        side.ask = None
+        return side
+
+    def take_faults(self) -> list[CopyFault]:
+        """The runs that are complete and were not taken yet, in the order in which windows were judged."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    # --- windows ----------------------------------------------------------------------------------
+
+    def _next_window(self) -> None:
+        while self._high >= self._end:
+            self._flush()
+            self._index += 1
+            if self._index == len(self.metadata.fragments):
+                self.is_done = True
+                self._sides = []
+                return
+            end = self.metadata.fragment_end(self._index)
+            self._fragment = self.metadata.fragments[self._index]
+            if end is None:
+                end = self._tail
+            self._end = -1 if end is None else end
+            self._high = self._fragment.first_entry - 1
+        self._low = self._high + 1
+        # Windows end where blocks do, so that a block's sums are whole in one of them.
+        step = self._window_entries
+        self._high = min(self._end, (self._low // step + 1) * step - 1)
+        self._blocks = None
+        self._sides = [self._begin(slot, bookie) for slot, bookie in enumerate(self._fragment.ensemble)]
+
+    def _begin(self, slot: int, bookie: BookieId) -> _Side:
+        side = _Side(slot=slot, bookie=bookie, through=self._low - 1)
+        if not self._scrub:
+            before = self._said.get(bookie)
+            if before is not None and before.through >= self._low:
+                # It has told more than it was asked for.
+                before.forget_before(self._low)
+                side.through, side.sound, side.in_limbo = before.through, before.sound, before.in_limbo
+            self._said[bookie] = side
+        return side
+
+    def _look(self) -> None:
+        """Go on where nothing more is to be asked about what is being looked at."""
+        while not self.is_done and all(
+            side.ask is None and self._next_ask(side) is None for side in self._sides
+        ):
+            if self._blocks is None:
+                self._blocks = self._suspects() if self._scrub else []
+            else:
+                self._compare_entries()
+                del self._blocks[0]
+            if self._blocks:
+                self._begin_block(self._blocks[0])
+            else:
+                self._judge()
+                self._next_window()
+
+    # --- copies that differ -----------------------------------------------------------------------
+
+    def _members(self, remainder: int) -> Iterator[_Side]:
+        """The sides that hold the entries of a class and have answered."""
+        for side in self._sides:
+            if not side.is_silent and self._replication.holds(side.slot, remainder):
+                yield side
+
+    def _suspects(self) -> list[int]:
+        """Blocks of which not all bookies of a write set say the same."""
+        found: set[int] = set()
+        for block, remainder in {key for side in self._sides if not side.is_silent for key in side.sums}:
+            said = {
+                side.sums[block, remainder]
+                for side in (self._members(remainder) if self._classes > 1 else self._answering())
+                if (block, remainder) in side.sums
+            }
+            if len(said) > 1:
+                found.add(block)
+        return sorted(found)
+
+    def _answering(self) -> Iterator[_Side]:
+        return (side for side in self._sides if not side.is_silent)
+
+    def _begin_block(self, block: int) -> None:
+        first = max(self._low, block * SCRUB_BLOCK_ENTRIES)
+        for side in self._sides:
+            side.digests = {}
+            takes_part = not side.is_silent and any(key[0] == block for key in side.sums)
+            side.block_through = first - 1 if takes_part else None
+
+    def _compare_entries(self) -> None:
+        assert self._blocks
+        first = max(self._low, self._blocks[0] * SCRUB_BLOCK_ENTRIES)
+        stop = min(self._high, (self._blocks[0] + 1) * SCRUB_BLOCK_ENTRIES - 1)
+        for entry_id in sorted(set().union(*(side.digests for side in self._sides))):
+            if not first <= entry_id <= stop:
+                continue
+            told = {
+                side.slot: side.digests[entry_id]
+                for side in self._members(entry_id)
+                if entry_id in side.digests
+            }
+            votes = Counter(told.values()).most_common(2)
+            if len(votes) < 2:
+                continue
+            right = votes[0][0] if votes[0][1] > votes[1][1] else None
+            for slot, digest in told.items():
+                if digest != right:
+                    self._sides[slot].diverging.add(entry_id)
+
+    # --- judging a window -------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        pieces: dict[int, list[Stretch]] = {}
+        for side in self._sides:
+            told = min(side.through, self._high)
+            if told >= self._low:
+                self.checked[side.bookie] += count_held(self._replication, side.slot, self._low, told)
+            found = side.faults(Share(self._low, self._high, side.slot, self._replication))
+            if found:
+                pieces[side.slot] = found
+        if pieces:
+            self._emit(pieces)
+
+    def _emit(self, pieces: Mapping[int, list[Stretch]]) -> None:
+        """Cut the stretches wherever one of another bookie begins or ends, and count the copies between."""
+        opening: dict[int, list[tuple[int, FaultKind]]] = {}
+        closing: dict[int, list[int]] = {}
+        for slot, found in pieces.items():
+            for low, high, kind in found:
+                opening.setdefault(low, []).append((slot, kind))
+                closing.setdefault(high + 1, []).append(slot)
+        cuts = sorted({*opening, *closing})
+        faulty: dict[int, FaultKind] = {}
+        for low, following in zip(cuts, [*cuts[1:], self._high + 1], strict=True):
+            for slot in closing.get(low, ()):
+                del faulty[slot]
+            faulty.update(opening.get(low, ()))
+            for slot, kind in faulty.items():
+                self._add(slot, kind, low, following - 1, faulty)
+
+    def _add(self, slot: int, kind: FaultKind, low: int, high: int, faulty: Mapping[int, object]) -> None:
+        """The slot's entries low..high are at fault, as are those of the others that are ``faulty`` there."""
+        holds, ensemble = self._replication.holds, self._replication.ensemble
+        # Write sets repeat after as many entries as the ensemble has bookies.
+        held = [e for e in range(low, min(high, low + ensemble - 1) + 1) if holds(slot, e)]
+        if not held:
+            return
+        last = next(e for e in range(high, low - 1, -1) if holds(slot, e))
+        left = min(
+            sum(other not in faulty for other in self._replication.write_set(entry_id)) for entry_id in held
+        )
+        count = count_held(self._replication, slot, low, high)
+        run = self._runs.get(slot)
+        if run is not None:
+            following = next(
+                e for e in range(run.last_entry + 1, run.last_entry + 1 + ensemble) if holds(slot, e)
+            )
+            if (run.kind, run.copies_left, following) == (kind, left, held[0]):
+                self._runs[slot] = attrs.evolve(run, last_entry=last, copies=run.copies + count)
+                return
+            self._faults.append(run)
+        self._runs[slot] = CopyFault(
+            ledger_id=self.metadata.ledger_id,
+            bookie=self._fragment.ensemble[slot],
+            first_entry=held[0],
+            last_entry=last,
+            copies=count,
+            copies_left=left,
+            write_quorum=self._replication.write_quorum,
+            kind=kind,
+        )
+
+    def _flush(self) -> None:
+        self._faults += self._runs.values()
+        self._runs = {}

@@ -1,0 +1,223 @@
+"""Reading a range of entries from the bookies that hold them (protocol A.0 "Regular read").
+
+One copy with a matching digest is the entry. Only when *every* bookie of the write set has said that it
+has no such entry does the entry not exist; any time-out, refusal or limbo among the answers leaves it
+unavailable, and a copy that fails its digest is neither yes nor no (rule 8).
+
+A range read walks the fragments it crosses. In each it runs one *lane* per class of entries with one write
+set (a single lane unless the ledger is striped). A lane asks one bookie for all that it still lacks,
+takes what comes, and at the first entry that is missing asks the next bookie of the write set from
+there. Bookies that failed once are asked last. One that has too many requests under way has said nothing:
+when no other is left, it is asked again, for as long as the shell likes (``is_waiting``).
+
+**For a copy.** A bookie that lost entries asks for its own, those that its slot holds, and asks the others of
+their write sets (``holder``). What all the others deny is still not "no such entry": the one who asks
+may have been the only one that had it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ledgerlog.errors import EntryCorrupt, EntryNotFound, EntryUnavailable, LedgerLogError
+from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+
+
+@attrs.frozen
+class RangeAsk:
+    """Ask a bookie for entries first, first + stride, ... up to last."""
+
+    bookie: BookieId
+    first: int
+    last: int
+    stride: int
+    lane: int
+
+
+class _Said(enum.Enum):
+    ABSENT = "no such entry"
+    UNKNOWN = "unknown"
+    DAMAGED = "damaged"
+    BUSY = "busy"
+
+
+class _Lane:
+    __slots__ = ("asked", "bookies", "last", "next", "said", "stride")
+
+    def __init__(self, first: int, last: int, stride: int, bookies: Sequence[BookieId]) -> None:
+        self.next = first
+        self.last = last
+        self.stride = stride
+        self.bookies = bookies
+        self.said: dict[BookieId, _Said] = {}  # about the entry ``next``
+        self.asked: RangeAsk | None = None  # the ask that is out; nobody else's answer is looked at
+
+
+class RangeRead:
+    """One read of entries first..last of a ledger. ``found`` fills up; ``failure`` ends it.
+
+    Each ask counts once, with its first answer: one that comes after a time-out is not looked at."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        *,
+        avoid: Sequence[BookieId] = (),
+        prefer: int = 0,
+        holder: BookieId | None = None,
+        even_holder: bool = False,
+    ) -> None:
+        """With ``holder`` only the entries that this bookie is to hold are read, and from others alone; with
+        ``even_holder`` from itself where nobody else has one."""
+        assert 0 <= first <= last
+        self.ledger_id = metadata.ledger_id
+        self.first = first
+        self.last = last
+        self.found: dict[int, bytes] = {}
+        self.failure: LedgerLogError | None = None
+        self._avoid = dict.fromkeys(avoid)
+        self._lanes: list[_Lane] = []
+        self._open = 0
+        replication = metadata.replication
+        index = metadata.fragment_index(first)
+        while first <= last:
+            end = metadata.fragment_end(index)
+            stop = last if end is None else min(last, end)
+            if index + 1 == len(metadata.fragments):
+                stop = last
+            ensemble = metadata.fragments[index].ensemble
+            stride = replication.ensemble if replication.is_striped else 1
+            for start in range(first, min(first + stride, stop + 1)):
+                slots = replication.write_set(start)
+                turn = prefer % len(slots)
+                bookies = [ensemble[slot] for slot in (*slots[turn:], *slots[:turn])]
+                if holder is not None:
+                    if holder not in bookies:
+                        continue
+                    bookies.remove(holder)
+                    if even_holder:
+                        bookies.append(holder)
+                self._lanes.append(_Lane(start, stop, stride, bookies))
+            first = stop + 1
+            index += 1
+        self._open = len(self._lanes)
+        self._waits_for_busy = True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nobody is left to be asked but bookies that were busy, and nothing is out."""
+        return not self.is_done and all(
+            lane.asked is None and self._is_waiting(lane) for lane in self._lanes if lane.next <= lane.last
+        )
+
+    def _is_waiting(self, lane: _Lane) -> bool:
+        return self._waits_for_busy and _Said.BUSY in lane.said.values() and self._next_bookie(lane) is None
+
+    def ask_busy_again(self) -> None:
+        """The busy ones may be asked again."""
+        for lane in self._lanes:
+            lane.said = {bookie: said for bookie, said in lane.said.items() if said is not _Said.BUSY}
+
+    def give_up_busy(self) -> None:
+        """Who is busy counts as one who did not answer, from now on."""
+        self._waits_for_busy = False
+
+    @property
+    def is_done(self) -> bool:
+        return self._open == 0 or self.failure is not None
+
+    def take_asks(self) -> list[RangeAsk]:
+        """Reads to be sent now. Each must be answered by ``on_reply`` or ``on_failed``."""
+        asks: list[RangeAsk] = []
+        if self.failure is not None:
+            return asks
+        for number, lane in enumerate(self._lanes):
+            if lane.asked is not None or lane.next > lane.last:
+                continue
+            bookie = self._next_bookie(lane)
+            if bookie is None:
+                if self._is_waiting(lane):
+                    continue
+                self._conclude(lane)
+                return []
+            lane.asked = RangeAsk(bookie, lane.next, lane.last, lane.stride, number)
+            asks.append(lane.asked)
+        return asks
+
+    def _next_bookie(self, lane: _Lane) -> BookieId | None:
+        fresh = [bookie for bookie in lane.bookies if bookie not in lane.said]
+        good = [bookie for bookie in fresh if bookie not in self._avoid]
+        return good[0] if good else fresh[0] if fresh else None
+
+    def _conclude(self, lane: _Lane) -> None:
+        said = lane.said
+        words = ", ".join(f"{bookie}: {what.value}" for bookie, what in said.items()) or "nobody else has it"
+        if said and all(what is _Said.ABSENT for what in said.values()):
+            self.failure = EntryNotFound(self.ledger_id, lane.next, words)
+        elif _Said.DAMAGED in said.values() and not {_Said.UNKNOWN, _Said.BUSY} & {*said.values()}:
+            self.failure = EntryCorrupt(self.ledger_id, lane.next, words)
+        else:
+            self.failure = EntryUnavailable(self.ledger_id, lane.next, words)
+
+    def on_reply(
+        self,
+        ask: RangeAsk,
+        found: Mapping[int, bytes],
+        through: int,
+        negative: Negative,
+        damaged: int | None = None,
+    ) -> None:
+        """A bookie's answer, complete up to ``through``. ``damaged`` is an entry whose digest failed."""
+        lane = self._lanes[ask.lane]
+        if lane.asked is not ask:
+            return
+        lane.asked = None
+        entry_id = lane.next
+        while entry_id <= lane.last and entry_id in found:
+            self.found[entry_id] = found[entry_id]
+            entry_id += lane.stride
+        if entry_id != lane.next:
+            lane.said = {}
+            lane.next = entry_id
+        if entry_id > lane.last:
+            self._open -= 1
+        elif entry_id == damaged:
+            lane.said[ask.bookie] = _Said.DAMAGED
+        elif entry_id <= through:
+            lane.said[ask.bookie] = _Said.ABSENT if negative is Negative.ABSENT else _Said.UNKNOWN
+        elif entry_id == ask.first:
+            lane.said[ask.bookie] = _Said.UNKNOWN  # It says nothing at all; do not ask it for ever.
+
+    def on_busy(self, ask: RangeAsk) -> None:
+        """The bookie has too many requests under way to look."""
+        lane = self._lanes[ask.lane]
+        if lane.asked is ask:
+            lane.asked = None
+            lane.said[ask.bookie] = _Said.BUSY
+
+    def on_failed(self, ask: RangeAsk) -> None:
+        """The bookie did not answer, or answered with an error."""
+        lane = self._lanes[ask.lane]
+        if lane.asked is not ask:
+            return
+        lane.asked = None
+        lane.said[ask.bookie] = _Said.UNKNOWN
+        self._avoid[ask.bookie] = None
+
+    def payloads(self) -> list[bytes]:
+        """The entries found, from ``first`` on, as far as they are consecutive."""
+        found = self.found
+        payloads: list[bytes] = []
+        for entry_id in range(self.first, self.last + 1):
+            payload = found.get(entry_id)
+            if payload is None:
+                break
+            payloads.append(payload)
+        return payloads

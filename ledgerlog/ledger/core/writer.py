@@ -1,0 +1,348 @@
+"""The owner of a ledger: appends, acknowledges in order, changes the ensemble, closes (protocol A.1, A.4).
+
+Verbs in, state out; nothing here waits. What the shell has to do is always readable from the state:
+
+    take_sends(bookie)     frames due at a bookie                  -> on_add_ok, on_bookie_failed, on_fenced
+    replaceable()          failed slots that want replacements     -> change_ensemble
+    intent                 a metadata write to be attempted        -> on_metadata_read
+    lac, lafr, failure     what waiting callers want to know
+
+**One metadata write at a time, settled by reading.** ``intent`` is the value to write and the version it
+must replace. Whatever comes of the write (done, conflict, no answer) the shell hands the stored value
+back through ``on_metadata_read``: if it shows the intended last fragment (which nobody but the owner
+writes) or the intended end, the write took effect; else the writer decides anew on what it reads (rules 13
+and 14, T22). The intent is formed afresh each time, so a change always starts after the newest ``settled``
+(Apache BookKeeper #4651) and keeps what repair did to older fragments meanwhile.
+
+**An end is final.** Once ``failure`` is set no confirmation counts and nothing more is acknowledged (T06).
+Where the ledger may still be closed by its owner (it is being closed, or was given up in the plain mode) a
+closing intent remains, and only its outcome tells what became of the adds that were pending:
+
+    the closing write took effect       they are not in the ledger: ``failure`` stays what it was
+    somebody is recovering the ledger   they may or may not survive: ``failure`` becomes LedgerFenced
+
+so pending adds are failed with ``failure`` when ``is_over``, and not before (A.7, rule 15).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from ledgerlog.errors import (
+    AppendUnknown,
+    LedgerClosed,
+    LedgerFenced,
+    LedgerLogError,
+    LedgerNotFound,
+    WriteQuorumUnavailable,
+)
+from ledgerlog.ledger.core.pending import AddBatch, PendingAdds, Send
+from ledgerlog.limits import FRAME_BYTES_TARGET, FRAME_ENTRIES_MAX, WRITER_FRAMES_OUTSTANDING
+from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
+
+
+@attrs.frozen
+class MetadataIntent:
+    """A compare-and-set that must be attempted: replace ``version`` by ``metadata``."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class _Closing(enum.Enum):
+    NO = 0
+    WANTED = 1
+    """The end is fixed at ``close_at``; the closing write has not been seen to take effect."""
+    DONE = 2
+
+
+class LedgerWriter:
+    """The single writer of one ledger."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        new_token: Callable[[], bytes],
+        full_pinning: bool = False,
+        frames_outstanding: int = WRITER_FRAMES_OUTSTANDING,
+        frame_bytes: int = FRAME_BYTES_TARGET,
+        frame_entries: int = FRAME_ENTRIES_MAX,
+    ) -> None:
+        assert metadata.state is LedgerState.OPEN
+        self.ledger_id = metadata.ledger_id
+        self.replication = metadata.replication
+        self.metadata = metadata
+        """The newest metadata known to be stored, at ``version``."""
+        self.version = version
+        self.pending = PendingAdds(metadata.replication, metadata.fragments)
+        self.failure: LedgerLogError | None = None
+        """Why this writer can acknowledge nothing more. It may still change until ``is_over``."""
+        self.intent: MetadataIntent | None = None
+        self.close_at: int | None = None
+        """The last entry of the ledger, once a close has fixed it (T05: the LAC, not the LAP)."""
+        self._new_token = new_token
+        self._full_pinning = full_pinning
+        self._frames_outstanding = frames_outstanding
+        self._frame_bytes = frame_bytes
+        self._frame_entries = frame_entries
+        self._queue: list[bytes] = []  # appended, in no batch yet
+        self._queue_bytes = 0
+        self._replacements: dict[int, BookieId] = {}  # the change under way
+        self._attempts: list[Fragment] = []  # the last fragments that its writes would leave
+        self._untried: set[BookieId] = set()  # replacements that have confirmed nothing yet
+        self.unfit: set[BookieId] = set()
+        """Bookies that refuse this ledger's adds for good; not to be chosen as replacements."""
+        self._closing = _Closing.NO
+
+    # --- what callers read --------------------------------------------------------------------
+
+    @property
+    def last_add_pushed(self) -> int:
+        return self.pending.lap + len(self._queue)
+
+    @property
+    def lac(self) -> int:
+        return self.pending.lac
+
+    @property
+    def lafr(self) -> int:
+        return self.pending.lafr
+
+    @property
+    def unsettled_bytes(self) -> int:
+        """Payload bytes appended and not settled: what the window bounds."""
+        return self.pending.byte_count + self._queue_bytes
+
+    @property
+    def unsettled_entries(self) -> int:
+        return self.last_add_pushed - self.pending.settled
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything appended is settled."""
+        return not self._queue and self.pending.is_drained
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger was closed by this writer."""
+        return self._closing is _Closing.DONE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do: dead with no closing write wanted, or closed."""
+        return self.is_closed or (self.failure is not None and self._closing is _Closing.NO)
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """These become the next entries; the id of the first. Raises ``failure``, and LedgerClosed once
+        a close has begun."""
+        if self.failure is not None:
+            raise self.failure
+        first = self.last_add_pushed + 1
+        self._queue.extend(payloads)
+        self._queue_bytes += sum(map(len, payloads))
+        return first
+
+    def form_batches(self) -> list[AddBatch]:
+        """Turn what is queued into batches while few of them are outstanding (adaptive batching): a lone
+        append leaves at once, and what arrives while frames are on their way travels together."""
+        formed: list[AddBatch] = []
+        if self.failure is not None:
+            return formed
+        while self._queue and self.pending.unconfirmed_batches() < self._frames_outstanding:
+            payloads, byte_count = self._cut()
+            formed.append(self.pending.push(payloads, byte_count))
+        return formed
+
+    def _cut(self) -> tuple[list[bytes], int]:
+        queue = self._queue
+        if self._queue_bytes <= self._frame_bytes and len(queue) <= self._frame_entries:
+            taken, byte_count = queue, self._queue_bytes
+            self._queue, self._queue_bytes = [], 0
+            return taken, byte_count
+        count = byte_count = 0
+        for payload in queue[: self._frame_entries]:
+            if count and byte_count + len(payload) > self._frame_bytes:
+                break
+            count += 1
+            byte_count += len(payload)
+        taken = queue[:count]
+        del queue[:count]
+        self._queue_bytes -= byte_count
+        return taken, byte_count
+
+    def take_sends(self, bookie: BookieId) -> list[Send]:
+        """What is due at a bookie of the ensemble; nothing once the writer is dead."""
+        if self.failure is not None:
+            return []
+        return self.pending.take_sends(bookie)
+
+    # --- what bookies did ---------------------------------------------------------------------
+
+    def on_add_ok(self, bookie: BookieId, first: int, last: int) -> bool:
+        """Whether the LAC or LAFR moved. Counts nothing after the end (T06), nor for a frame that only told
+        the LAC: that has no entry (``first`` is ``last`` + 1)."""
+        if self.failure is not None or first > last:
+            return False
+        if self._untried:
+            self._untried.discard(bookie)
+        return self.pending.on_add_ok(bookie, first, last)
+
+    def on_bookie_failed(self, bookie: BookieId) -> bool:
+        """A bookie was lost, timed out or refused an add for another reason than a fence. Whether that
+        is news. It triggers an ensemble change even when all its entries have their ack quorum (rule 12)."""
+        return self.pending.on_bookie_failed(bookie)
+
+    def on_bookie_connected(self, bookie: BookieId) -> None:
+        """Adds can be sent to a bookie, on a new connection."""
+        self.pending.on_bookie_connected(bookie)
+
+    def on_fenced(self, bookie: BookieId) -> bool:
+        """A bookie refused an add because the ledger is fenced. Kills the writer if the bookie is in the
+        ensemble; never triggers a change (D12). A former member's word counts for nothing. Nor does
+        anybody's once a close has begun: a fence does not mean that the metadata changed (D26), and the
+        closing write finds out.
+
+        One exception: a replacement that has not confirmed anything. An unclean boot before it was chosen
+        fences every older ledger, so it is ``unfit`` for this one and fails like any other bookie; True then.
+        If somebody is recovering the ledger after all, then the write that replaces it meets that and kills
+        the writer, and until then the others' confirmations count as if this word were still on its way."""
+        if self.failure is not None or self.pending.slot_of(bookie) is None:
+            return False
+        if bookie in self._untried:
+            self.unfit.add(bookie)
+            return self.on_bookie_failed(bookie)
+        self._fail(LedgerFenced(self.ledger_id, f"bookie {bookie} refuses adds"))
+        return False
+
+    # --- ensemble change ----------------------------------------------------------------------
+
+    def replaceable(self) -> list[int]:
+        """The failed slots that want replacements now; empty while a change or a close is under way."""
+        if self.failure is not None or self._replacements or self._closing is not _Closing.NO:
+            return []
+        return self.pending.replaceable(full_pinning=self._full_pinning)
+
+    def change_ensemble(self, replacements: Mapping[int, BookieId]) -> None:
+        """Begin to replace slots (a subset of ``replaceable()``), each by a bookie that is not in the
+        ensemble. Their confirmations stop counting here, before the write is sent."""
+        assert replacements
+        allowed = self.replaceable()
+        assert all(index in allowed for index in replacements)
+        self._replacements = dict(replacements)
+        self.pending.strip(self._replacements, carry=True)
+        self._form_intent()
+
+    def _form_intent(self) -> None:
+        """The write that is wanted now, on the newest metadata known."""
+        self.intent = None
+        if self._closing is _Closing.WANTED:
+            assert self.close_at is not None
+            wanted = self.metadata.closed(self.close_at, self._new_token())
+        elif self._replacements and self.failure is None:
+            fragments = self.pending.changed_fragments(self._replacements, self.metadata.fragments)
+            last = fragments[-1]
+            self._attempts.append(last)
+            wanted = self.metadata.with_ensemble(last.first_entry, last.ensemble, self._new_token())
+        else:
+            return
+        self.intent = MetadataIntent(wanted, self.version)
+
+    # --- closing ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Fix the end of the ledger at the LAC and want it written. Everything above it fails with
+        LedgerClosed. In guaranteed mode only once drained; WriteQuorumUnavailable otherwise (D18, T18).
+        Raises ``failure`` where the writer is dead. Idempotent."""
+        if self._closing is not _Closing.NO:
+            return
+        if self.failure is not None:
+            raise self.failure
+        if self.replication.guaranteed and not self.is_drained:
+            raise WriteQuorumUnavailable(
+                f"ledger {self.ledger_id}: entries {self.lafr + 1}..{self.last_add_pushed} are not on their "
+                f"full write quorum; the ledger stays open for recovery"
+            )
+        self._begin_close(LedgerClosed(self.ledger_id, self.lac, "closed by its writer"))
+
+    def give_up(self, reason: LedgerLogError) -> None:
+        """The ack quorum is out of reach. In the plain mode the ledger is closed at its LAC, so that what is
+        pending is certainly not in it and fails with ``reason``. In guaranteed mode it is left OPEN for
+        recovery, which may keep what is pending: that fails with AppendUnknown (D18)."""
+        if self.failure is not None:
+            return
+        if self.replication.guaranteed:
+            self._fail(AppendUnknown(f"{reason}; ledger {self.ledger_id} is left open for recovery"))
+        else:
+            self._begin_close(reason)
+
+    def abandon(self) -> None:
+        """Stop without closing: the ledger stays OPEN for recovery, which decides what of the pending adds
+        survives."""
+        if self.failure is None:
+            self._fail(AppendUnknown(f"ledger {self.ledger_id} was given up by its writer, and left open"))
+
+    def _begin_close(self, failure: LedgerLogError) -> None:
+        self.close_at = self.lac
+        self._closing = _Closing.WANTED
+        self.failure = failure  # From here on no confirmation counts (T06).
+        self._drop_queue()
+        if self.intent is None:
+            self._form_intent()  # Else a change is being written; its outcome is read first.
+
+    def _fail(self, failure: LedgerLogError) -> None:
+        if self.failure is None or self._closing is _Closing.WANTED:
+            self.failure = failure
+            self._closing = _Closing.NO
+            self.intent = None
+            self._drop_queue()
+
+    def _drop_queue(self) -> None:
+        self._queue, self._queue_bytes = [], 0
+
+    # --- metadata -----------------------------------------------------------------------------
+
+    def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
+        """What the store holds after a write was attempted, however that went."""
+        self.intent = None
+        if stored is None:
+            self._fail(LedgerNotFound(self.ledger_id))
+            return
+        self.metadata, self.version = stored, version
+        if stored.state is LedgerState.IN_RECOVERY:
+            self._fail(LedgerFenced(self.ledger_id, "it is being recovered"))
+        elif stored.state is LedgerState.CLOSED:
+            if self._closing is _Closing.WANTED and stored.last_entry == self.close_at:
+                self._closing = _Closing.DONE
+            else:
+                self._fail(self._closed_elsewhere(stored.last_entry))
+        elif stored.last_fragment in self._attempts:
+            self.pending.install(self._replacements, stored.fragments)
+            self._untried.update(self._replacements.values())
+            self._replacements = {}
+            self._attempts = []
+            self._form_intent()
+        elif stored.last_fragment != self.pending.fragments[-1]:
+            self._fail(LedgerFenced(self.ledger_id, "somebody else changed its last fragment"))
+        else:
+            self._form_intent()
+
+    def _closed_elsewhere(self, last_entry: int | None) -> LedgerLogError:
+        """Recovery closed the ledger. If it kept entries that were pending here, none of the pending adds
+        may be told for certain that it is not in the ledger."""
+        assert last_entry is not None
+        if last_entry > self.lac:
+            return LedgerFenced(self.ledger_id, f"it was recovered and closed at entry {last_entry}")
+        return LedgerClosed(self.ledger_id, last_entry, "closed by somebody else")
+
+    def check(self) -> None:
+        """The writer's invariants, for model checks."""
+        self.pending.check()
+        assert self.close_at is None or NO_ENTRY <= self.close_at <= self.lac

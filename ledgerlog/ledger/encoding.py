@@ -1,0 +1,71 @@
+"""From a core's batches to frames: each batch is encoded once for all bookies.
+
+Unless the ledger is striped or a bookie joined in the middle of a batch, every bookie gets the same
+bytes. The encoding lives in the batch (``AddBatch.encoded``), from the first send to retirement, and
+replaces its list of payloads, so that a window of entries is held once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledgerlog.ledger.core.pending import AddBatch, Send
+from ledgerlog.model.ids import NO_ENTRY
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.transport import Buffer
+from ledgerlog.wire.entries import Entries, encode_add
+
+
+class _Encoded:
+    __slots__ = ("entries", "frame", "parts")
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        self.frame: Sequence[Buffer] | None = None
+        self.parts: dict[tuple[int, int], Sequence[Buffer]] = {}  # (slot, first) -> its part of the batch
+
+
+class AddEncoder:
+    """Encodes the adds of one ledger."""
+
+    def __init__(self, ledger_id: int, replication: Replication, key: bytes, *, recovery: bool) -> None:
+        self._ledger_id = ledger_id
+        self._replication = replication
+        self._key = key
+        self._recovery = recovery
+        self.told_lac = NO_ENTRY
+        """The LAC that the newest batch told when it was first encoded, for everybody who is sent it then.
+        Frames that are encoded or sent again later do not count: they go to one bookie."""
+
+    def encode(self, send: Send, slot: int, *, lac: int, lafr: int) -> Sequence[Buffer]:
+        """The frame for a slot. It tells the LAC and LAFR of when it was first encoded: an older LAC is as
+        true as a newer one."""
+        batch = send.batch
+        encoded = self._encoded(batch)
+        if send.first == batch.first and not self._replication.is_striped:
+            if encoded.frame is None:
+                encoded.frame = self._frame(encoded.entries, lac, lafr)
+                self.told_lac = lac
+            return encoded.frame
+        part = encoded.parts.get((slot, send.first))
+        if part is None:
+            wanted = [
+                entry_id - batch.first
+                for entry_id in range(send.first, send.last + 1)
+                if self._replication.holds(slot, entry_id)
+            ]
+            part = self._frame(encoded.entries.select(wanted), lac, lafr)
+            if not encoded.parts:
+                self.told_lac = lac
+            encoded.parts[slot, send.first] = part
+        return part
+
+    def _encoded(self, batch: AddBatch) -> _Encoded:
+        encoded: _Encoded | None = batch.encoded
+        if encoded is None:
+            encoded = batch.encoded = _Encoded(Entries.build(self._ledger_id, batch.first, batch.payloads))
+            batch.payloads = ()
+        return encoded
+
+    def _frame(self, entries: Entries, lac: int, lafr: int) -> Sequence[Buffer]:
+        return encode_add(entries, lac=lac, lafr=lafr, key=self._key, recovery=self._recovery)

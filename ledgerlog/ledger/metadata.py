@@ -1,0 +1,129 @@
+"""Ledger metadata in the store: the typed face of the metadata capability for ledgers.
+
+Every write is a compare-and-set. ``attempt`` is how the protocol cores' intents are carried out: it
+writes and returns what the store holds afterwards, so that a conflict, an applied write and a lost
+answer all look the same to the core, which decides on what is stored (rules 13 and 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ledgerlog.errors import LedgerExists, LedgerNotFound
+from ledgerlog.ledger.core.writer import MetadataIntent
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.meta.settle import new_number, settle
+from ledgerlog.meta.store import Check, MetadataStore, NodeExists, NodeMissing, Set, VersionConflict
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.layout import LEDGER_COUNTER, LEDGERS, ledger_id_of, ledger_path
+from ledgerlog.model.ledger import LedgerMetadata, MetadataCorrupt
+from ledgerlog.model.quorum import Replication
+
+
+class LedgerRegistry:
+    """All ledgers' metadata. Every method may raise MetadataUnavailable; those that write may raise
+    MetadataOutcomeUnknown (``meta.settle``)."""
+
+    def __init__(self, store: MetadataStore, environment: Environment) -> None:
+        self._store = store
+        self._environment = environment
+
+    async def create(
+        self,
+        replication: Replication,
+        ensemble: Sequence[BookieId],
+        custom: Mapping[str, bytes],
+    ) -> tuple[LedgerMetadata, int]:
+        """The metadata and version of a new ledger, under an id that was never used. Where the store's
+        answers are lost an id may be passed over. MetadataOutcomeUnknown: an empty ledger may exist."""
+        environment = self._environment
+        metadata = LedgerMetadata.create(
+            ledger_id=await new_number(self._store, LEDGER_COUNTER),
+            replication=replication,
+            ensemble=ensemble,
+            key=environment.new_key(),
+            token=environment.new_token(),
+            created_ms=environment.now_ms(),
+            custom=dict(custom),
+        )
+        path, value = ledger_path(metadata.ledger_id), metadata.encode()
+
+        async def write(_: bool) -> tuple[LedgerMetadata, int]:
+            try:
+                return metadata, await self._store.create(path, value)
+            except NodeExists:
+                # It may be our own, of an attempt whose answer was lost (rule 14).
+                stored = await self._read_fresh(metadata.ledger_id)
+                if stored is None or stored[0].token != metadata.token:
+                    raise LedgerExists(metadata.ledger_id) from None
+                return stored
+
+        return await settle(self._store, write, what=f"the creation of ledger {metadata.ledger_id}")
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """A ledger's metadata and version. LedgerNotFound; MetadataCorrupt."""
+        found = await self.find(ledger_id)
+        if found is None:
+            raise LedgerNotFound(ledger_id)
+        return found
+
+    async def find(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
+        """The same, None where there is no such ledger."""
+        node = await self._store.get(ledger_path(ledger_id))
+        if node is None:
+            return None
+        return LedgerMetadata.decode_untrusted(node.value, ledger_id), node.version
+
+    async def _read_fresh(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
+        await self._store.sync()
+        return await self.find(ledger_id)
+
+    async def attempt(
+        self, intent: MetadataIntent, checks: Sequence[Check] = ()
+    ) -> tuple[LedgerMetadata | None, int]:
+        """Try a compare-and-set, if all ``checks`` hold; what is stored afterwards (None: the ledger is
+        gone), and its version.
+
+        MetadataUnavailable, MetadataOutcomeUnknown: the intent still stands and may be attempted again."""
+        wanted = intent.metadata
+        write_it = Set(ledger_path(wanted.ledger_id), wanted.encode(), intent.version)
+
+        async def write(is_unsure: bool) -> tuple[LedgerMetadata | None, int]:
+            if is_unsure:
+                stored = await self.find(wanted.ledger_id)
+                if stored is None or stored[1] != intent.version:
+                    return stored or (None, 0)
+            try:
+                version, *_ = await self._store.transaction((write_it, *checks))
+            except (VersionConflict, NodeMissing):
+                return await self._read_fresh(wanted.ledger_id) or (None, 0)
+            return wanted, version
+
+        return await settle(self._store, write, what=f"a change of the metadata of ledger {wanted.ledger_id}")
+
+    async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
+        """Forget a ledger, with ``version`` only if it is at that; its bookies collect the space later.
+        LedgerNotFound, VersionConflict."""
+
+        async def write(is_unsure: bool) -> None:
+            try:
+                await self._store.delete(ledger_path(ledger_id), version=version)
+            except NodeMissing:
+                if not is_unsure:  # Else it was deleted by the attempt whose answer was lost.
+                    raise LedgerNotFound(ledger_id) from None
+
+        await settle(self._store, write, what=f"the deletion of ledger {ledger_id}", conflicts=())
+
+    async def list(self) -> list[int]:
+        """The ids of all ledgers, growing; complete, or an error: MetadataCorrupt, with its path, for a node
+        below ``ledgers`` that is no ledger's."""
+        # A replica of the store that lags behind would leave out what was made last (D27.4).
+        await self._store.sync()
+        found: list[int] = []
+        for high in await self._store.children(LEDGERS):
+            for middle in await self._store.children(f"{LEDGERS}/{high}"):
+                for low in await self._store.children(f"{LEDGERS}/{high}/{middle}"):
+                    try:
+                        found.append(ledger_id_of(high, middle, low))
+                    except ValueError as cause:
+                        raise MetadataCorrupt(f"{LEDGERS}/{high}/{middle}/{low}: {cause}") from cause
+        return sorted(found)

@@ -1,0 +1,225 @@
+"""Recovering a ledger: the shell around ``ledger.core.recovery``.
+
+One nursery per recovery: a task per outstanding fence or read, each with its own deadline, and the
+main task, which carries out metadata intents, sends write-backs and finds replacements. The core
+decides; nothing here knows when a ledger ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from ledgerlog.concurrency.nurseries import open_serving_nursery
+from ledgerlog.errors import BookieUnavailable
+from ledgerlog.ledger.bookies import BookieDirectory
+from ledgerlog.ledger.core.pending import Send
+from ledgerlog.ledger.core.recovery import LedgerRecovery, Phase, ReadAsk
+from ledgerlog.ledger.encoding import AddEncoder
+from ledgerlog.ledger.environment import Environment
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.ranges import read_range
+from ledgerlog.ledger.slots import SlotSinks
+from ledgerlog.limits import APPEND_DEADLINE_S, REQUEST_TIMEOUT_S
+from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.net.transport import Buffer
+from ledgerlog.wire.frame import Kind, Status
+
+_LOOK_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+async def recover_ledger(
+    ledger_id: int,
+    *,
+    registry: LedgerRegistry,
+    directory: BookieDirectory,
+    pool: ConnectionPool,
+    environment: Environment,
+    deadline_s: float = APPEND_DEADLINE_S,
+    accept_loss: bool = False,
+    accept_unreachable: bool = False,
+) -> LedgerMetadata:
+    """Fence a ledger, find its end, close it; its CLOSED metadata. Of a closed ledger, just that.
+
+    ``accept_loss``: where nobody can say whether an entry exists because bookies lost what they had, end the
+    ledger before it instead of giving up; the metadata says so (``ledger.core.recovery.LOST_FROM``).
+    ``accept_unreachable``: also where some of them do not answer.
+
+    Any number of clients may recover one ledger at once; all get the same end. Raises LedgerNotFound,
+    RecoveryFailed (retryable: fencing or a read stayed incomplete), NotEnoughBookies (retryable: a
+    write-back found no bookie within ``deadline_s``), MetadataUnavailable. Cancelling leaves the ledger
+    IN_RECOVERY, for whoever recovers it next."""
+    metadata, version = await registry.read(ledger_id)
+    core = LedgerRecovery(
+        metadata,
+        version,
+        new_token=environment.new_token,
+        accept_loss=accept_loss,
+        accept_unreachable=accept_unreachable,
+    )
+    shell = _Recovery(core, registry, directory, pool, environment, deadline_s)
+    await shell.run()
+    if core.failure is not None:
+        raise core.failure
+    if core.lost_from is not None:
+        logger.warning(
+            "ledger=%d is closed at %d, and may have lost entries from %d on: its operator accepted that",
+            ledger_id,
+            core.metadata.last_entry,
+            core.lost_from,
+        )
+    return core.metadata
+
+
+class _Recovery:
+    def __init__(
+        self,
+        core: LedgerRecovery,
+        registry: LedgerRegistry,
+        directory: BookieDirectory,
+        pool: ConnectionPool,
+        environment: Environment,
+        deadline_s: float,
+    ) -> None:
+        self._environment = environment
+        self._core = core
+        self._registry = registry
+        self._directory = directory
+        self._pool = pool
+        self._deadline_s = deadline_s
+        self._key = core.metadata.key
+        self._encoder = AddEncoder(core.ledger_id, core.replication, self._key, recovery=True)
+        self._slots = SlotSinks(core, self, pool)
+        self._wake = trio.Event()
+        self._refused_at: dict[BookieId, float] = {}
+        self._settled = NO_ENTRY
+        self._progress_at = trio.current_time()
+
+    async def run(self) -> None:
+        """Drive the core to its end. An expected fault is raised as itself."""
+        try:
+            async with open_serving_nursery() as nursery:
+                await self._drive(nursery)
+        finally:
+            self._slots.close()
+
+    async def _drive(self, nursery: trio.Nursery) -> None:
+        core = self._core
+        phase: Phase | None = None
+        while core.phase not in (Phase.DONE, Phase.FAILED):
+            if core.phase is not phase:
+                phase = core.phase
+                self._environment.mark(f"recovery: {phase.value}")
+            self._wake = trio.Event()
+            if core.intent is not None:
+                core.on_metadata_read(*await self._registry.attempt(core.intent))
+                continue
+            for slot, bookie in core.take_fences():
+                nursery.start_soon(self._fence, slot, bookie)
+            for ask in core.take_reads():
+                nursery.start_soon(self._read, ask)
+            self._write_back()
+            if core.intent is None and core.phase not in (Phase.DONE, Phase.FAILED):
+                with trio.move_on_after(_LOOK_S):
+                    await self._wake.wait()
+        self._environment.mark(f"recovery: {core.phase.value}")
+
+    async def _fence(self, slot: int, bookie: BookieId) -> None:
+        try:
+            reply = await self._pool.connection(bookie).request(
+                Kind.FENCE, timeout_s=REQUEST_TIMEOUT_S, ledger_id=self._core.ledger_id, key=self._key
+            )
+        except BookieUnavailable as cause:
+            self._not_fenced(slot, str(cause))
+        else:
+            if reply.header.status == Status.OK:
+                self._core.on_fence_ok(slot, reply.header.lac, reply.header.lafr)
+            else:
+                self._not_fenced(slot, f"bookie {bookie} answers {Status(reply.header.status).name}")
+        self._wake.set()
+
+    def _not_fenced(self, slot: int, why: str) -> None:
+        logger.info("ledger=%d is not fenced in slot %d: %s", self._core.ledger_id, slot, why)
+        self._core.on_fence_failed(slot)
+
+    async def _read(self, ask: ReadAsk) -> None:
+        answer = await read_range(
+            self._pool.connection(ask.bookie),
+            self._core.ledger_id,
+            first=ask.first,
+            last=ask.last,
+            stride=ask.stride,
+            recovery_key=self._key,
+        )
+        if answer is None:
+            self._core.on_read_failed(ask)
+        else:
+            self._core.on_read(ask, answer.found, answer.through, answer.negative)
+        self._wake.set()
+
+    def _write_back(self) -> None:
+        core = self._core
+        if core.phase not in (Phase.READING, Phase.CLOSING) or core.pending.is_drained:
+            self._progress_at = trio.current_time()
+            return
+        self._slots.follow(core.private_ensemble)
+        self._retry_refused()
+        self._slots.send_due()
+        self._replace()
+        if core.pending.settled > self._settled:
+            self._settled = core.pending.settled
+            self._progress_at = trio.current_time()
+        elif trio.current_time() - self._progress_at > self._deadline_s:
+            core.give_up(f"entry {core.pending.settled + 1} was not taken within {self._deadline_s:g} s")
+
+    def _replace(self) -> None:
+        core = self._core
+        failed = core.replaceable()
+        if not failed:
+            return
+        is_stalled = trio.current_time() - self._progress_at >= _LOOK_S
+        chosen = self._directory.replacements(core.pending.ensemble, failed, even_doubtful=is_stalled)
+        if chosen:
+            core.change_ensemble(chosen)
+            self._slots.follow(core.private_ensemble)
+            self._slots.send_due()
+
+    def _retry_refused(self) -> None:
+        """Who refused a write-back (it was overloaded, or its disk was full) may take it now."""
+        now = trio.current_time()
+        for sink in self._slots.sinks:
+            if now - self._refused_at.get(sink.bookie, now) >= _LOOK_S and sink.connection.is_connected:
+                del self._refused_at[sink.bookie]
+                self._core.on_bookie_connected(sink.bookie)
+
+    # --- SlotOwner ----------------------------------------------------------------------------
+
+    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
+        logger.warning(
+            "ledger=%d bookie=%s refuses a write-back: %s", self._core.ledger_id, bookie, status.name
+        )
+        self._refused_at[bookie] = trio.current_time()
+        self._core.on_bookie_failed(bookie)
+        self._directory.quarantine(bookie)
+
+    def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
+        self._refused_at.pop(bookie, None)
+        self._core.on_bookie_failed(bookie)
+        self._directory.quarantine(bookie)
+
+    def on_bookie_connected(self, bookie: BookieId) -> None:
+        self._refused_at.pop(bookie, None)
+        self._core.on_bookie_connected(bookie)
+
+    def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
+        core = self._core
+        return self._encoder.encode(send, slot, lac=core.frozen_lac, lafr=core.frozen_lafr)
+
+    def act(self) -> None:
+        self._wake.set()

@@ -1,0 +1,581 @@
+"""A ledger's writer as a caller holds it: the shell around ``ledger.core.writer``.
+
+Appending is enqueue, send, wait for the watermark: callers perform no effect of the protocol, so
+cancelling one abandons its wait and nothing else. Frames go out straight from whoever made them
+possible (an appending task, or the receiver task whose acknowledgement freed the way). The rest is
+done by two tasks of the writer, which live in the client's nursery:
+
+    metadata   carries out the core's metadata intent, again and again until the core has no intent; it may
+               hang in the store for as long as the store lets it
+    maintain   finds replacements for failed bookies; tries those again that refused an add; publishes the
+               LAC when the writer falls idle (rule 16), so that readers see the last entry; gives up when no
+               progress was made for ``append_deadline_s``. It waits for nobody, so its deadlines hold
+
+There is no timer per entry; the second task looks at the clock a few times a second.
+
+**Who is told the LAC.** Frames tell the LAC of when they were encoded, so the last entries of a burst are
+told by nobody but ``_publish_lac``. A bookie that reconnects, or joins, is told again: what it was told
+without an entry to sync it with, it may have forgotten.
+
+**Closing** begins with refusing appends: entries that were appended before have their time to be
+confirmed, and none can slip in behind them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ledgerlog.concurrency.watermark import Watermark, fresh
+from ledgerlog.errors import (
+    AppendUnknown,
+    InvalidArgument,
+    LedgerClosed,
+    LedgerLogError,
+    MetadataError,
+    NotEnoughBookies,
+    RecordTooLarge,
+    SessionExpired,
+    WriteQuorumUnavailable,
+)
+from ledgerlog.ledger.bookies import BookieDirectory
+from ledgerlog.ledger.core import writer as core_writer
+from ledgerlog.ledger.core.pending import Send
+from ledgerlog.ledger.encoding import AddEncoder
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.slots import SlotSinks
+from ledgerlog.limits import (
+    APPEND_DEADLINE_S,
+    ENTRY_BYTES_MAX,
+    LAC_PUBLISH_IDLE_S,
+    METADATA_TIMEOUT_S,
+    WRITER_WINDOW_BYTES,
+    WRITER_WINDOW_ENTRIES,
+)
+from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.quorum import Replication
+from ledgerlog.net.pool import ConnectionPool
+from ledgerlog.net.transport import Buffer
+from ledgerlog.wire.entries import encode_lac
+from ledgerlog.wire.frame import Status
+
+_LOOK_S = 0.5
+"""How often the maintaining task looks at deadlines. A bookie that refused an add is not tried again
+sooner, and a doubtful replacement is not tried more often."""
+
+_METADATA_RETRY_S = 0.2
+
+_BYTES = {bytes}
+
+logger = logging.getLogger(__name__)
+
+
+class LedgerWriter:
+    """The single writer of one ledger. Made by ``Ledgers.create``; usable as an async context manager,
+    which closes the ledger on a normal exit, or raises why it cannot be closed, and gives it up (leaves it
+    OPEN) on an error and on cancellation.
+
+    Payloads are ``bytes`` of at most ``limits.ENTRY_BYTES_MAX``. Any number of tasks may use a writer at
+    once; entries are numbered in the order in which they were taken."""
+
+    def __init__(
+        self,
+        core: core_writer.LedgerWriter,
+        *,
+        registry: LedgerRegistry,
+        directory: BookieDirectory,
+        pool: ConnectionPool,
+        append_deadline_s: float = APPEND_DEADLINE_S,
+        window_bytes: int = WRITER_WINDOW_BYTES,
+        window_entries: int = WRITER_WINDOW_ENTRIES,
+    ) -> None:
+        self._core = core
+        self._registry = registry
+        self._directory = directory
+        self._append_deadline_s = append_deadline_s
+        self._window_bytes = window_bytes
+        self._window_entries = window_entries
+        metadata = core.metadata
+        self._encoder = AddEncoder(metadata.ledger_id, metadata.replication, metadata.key, recovery=False)
+        self._key = metadata.key
+        self._slots = SlotSinks(core, self, pool)
+        self._confirmed = Watermark(NO_ENTRY)
+        self._room = trio.lowlevel.ParkingLot()
+        self._drained = trio.lowlevel.ParkingLot()
+        self._over = trio.Event()
+        self._wake = trio.Event()
+        self._intent_wanted = trio.Event()
+        self._progress_callback: Callable[[], None] | None = None
+        self._progress_at = 0.0  # when the LAC last moved, or when something became pending
+        self._publish_due = False
+        self._publish_anyway = False  # also if frames told it: somebody may not have had them
+        self._outcome: LedgerLogError | None = None
+        self._refused_at: dict[BookieId, float] = {}  # by bookies whose connection stands
+        self._refused_with: dict[BookieId, Status] = {}  # as last heard, for who is told in the end
+        self._doubtful_at = -math.inf  # when a bookie in quarantine was last made a replacement
+        self._closers = 0
+        self._is_given_up = False
+        self._ending_since: float | None = None
+
+    # --- what callers read --------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        return self._core.ledger_id
+
+    @property
+    def replication(self) -> Replication:
+        return self._core.replication
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last stored or read it."""
+        return self._core.metadata
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry appended (-1: none), acknowledged or not."""
+        return self._core.last_add_pushed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry acknowledged (-1: none); it and all before it are synced on an ack quorum."""
+        return self._core.lac
+
+    @property
+    def last_add_fully_replicated(self) -> int:
+        """In guaranteed mode the last entry that, with all before it, is on its full write quorum; in the
+        plain mode, where nobody counts that, -1."""
+        return self._core.lafr
+
+    @property
+    def failure(self) -> LedgerLogError | None:
+        """Why nothing more can be appended, None while the ledger lives."""
+        return self._core.failure if self._outcome is None else self._outcome
+
+    @property
+    def frames_outstanding(self) -> int:
+        """Batches sent, or ready to be sent, and not acknowledged."""
+        return self._core.pending.unconfirmed_batches()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the window has room for another entry."""
+        core = self._core
+        return core.unsettled_bytes < self._window_bytes and core.unsettled_entries < self._window_entries
+
+    def set_progress_callback(self, callback: Callable[[], None] | None) -> None:
+        """Call ``callback``, synchronously and once per batch, after the LAC moved or ``failure`` was set."""
+        self._progress_callback = callback
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def push(self, payloads: Sequence[bytes]) -> int:
+        """Make these the next entries, without waiting; the id of the first.
+
+        Does not look at the window: callers that push without ``has_room`` bound themselves. Raises
+        RecordTooLarge and InvalidArgument (a payload is not ``bytes``), LedgerClosed once ``close`` was
+        called, and what ``failure`` says; nothing is pushed then."""
+        core = self._core
+        if core.failure is not None or self._closers:
+            self._check_alive()
+        if not _BYTES.issuperset(map(type, payloads)):
+            _check_payloads(payloads)
+        if max(map(len, payloads), default=0) > ENTRY_BYTES_MAX:
+            raise RecordTooLarge(max(map(len, payloads)), ENTRY_BYTES_MAX, "ledger entry")
+        if core.last_add_pushed == core.lac:
+            self._progress_at = trio.current_time()
+        first = core.append(payloads)
+        if core.form_batches():
+            self._slots.send_due()
+        return first
+
+    async def wait_room(self) -> None:
+        """Return once the window has room. Always a checkpoint.
+
+        Raises LedgerClosed once ``close`` was called, and what ``failure`` says. In guaranteed mode the
+        window is held by entries that lack their full write quorum: WriteQuorumUnavailable where none of
+        them got it within the append deadline. The writer stays usable then."""
+        await trio.lowlevel.checkpoint()
+        pending = self._core.pending
+        while not self.has_room:
+            self._check_alive()
+            settled = pending.settled
+            with trio.move_on_after(self._append_deadline_s) as patience:
+                await self._room.park()
+            if patience.cancelled_caught and self.replication.guaranteed and pending.settled == settled:
+                self._check_alive()
+                raise WriteQuorumUnavailable(
+                    f"ledger {self.ledger_id}: the window is full of entries from {settled + 1} on that are "
+                    f"not on their full write quorum; nothing was appended"
+                )
+        self._check_alive()
+
+    async def wait_confirmed(self, entry_id: int) -> None:
+        """Return once the entry is acknowledged. Cancelling abandons the wait only.
+
+        LedgerFenced: somebody took the ledger over; the entry may or may not survive. NotEnoughBookies,
+        LedgerClosed: the ledger was closed without the entry. AppendUnknown: it could not be found out."""
+        await self._confirmed.wait(entry_id)
+
+    async def append(self, payload: bytes) -> int:
+        """Append one entry; its id, once it is synced on an ack quorum and so are all before it.
+
+        Errors as for ``wait_confirmed``, and those of ``wait_room`` and ``push``, which say that it was not
+        written. Cancelled before it was sent, the entry was not written; afterwards its outcome is unknown.
+        The writer stays usable and in order either way."""
+        if not self.has_room:
+            await self.wait_room()
+        entry_id = self.push([payload])
+        await self._confirmed.wait(entry_id)
+        return entry_id
+
+    async def append_many(self, payloads: Sequence[bytes]) -> range:
+        """Append entries with consecutive ids, pipelined; their ids, once all are acknowledged.
+
+        Waits for room in the window once and then takes all of them, so that nobody else's entries come in
+        between: a call may pass the window by its own size. Errors and cancellation as for ``append``; where
+        it was begun, some of the entries may be in the ledger, always a prefix."""
+        if not self.has_room:
+            await self.wait_room()
+        first = self.push(payloads)
+        await self._confirmed.wait(first + len(payloads) - 1)
+        return range(first, first + len(payloads))
+
+    async def flush(self) -> None:
+        """Return once everything appended so far is acknowledged."""
+        await self._confirmed.wait(self.last_add_pushed)
+
+    # --- ending -------------------------------------------------------------------------------
+
+    async def close(self, *, timeout_s: float | None = None) -> int:
+        """Wait until what was appended is acknowledged (in guaranteed mode: fully replicated), then close
+        the ledger there; its last entry (-1: it is empty). Appends are refused meanwhile.
+
+        After ``timeout_s`` (default: the append deadline) of waiting, the plain mode closes at the LAC and
+        what is above it fails with LedgerClosed; the guaranteed mode raises WriteQuorumUnavailable and
+        leaves the ledger OPEN and this writer usable. LedgerFenced, LedgerClosed, LedgerNotFound: somebody
+        else ended it. AppendUnknown: the store did not say in time whether it took the end; the ledger is
+        closed there, or left OPEN for the next opener. Cancelled while it waits it has changed nothing;
+        later the ledger is closed all the same, if the store takes it. Idempotent."""
+        core = self._core
+        self._closers += 1
+        try:
+            self._room.unpark_all()  # Who waits to append is refused.
+            with trio.move_on_after(self._append_deadline_s if timeout_s is None else timeout_s):
+                while not core.is_drained and core.failure is None:
+                    await self._drained.park()
+            if core.failure is None:
+                core.close()  # May raise WriteQuorumUnavailable.
+                self._wake.set()
+        finally:
+            self._closers -= 1
+        await self._over.wait()
+        if core.is_closed:
+            assert core.close_at is not None
+            return core.close_at
+        assert self.failure is not None
+        raise fresh(self.failure)
+
+    async def aclose(self) -> None:
+        """Give the ledger up without closing it: it stays OPEN until somebody recovers it. What is not
+        acknowledged fails with AppendUnknown."""
+        self._give_up()
+        await trio.lowlevel.checkpoint()
+
+    def _give_up(self) -> None:
+        self._is_given_up = True
+        self._end(AppendUnknown(f"ledger {self.ledger_id} was given up by its writer, and left open"))
+
+    async def __aenter__(self) -> LedgerWriter:
+        return self
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, *args: object) -> None:
+        if exc_type is not None or self._is_given_up:
+            await self.aclose()
+            return
+        try:
+            await self.close()
+        except BaseException:
+            self._give_up()
+            raise
+
+    # --- SlotOwner: what connections tell -------------------------------------------------------
+
+    def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
+        self._refused_with[bookie] = status
+        if status is Status.FENCED:
+            if self._core.on_fenced(bookie):
+                logger.warning(
+                    "ledger=%d bookie=%s is no replacement: it refuses adds of ledgers as old as this one",
+                    self.ledger_id,
+                    bookie,
+                )
+                self._wake.set()
+            return
+        self._refused_at[bookie] = trio.current_time()
+        self._failed(bookie, f"it refuses adds: {status.name}")
+
+    def on_bookie_lost(self, bookie: BookieId, why: str) -> None:
+        self._refused_at.pop(bookie, None)
+        self._refused_with.pop(bookie, None)
+        self._failed(bookie, why)
+
+    def on_bookie_connected(self, bookie: BookieId) -> None:
+        self._refused_at.pop(bookie, None)
+        self._core.on_bookie_connected(bookie)
+        self._tell_lac_again()
+
+    def _failed(self, bookie: BookieId, why: str) -> None:
+        if self._core.on_bookie_failed(bookie):
+            logger.warning("ledger=%d bookie=%s failed: %s", self.ledger_id, bookie, why)
+            self._directory.quarantine(bookie)
+            self._wake.set()
+
+    def encode(self, send: Send, slot: int) -> Sequence[Buffer]:
+        core = self._core
+        return self._encoder.encode(send, slot, lac=core.lac, lafr=core.lafr)
+
+    def act(self) -> None:
+        core = self._core
+        if core.failure is None:
+            core.form_batches()
+            if core.pending.has_sends:
+                self._slots.send_due()
+        if core.is_over:
+            assert core.failure is not None, "an end has a reason, a closed ledger included"
+            self._end(core.failure)
+            return
+        if core.lac > self._confirmed.value and self._confirmed.failure is None:
+            self._progress_at = trio.current_time()
+            self._confirmed.advance(core.lac)
+            if not self._publish_due and core.lac > self._encoder.told_lac:
+                self._publish_due = True
+                self._wake.set()
+            self._tell_progress()
+        if core.failure is not None:
+            self._wake.set()  # A closing write is wanted.
+        if core.is_drained or core.failure is not None:
+            self._drained.unpark_all()
+        if self._room and self.has_room:
+            self._room.unpark_all()
+
+    def _tell_progress(self) -> None:
+        if self._progress_callback is not None:
+            self._progress_callback()
+
+    # --- the two tasks ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Maintain the ledger until it is over. Run by the client, in its nursery."""
+        try:
+            self._slots.follow(self._core.pending.ensemble)
+            self.act()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_metadata)
+                await self._maintain()
+                nursery.cancel_scope.cancel()
+        finally:
+            # While a closing write has not been settled nobody knows what becomes of the pending adds.
+            failure = self._core.failure if self._core.is_over else None
+            self._end(
+                failure or AppendUnknown(f"ledger {self.ledger_id}: its client was closed before it answered")
+            )
+
+    async def _write_metadata(self) -> None:
+        core = self._core
+        is_troubled = False
+        while not self._over.is_set():
+            intent = core.intent
+            if intent is None:
+                self._intent_wanted = trio.Event()
+                await self._intent_wanted.wait()
+                continue
+            try:
+                stored, version = await self._registry.attempt(intent)
+            except (MetadataError, SessionExpired) as cause:
+                level = logging.DEBUG if is_troubled else logging.WARNING
+                logger.log(level, "ledger=%d metadata write is tried again: %s", self.ledger_id, cause)
+                is_troubled = True
+                await trio.sleep(_METADATA_RETRY_S)
+                continue
+            except LedgerLogError as cause:
+                # What is stored is damaged. Nobody can say what becomes of the ledger.
+                self._end(AppendUnknown(f"ledger {self.ledger_id}: {cause}"))
+                return
+            is_troubled = False
+            if self._over.is_set():
+                return  # It ended while the write was on its way; no connection is to be used any more.
+            before = core.pending.ensemble
+            core.on_metadata_read(stored, version)
+            after = core.pending.ensemble
+            if before != after:
+                logger.info("ledger=%d ensemble changed from %s to %s", self.ledger_id, before, after)
+                self._slots.follow(after)
+                self._tell_lac_again()
+            self.act()
+            self._wake.set()  # Another bookie may have failed meanwhile.
+
+    async def _maintain(self) -> None:
+        core = self._core
+        while not self._over.is_set():
+            self._wake = trio.Event()
+            if core.failure is None:
+                self._publish_lac()
+                self._look_at_deadline()
+                self._leave_read_only()
+                self._replace()
+            self._look_at_ending()
+            if core.intent is not None:
+                self._intent_wanted.set()
+            elif core.is_over:
+                self.act()
+            with trio.move_on_after(LAC_PUBLISH_IDLE_S if self._publish_due else _LOOK_S):
+                await self._wake.wait()
+
+    def _leave_read_only(self) -> None:
+        """Leave bookies that take no ordinary adds any more (they are being emptied, or full), if others are
+        there. A writer at work meets their refusal; one that is idle would name them for as long as it is,
+        and be fenced by whoever empties them."""
+        core, directory = self._core, self._directory
+        if not core.is_drained or core.intent is not None:
+            return
+        leaving = {
+            slot: sink.bookie
+            for slot, sink in enumerate(self._slots.sinks)
+            if directory.is_read_only(sink.bookie) and sink.bookie not in self._refused_at
+        }
+        if not leaving:
+            return
+        if len(self._replacements(list(leaving), even_doubtful=False)) == len(leaving):
+            for bookie in leaving.values():
+                self._refused_at[bookie] = trio.current_time()
+                self._failed(bookie, "it takes no adds any more")
+
+    def _replace(self) -> None:
+        core = self._core
+        failed = core.replaceable()
+        if failed:
+            now = trio.current_time()
+            # While entries are confirmed there is time to wait for a bookie that can be relied on.
+            is_stalled = not core.is_drained and now - self._progress_at >= _LOOK_S
+            may_doubt = is_stalled and now - self._doubtful_at >= _LOOK_S
+            chosen = self._replacements(failed, even_doubtful=may_doubt)
+            if chosen:
+                if any(map(self._directory.is_doubtful, chosen.values())):
+                    self._doubtful_at = now
+                core.change_ensemble(chosen)
+                return
+        self._retry_refused()
+
+    def _replacements(self, failed: Sequence[int], *, even_doubtful: bool) -> dict[int, BookieId]:
+        core = self._core
+        return self._directory.replacements(
+            core.pending.ensemble,
+            failed,
+            even_doubtful=even_doubtful,
+            unfit=core.unfit,
+            adds_to=core.ledger_id,
+        )
+
+    def _retry_refused(self) -> None:
+        """Without a replacement, a bookie that refused an add (it was full, or overloaded) is tried again
+        on the connection that still stands; one that was lost is tried by its connection."""
+        if not self._refused_at:
+            return
+        now = trio.current_time()
+        for sink in self._slots.sinks:
+            if now - self._refused_at.get(sink.bookie, now) >= _LOOK_S and sink.connection.is_connected:
+                del self._refused_at[sink.bookie]
+                self._core.on_bookie_connected(sink.bookie)
+                self._tell_lac_again()
+                sink.send_due()
+
+    def _tell_lac_again(self) -> None:
+        if self._core.lac != NO_ENTRY:
+            self._publish_due = self._publish_anyway = True
+            self._wake.set()
+
+    def _publish_lac(self) -> None:
+        core = self._core
+        if not self._publish_due:
+            return
+        if core.lac <= self._encoder.told_lac and not self._publish_anyway:
+            self._publish_due = False
+        elif trio.current_time() - self._progress_at >= LAC_PUBLISH_IDLE_S / 2:
+            self._publish_due = self._publish_anyway = False
+            self._encoder.told_lac = core.lac
+            frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
+            for sink in self._slots.sinks:
+                if sink.connection.is_connected:
+                    # No entry: ``core.on_add_ok`` counts nothing for its answer.
+                    sink.connection.send_add(frame, sink, core.lac + 1, core.lac)
+
+    def _look_at_deadline(self) -> None:
+        core = self._core
+        if core.lac == core.last_add_pushed:
+            return
+        waited = trio.current_time() - self._progress_at
+        if waited >= self._append_deadline_s:
+            failed = [self._why_failed(slot.bookie) for slot in core.pending.slots if slot.failed]
+            core.give_up(
+                NotEnoughBookies(
+                    f"ledger {self.ledger_id}: no ack quorum of {self.replication.ack_quorum} for entry "
+                    f"{core.lac + 1} within {self._append_deadline_s:g} s"
+                    + (f"; failed: {', '.join(failed)}" if failed else "")
+                )
+            )
+            self._tell_progress()  # The closing write may take long.
+
+    def _why_failed(self, bookie: BookieId) -> str:
+        status = self._refused_with.get(bookie)
+        return bookie if status is None else f"{bookie} ({status.name})"
+
+    def _look_at_ending(self) -> None:
+        """The ledger is to be closed and the store does not take it: whoever waits is told in time that
+        the outcome is unknown."""
+        failure = self._core.failure
+        if failure is None:
+            return
+        if self._ending_since is None:
+            self._ending_since = trio.current_time()
+        elif trio.current_time() - self._ending_since >= METADATA_TIMEOUT_S:
+            self._end(
+                AppendUnknown(f"ledger {self.ledger_id} ended ({failure}) and its end could not be stored")
+            )
+
+    def _end(self, failure: LedgerLogError) -> None:
+        """Nothing more will be acknowledged: everybody who waits is told."""
+        if self._over.is_set():
+            return
+        core = self._core
+        if core.failure is None:
+            core.abandon()
+        self._outcome = failure
+        self._slots.close()
+        # What was confirmed in the same burst that brought the end is confirmed.
+        self._confirmed.advance(core.lac)
+        self._confirmed.fail(failure)
+        self._over.set()
+        self._wake.set()
+        self._room.unpark_all()
+        self._drained.unpark_all()
+        self._tell_progress()
+
+    def _check_alive(self) -> None:
+        failure = self.failure
+        if failure is not None:
+            raise fresh(failure)
+        if self._closers:
+            raise LedgerClosed(self.ledger_id, None, "it is being closed by its writer")
+
+
+def _check_payloads(payloads: Sequence[bytes]) -> None:
+    """A payload that cannot be sent must not become pending: it would stand in the way of all others."""
+    for payload in payloads:
+        if not isinstance(payload, bytes):
+            raise InvalidArgument(f"a ledger entry is bytes, not {type(payload).__name__}")

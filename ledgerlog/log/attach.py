@@ -1,0 +1,287 @@
+"""Writing ledgers apart from their log, and making them part of it: the shell around ``log.core.attach``.
+
+``stage`` is for many processes at once: each writes a ledger of its own, which nothing names, and closes it.
+``splice`` is for one: a transaction that makes any number of them part of the log, in their order, or none.
+
+**Labels.** A staged ledger says in its own metadata which incarnation of which log it was written for, and
+that it is staged. The transaction replaces that by the labels of a ledger that a leader made (``registry``).
+So a sweep knows the one from the other, and since the labels are written by the same transaction that lists
+the ledger, a sweep that read the ledger before finds another version and deletes nothing.
+
+**Bounds.** A transaction carries the metadata of every ledger in it; ``LOG_SPLICE_LEDGERS_MAX`` of them and
+the log's record stay below what a ZooKeeper server takes, unless the list is nearly full or ensembles are
+large. What is over that is refused before it is sent. Whether the list has room for a splice is looked at by
+each stage as well, so that no task writes its rows in vain (LogListFull). Each ledger is a segment of the log
+for as long as its records are kept, so few large ledgers are better than many small ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+
+from ledgerlog.errors import (
+    InvalidArgument,
+    LedgerNotFound,
+    LogListFull,
+    LogNotFound,
+    MetadataError,
+    RecordTooLarge,
+)
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.ledger.writer import LedgerWriter
+from ledgerlog.limits import (
+    LOG_ENTRY_BYTES_TARGET,
+    LOG_SPLICE_LEDGERS_MAX,
+    RECORD_BYTES_MAX,
+)
+from ledgerlog.log.core.attach import Commit, Splice, SpliceNeed, Staged, StagedLedger
+from ledgerlog.log.registry import (
+    INCARNATION_LABEL,
+    NAME_LABEL,
+    STAGED_LABEL,
+    LogRegistry,
+    ledger_labels,
+)
+from ledgerlog.log.takeover import is_short, read_contents
+from ledgerlog.meta.settle import on_unsettled, remove, settle
+from ledgerlog.meta.store import Create, Operation, Set, VersionConflict
+from ledgerlog.model.attach import SpliceMark, check_splicer
+from ledgerlog.model.layout import ledger_path, log_record_path, splice_path, splices_path
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.wire.records import encode_entry
+
+__all__ = ["Spliced", "Stage", "delete_marks", "splice", "stage"]
+
+logger = logging.getLogger(__name__)
+
+_RECORD_COST_BYTES = 4
+
+
+@attrs.frozen(kw_only=True)
+class Spliced:
+    """What came of a commit."""
+
+    was_there: bool
+    """Whether the batch was in the log already; nothing was changed then."""
+    epoch: int
+    end_offset: int
+    """The offset after the last record of the log as it was then."""
+
+
+class Stage:
+    """A ledger that is written for a log and is in none. From ``stage``."""
+
+    def __init__(self, client: LedgerClient, metadata: LogMetadata) -> None:
+        self._client = client
+        self._metadata = metadata
+        self._writer: LedgerWriter | None = None
+        self._records: list[bytes] = []
+        self._size = 0
+        self._count = 0
+        self._bytes = 0
+
+    async def append_many(self, records: Sequence[bytes]) -> None:
+        """Write records, in order; they are durable once ``close`` returns. RecordTooLarge; NotEnoughBookies,
+        AppendUnknown and the like from the ledger, after which the stage is worth nothing."""
+        for record in records:
+            if len(record) > RECORD_BYTES_MAX:
+                raise RecordTooLarge(len(record), RECORD_BYTES_MAX)
+            cost = len(record) + _RECORD_COST_BYTES
+            if self._records and self._size + cost > RECORD_BYTES_MAX:
+                await self._write()  # One as large as may be has room in an entry, and not others beside it.
+            self._records.append(record)
+            self._size += cost
+            if self._size >= LOG_ENTRY_BYTES_TARGET:
+                await self._write()
+
+    async def close(self) -> Staged | None:
+        """Close the ledger: what there is to splice; None where no record was appended."""
+        if self._records:
+            await self._write()
+        if self._writer is None:
+            return None
+        await self._writer.flush()  # Closing would give up, after a while, what is not acknowledged.
+        last = await self._writer.close()
+        return Staged(self._writer.ledger_id, self._count, self._bytes, last)
+
+    async def _write(self) -> None:
+        if self._writer is None:
+            # Made with the first entry, so that a task without rows leaves nothing to sweep.
+            self._writer = await self._client.ledgers.create(
+                replication=self._metadata.replication,
+                metadata={
+                    NAME_LABEL: self._metadata.name.encode(),
+                    INCARNATION_LABEL: str(self._metadata.incarnation).encode(),
+                    STAGED_LABEL: b"1",
+                },
+            )
+        records, self._records, self._size = self._records, [], 0
+        size = sum(map(len, records))
+        payload = encode_entry(
+            records,
+            epoch=0,
+            first_offset=self._count,
+            timestamp_ms=self._client.environment.now_ms(),
+            bytes_before=self._bytes,
+            staged=True,
+        )
+        self._count += len(records)
+        self._bytes += size
+        if not self._writer.has_room:
+            await self._writer.wait_room()
+        self._writer.push([payload])
+
+    async def leave(self) -> None:
+        """End the writer, closed or not."""
+        if self._writer is not None:
+            await self._writer.aclose()
+
+
+@asynccontextmanager
+async def stage(
+    client: LedgerClient, registry: LogRegistry, name: str, incarnation: int
+) -> AsyncIterator[Stage]:
+    """A stage for the body of the ``async with``. A body that does not come to ``close`` leaves a ledger that
+    a sweep finds. LogNotFound, MetadataUnavailable; LogListFull where the log may have no room for
+    ``limits.LOG_SPLICE_LEDGERS_MAX`` ledgers more: it is told here, before anything is written."""
+    metadata, _ = await registry.read(incarnation)
+    if metadata is None:
+        raise LogNotFound(name)
+    metadata.check_room(LOG_SPLICE_LEDGERS_MAX)
+    opened = Stage(client, metadata)
+    try:
+        yield opened
+    finally:
+        await opened.leave()
+
+
+async def splice(
+    client: LedgerClient, registry: LogRegistry, name: str, incarnation: int, commit: Commit
+) -> Spliced:
+    """Make the staged ledgers part of the log, all of them and once; see ``log.core.attach``.
+
+    SpliceRefused, LostLeadership (another run or another writer leads), LogSealed, LogNotFound, LogListFull,
+    InvalidArgument (too many ledgers for one transaction): nothing was spliced. RecoveryFailed,
+    EntryUnavailable (retryable), EntryCorrupt: the ledger of the leader before could not be ended.
+    LossUndecided: an operator has to decide first. MetadataUnavailable: it was not spliced.
+    MetadataOutcomeUnknown, and cancelling: it may be spliced or not; the same commit again finds out."""
+    if commit.producer is not None:
+        check_splicer(commit.producer)
+    if len(commit.staged) > LOG_SPLICE_LEDGERS_MAX:
+        raise InvalidArgument(
+            f"{len(commit.staged)} ledgers in one batch, over the limit of {LOG_SPLICE_LEDGERS_MAX}: "
+            "write with fewer tasks (coalesce)"
+        )
+    core = Splice(name, commit, new_token=client.environment.new_token)
+
+    async def drive(_: bool) -> None:
+        while True:
+            match core.need:
+                case SpliceNeed.READ:
+                    await _read(client, registry, incarnation, core, commit)
+                case SpliceNeed.RECOVER:
+                    metadata = await client.ledgers.recover(core.recovering)
+                    contents = await read_contents(client.ledgers, metadata)
+                    core.on_recovered(contents, is_short=is_short(metadata))
+                case SpliceNeed.WRITE:
+                    operations = _operations(core, commit)
+                    try:
+                        with on_unsettled(core.on_unsettled):
+                            await client.store.transaction(operations)
+                    except InvalidArgument as too_large:
+                        assert core.base is not None
+                        if _is_list_too_long(operations):
+                            raise LogListFull(name, len(core.base.segments)) from too_large
+                        raise InvalidArgument(
+                            f"log {name!r}: {len(commit.staged)} ledgers and a list of "
+                            f"{len(core.base.segments)} are too much for one transaction: write with fewer "
+                            "tasks (coalesce), or truncate it"
+                        ) from too_large
+                    core.on_written()
+                case SpliceNeed.DONE:
+                    return
+                case SpliceNeed.FAILED:
+                    assert core.failure is not None
+                    raise core.failure
+
+    await settle(client.store, drive, what=f"batch {commit.batch} of log {name!r}")
+    await _delete_garbage(client, core)
+    record = core.base if core.record is None else core.record
+    assert record is not None
+    return Spliced(was_there=core.was_there, epoch=record.epoch, end_offset=record.counted_end)
+
+
+async def delete_marks(client: LedgerClient, incarnation: int) -> None:
+    """Delete what producers have left of a log that is gone."""
+    for component in await client.store.children(splices_path(incarnation)):
+        await remove(client.store, f"{splices_path(incarnation)}/{component}")
+
+
+async def _read(
+    client: LedgerClient, registry: LogRegistry, incarnation: int, core: Splice, commit: Commit
+) -> None:
+    await client.store.sync()
+    mark, mark_version = None, -1
+    if commit.producer is not None:
+        node = await client.store.get(splice_path(incarnation, commit.producer))
+        if node is not None:
+            mark, mark_version = SpliceMark.decode_untrusted(node.value, commit.producer), node.version
+    metadata, version = await registry.read(incarnation, fresh=False)
+    ledgers = LedgerRegistry(client.store, client.environment)
+    found: list[StagedLedger | None] = []
+    for staged in commit.staged:
+        read = await ledgers.find(staged.ledger_id)
+        found.append(
+            None if read is None else StagedLedger(*read, is_spliced=STAGED_LABEL not in read[0].custom)
+        )
+    core.on_read(metadata, version, mark, mark_version, found, client.environment.now_ms())
+
+
+def _operations(core: Splice, commit: Commit) -> list[Operation]:
+    record, mark = core.record, core.mark
+    assert record is not None
+    operations: list[Operation] = [Set(log_record_path(record.incarnation), record.encode(), core.version)]
+    if mark is not None:
+        path = splice_path(record.incarnation, mark.producer)
+        if core.base_mark is None:
+            operations.append(Create(path, mark.encode()))
+        else:
+            operations.append(Set(path, mark.encode(), core.mark_version))
+    labels = ledger_labels(record, record.epoch)
+    for staged in commit.staged:
+        ledger = core.ledgers[staged.ledger_id]
+        operations.append(
+            Set(
+                ledger_path(staged.ledger_id),
+                ledger.metadata.with_labels(labels, record.token).encode(),
+                ledger.version,
+            )
+        )
+    return operations
+
+
+def _is_list_too_long(operations: Sequence[Operation]) -> bool:
+    """Whether most of a transaction that is too large is the log's record, which comes first, and not the
+    ledgers in it."""
+    first, *others = (len(each.value) for each in operations if isinstance(each, Create | Set))
+    return first > sum(others)
+
+
+async def _delete_garbage(client: LedgerClient, core: Splice) -> None:
+    """Ledgers of an attempt that came too late. One that cannot be deleted now is left to a sweep: the batch
+    is there, whatever becomes of them."""
+    ledgers = LedgerRegistry(client.store, client.environment)
+    for ledger in core.garbage():
+        ledger_id = ledger.metadata.ledger_id
+        try:
+            await ledgers.delete(ledger_id, version=ledger.version)
+        except (LedgerNotFound, VersionConflict):
+            continue
+        except MetadataError as cause:
+            logger.warning("ledger=%d was staged in vain and was not deleted: %s", ledger_id, cause)
+            return
+        logger.info("ledger=%d was staged for a batch that is there already", ledger_id)

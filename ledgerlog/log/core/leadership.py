@@ -1,0 +1,302 @@
+"""One leadership of a log: the only owner of what it has taken, sent and confirmed, and of how it ends.
+
+    queue        records that were taken and are not yet answered   (``log.core.append_queue``)
+    chain        the ledgers, the list of them, rolls and closes    (``log.core.chain``)
+    producers    who appended what, if the log has deduplication    (``log.core.producers``)
+
+Each part keeps its own rules. Here is what concerns more than one of them: what was sent to each ledger, when
+a roll is due, when a ledger is drained, and why nothing more is taken or sent.
+
+    on_sent         a batch became an entry of the current ledger
+    look            see what follows from what the parts did; call it whenever one of them may have changed
+    look_at         when time alone will make ``look`` find something new
+    on_lost         the leadership is over; ``leave``: its writer is left
+    end             the fate of every append that is not answered
+
+**Rolls by policy.** Each bound of the roll policy is used up to some part. From ``SPARE_AT`` on the next
+ledger is made, at 1 the log goes on in it. With ``max_records=100`` the 75th record asks for the ledger and
+the 100th for the roll. If the roll must wait for the one before it, the next ``look`` wants it again.
+
+**The end.** ``refusal`` says why nothing more is taken, ``failure`` why nothing more is sent. The first
+failure stands; ``on_successor`` may only make it more precise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+
+import attrs
+
+from ledgerlog.errors import LedgerLogError, LogSealed, LostLeadership, NotEnoughBookies
+from ledgerlog.limits import LOG_CHECKPOINT_BYTES, LOG_CHECKPOINT_ENTRIES
+from ledgerlog.log.core.append_queue import AppendQueue, Batch
+from ledgerlog.log.core.chain import LeaderChain
+from ledgerlog.log.core.producers import Producers
+from ledgerlog.log.core.retention import is_current_expired, let_go
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.policies import RollPolicy
+from ledgerlog.model.producer import NumberedRecords
+from ledgerlog.model.segments import NOTHING, SegmentCounts
+
+__all__ = ["SPARE_AT", "Leadership", "SentSegment"]
+
+SPARE_AT = 0.75
+"""The next ledger is made when a bound of the roll policy is used up to this part."""
+
+
+@attrs.define
+class SentCheckpoint:
+    """A table of producers that was sent to a ledger, and what was sent after it."""
+
+    entry_id: int
+    size: int
+    byte_length: int = 0
+    entries: int = 0
+
+    @property
+    def is_old(self) -> bool:
+        """Whether replaying what follows it, rather than it, would make a takeover slow."""
+        return self.byte_length >= max(LOG_CHECKPOINT_BYTES, 32 * self.size) or self.entries >= max(
+            LOG_CHECKPOINT_ENTRIES, self.size // 32
+        )
+
+
+@attrs.define
+class SentSegment:
+    """What this leadership has sent to one ledger."""
+
+    ledger_id: int
+    record_count: int = 0
+    byte_length: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    since: float = math.inf
+    """When the first entry was sent, by the clock of ``look``; an empty ledger does not age."""
+    checkpoint: SentCheckpoint | None = None
+
+    def counts(self) -> SegmentCounts:
+        """What the list says of the ledger once it is closed."""
+        if not self.record_count:
+            return NOTHING
+        return SegmentCounts(self.record_count, self.byte_length, self.first_ms, self.last_ms)
+
+    def used(self, policy: RollPolicy) -> float:
+        """Which part of the policy's tightest bound is used up, age aside."""
+        used = 0.0
+        if policy.max_bytes is not None:
+            used = self.byte_length / policy.max_bytes
+        if policy.max_records is not None:
+            used = max(used, self.record_count / policy.max_records)
+        return used
+
+
+class Leadership:
+    """One leadership, from the takeover's write to the answer of its last append."""
+
+    def __init__(
+        self,
+        metadata: LogMetadata,
+        version: int,
+        ledger_id: int,
+        *,
+        new_token: Callable[[], bytes],
+        queue: AppendQueue,
+        producers: Producers | None = None,
+    ) -> None:
+        self.name = metadata.name
+        self.epoch = metadata.epoch
+        self.queue = queue
+        self.chain = LeaderChain(metadata, version, ledger_id, new_token=new_token)
+        self.producers = producers
+        self.segment = SentSegment(ledger_id)
+        """What was sent to the current ledger."""
+        self._draining: SentSegment | None = None
+        self.rolls = 0
+        self.entries_appended = 0
+        self._bytes_before = metadata.counted_bytes
+        """Bytes of the records before this leadership."""
+        self.bytes_total = self._bytes_before
+        """Bytes of all records of the log up to and with the last that was sent."""
+        self.last_ms = metadata.counted_ms
+        """The time of the newest entry, which the next one is not before."""
+        self.refusal: LedgerLogError | None = None
+        """Why nothing more is taken: the writer is being left, or ``failure``."""
+        self.failure: LedgerLogError | None = None
+        """Why nothing more is sent."""
+
+    # --- sending ------------------------------------------------------------------------------
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether the table of producers goes into the current ledger before its next records: if it has none
+        yet, or if replaying what follows the newest would make a takeover slow."""
+        checkpoint = self.segment.checkpoint
+        return checkpoint is None or checkpoint.is_old
+
+    def on_checkpoint(self, entry_id: int, size: int) -> None:
+        """The table of producers became an entry of the current ledger."""
+        self.segment.checkpoint = SentCheckpoint(entry_id, size)
+
+    def on_first(self, now: float) -> None:
+        """The first entry of the current ledger is being sent: it begins to age, by the clock of ``look``."""
+        self.segment.since = now
+
+    def on_sent(
+        self,
+        batch: Batch,
+        entry_id: int,
+        now_ms: int,
+        numbered: Collection[NumberedRecords] | None = None,
+    ) -> bool:
+        """A batch became an entry of the current ledger, at ``now_ms`` of the wall clock. ``numbered`` says
+        which of its records are whose, if the log has deduplication. Whether the chain needs something now,
+        or ``look_at`` has changed."""
+        segment = self.segment
+        if numbered is not None:
+            assert self.producers is not None
+            assert segment.checkpoint is not None
+            if numbered:
+                self.producers.on_sent(numbered, batch.first_offset, now_ms)
+            segment.checkpoint.byte_length += batch.size
+            segment.checkpoint.entries += 1
+        self.entries_appended += 1
+        self.bytes_total += batch.size
+        segment.record_count += batch.live_count
+        segment.byte_length += batch.size
+        self.last_ms = segment.last_ms = now_ms
+        policy = self.chain.metadata.roll
+        is_news = False
+        if segment.first_ms is None:
+            assert segment.since < math.inf, "on_first comes first"
+            segment.first_ms = now_ms
+            is_news = policy.max_age_s is not None
+        self.queue.on_sent(batch, segment.ledger_id, entry_id)
+        used = segment.used(policy)
+        return (used >= SPARE_AT and self._want_roll(used)) or is_news
+
+    # --- the chain ----------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Bring the parts in line: follow a roll that was written, end with a chain that has failed, close
+        what is drained, and want the roll that is due."""
+        chain = self.chain
+        if chain.current != self.segment.ledger_id:
+            self.rolls += 1
+            self._draining, self.segment = self.segment, SentSegment(chain.current)
+        if chain.failure is not None:
+            self.on_lost(chain.failure)
+        if chain.closing is not None and self._is_drained(chain.closing):
+            chain.on_drained(chain.closing)
+        policy, segment = chain.metadata.roll, self.segment
+        used = segment.used(policy)
+        if policy.max_age_s is not None:
+            if now >= segment.since + policy.max_age_s:
+                used = 1.0
+            elif now >= segment.since + policy.max_age_s * SPARE_AT:
+                used = max(used, SPARE_AT)
+        self._want_roll(used)
+
+    def look_at(self, now: float) -> float:
+        """When the age of the current ledger calls for another ``look``; inf if it never does."""
+        age_s = self.chain.metadata.roll.max_age_s
+        if age_s is None:
+            return math.inf
+        near, due = self.segment.since + age_s * SPARE_AT, self.segment.since + age_s
+        return near if now < near else due if now < due else math.inf
+
+    def _want_roll(self, used: float) -> bool:
+        chain = self.chain
+        if used < SPARE_AT or not chain.may_roll_by_policy:
+            return False
+        if used >= 1:
+            chain.want_roll()
+        elif not chain.has_spare:
+            chain.want_spare()
+        else:
+            return False
+        return True
+
+    def _is_drained(self, ledger_id: int) -> bool:
+        if ledger_id == self.segment.ledger_id:
+            return not self.queue.has_queued and not self.queue.entries_sent
+        return self.queue.is_drained(ledger_id)
+
+    def on_closed(self) -> None:
+        """The ledger that the chain wanted closed is CLOSED by us, at the last entry that we sent."""
+        for segment in (self.segment, self._draining):
+            if segment is not None and segment.ledger_id == self.chain.closing:
+                self.chain.on_closed(segment.counts())
+                return
+        raise AssertionError(f"ledger {self.chain.closing} is not of this leadership")
+
+    # --- retention ----------------------------------------------------------------------------
+
+    @property
+    def durable_bytes(self) -> int:
+        """Bytes of all records of the log that are known to be durable."""
+        return self._bytes_before + self.queue.durable_bytes
+
+    def may_let_go(self, now_ms: int) -> bool:
+        """Whether retention lets a ledger go, whatever cursors pin."""
+        metadata = self.chain.metadata
+        open_bytes = max(0, self.durable_bytes - metadata.counted_bytes)
+        return let_go(metadata, None, now_ms, open_bytes=open_bytes) > 0
+
+    def want_roll_of_expired(self, now_ms: int) -> bool:
+        """Want a roll if retention would let go all that is in the current ledger; whether it is wanted."""
+        chain = self.chain
+        is_wanted = (
+            is_current_expired(chain.metadata, now_ms, self.segment.last_ms) and chain.may_roll_by_policy
+        )
+        if is_wanted:
+            chain.want_roll()
+        return is_wanted
+
+    # --- the end ------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the chain needs nothing any more, be it finished or lost."""
+        return self.chain.failure is not None or self.chain.is_finished
+
+    def on_lost(self, failure: LedgerLogError) -> None:
+        """The leadership is over: take and send nothing more."""
+        if self.failure is None:
+            if not isinstance(failure, LostLeadership | LogSealed | NotEnoughBookies):
+                failure = LostLeadership(self.name, None, str(failure))
+            self.failure = self.refusal = failure
+            self.chain.on_lost(failure)
+
+    def leave(self) -> None:
+        """The writer is left: take nothing more, and close the ledgers as they drain."""
+        if self.refusal is None:
+            self.refusal = self._left()
+        self.chain.finish()
+
+    @property
+    def wants_successor(self) -> bool:
+        """Whether somebody else leads and it is not known who; see ``on_successor``."""
+        return isinstance(self.failure, LostLeadership) and self.failure.epoch is None
+
+    def on_successor(self, record: LogMetadata | None) -> None:
+        """What the log's record says of who leads now. Several tasks may tell it; the first answer counts."""
+        if not self.wants_successor:
+            return
+        if record is None:
+            self.failure = self.refusal = LostLeadership(self.name, None, "the log was deleted")
+        elif record.sealed:
+            self.failure = self.refusal = LogSealed(self.name)
+        elif record.epoch > self.epoch:
+            self.failure = self.refusal = LostLeadership(self.name, record.epoch)
+
+    def end(self, ends: Mapping[int, int], short: Collection[int] = ()) -> LedgerLogError:
+        """Give every append that is not answered its verdict; see ``AppendQueue.resolve``. Why they fail that
+        are not durable."""
+        if self.failure is None:
+            self.failure = self.refusal = self._left()
+        self.queue.resolve(ends, short)
+        return self.failure
+
+    def _left(self) -> LostLeadership:
+        return LostLeadership(self.name, None, "its writer was left")

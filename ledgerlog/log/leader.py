@@ -1,0 +1,438 @@
+"""A leadership at work: the shell around ``log.core.leadership.Leadership``, from records to answers.
+
+    pump         batches become entries of the current ledger: at once while few entries are on their
+                 way, else when a batch is full; what arrives meanwhile gathers
+    progress     a ledger confirmed entries: their tickets are answered, and the pump runs
+    maintain     one task gives the chain what it needs: rolls and closes (``log.maintenance``)
+
+Calls go one way. The ``LogWriter`` calls the ``Leader``, which calls the core and the chain maintenance;
+neither of these calls back. The leader looks at the core after each step of the maintenance, before any other
+task runs, so that no record is sent to a ledger that was left.
+
+A lone record is on the wire before its caller first waits, and a busy writer pays the protocol once
+per entry of ``limits.LOG_ENTRY_BYTES_TARGET``. There is no timer and no task per record. With ``linger_s`` a
+batch that takes more records waits for them that long, which is one timer for all.
+
+**Deduplication.** The table of producers (``log.core.producers``) grows with what is sent, and goes into the
+log as a checkpoint: before the first records of each ledger, and again after so much that replaying it would
+make a takeover slow.
+
+**The end.** A leadership ends once: the writer is left, or a ledger of it fails, or the record shows a
+successor. From then on nothing more is sent. What was never sent is surely not in the log. What
+was sent is looked for: the leader recovers its own ledgers, which is harmless since they are dead
+already, and where each ends tells the fate of every entry. Only where that cannot be found out in
+``limits.LOG_RESOLVE_TIMEOUT_S`` is the outcome unknown. Every way out goes through ``_answer_all``, so no
+append waits for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import attrs
+import trio
+
+from ledgerlog.concurrency.watermark import Watermark, fresh
+from ledgerlog.errors import (
+    LedgerLogError,
+    WriteQuorumUnavailable,
+)
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.writer import LedgerWriter
+from ledgerlog.limits import (
+    LOG_ENTRY_BYTES_TARGET,
+    LOG_RESOLVE_TIMEOUT_S,
+    LOG_RETENTION_LOOK_S,
+    LOG_WINDOW_BYTES,
+    LOG_WINDOW_RECORDS,
+    WRITER_FRAMES_OUTSTANDING,
+)
+from ledgerlog.log.core.append_queue import AppendQueue, Batch
+from ledgerlog.log.core.leadership import Leadership
+from ledgerlog.log.core.producers import Producers
+from ledgerlog.log.maintenance import ChainMaintenance
+from ledgerlog.log.registry import LogRegistry
+from ledgerlog.log.retention import apply_retention, truncate
+from ledgerlog.log.takeover import delete_ledgers, is_short
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.wire.records import Numbering, encode_checkpoint, encode_entry
+
+_DISCARD_TIMEOUT_S = 2.0
+"""Leaving in a hurry tries for this long to delete a ledger that nobody will use."""
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class SendOptions:
+    """How records become entries."""
+
+    window_records: int = LOG_WINDOW_RECORDS
+    window_bytes: int = LOG_WINDOW_BYTES
+    entry_bytes: int = LOG_ENTRY_BYTES_TARGET
+    linger_s: float = 0.0
+    compress: bool = False
+
+
+class Leader:
+    """One leadership at work. ``run`` serves it; the ``LogWriter`` in front of it takes the records."""
+
+    def __init__(
+        self,
+        metadata: LogMetadata,
+        version: int,
+        ledger: LedgerWriter,
+        *,
+        client: LedgerClient,
+        registry: LogRegistry,
+        options: SendOptions,
+        producers: Producers | None = None,
+    ) -> None:
+        self._client = client
+        self._registry = registry
+        self._now_ms = client.environment.now_ms
+        self.queue = AppendQueue(
+            metadata.name,
+            epoch=metadata.epoch,
+            next_offset=metadata.counted_end,
+            entry_bytes=options.entry_bytes,
+            window_records=options.window_records,
+            window_bytes=options.window_bytes,
+        )
+        self.core = Leadership(
+            metadata,
+            version,
+            ledger.ledger_id,
+            new_token=client.environment.new_token,
+            queue=self.queue,
+            producers=producers,
+        )
+        self._compress = options.compress
+        self._linger_s = options.linger_s
+        self._due_ticket = 0
+        """With lingering: an open batch that begins below this ticket has lingered enough."""
+        self._linger_wanted = trio.Event()
+        self.answered = Watermark()
+        """The last ticket that is answered. It fails once everything is, at the end."""
+        self._pumping = False
+        self._pump_again = False
+        self._room_wanted = trio.Event()
+        self._over = trio.Event()
+        self._moved = trio.Event()
+        self._maintenance = ChainMaintenance(self.core, ledger, client=client, registry=registry)
+        self._follow(ledger)
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what is due. A ledger may report progress or its failure from within ``push``, hence the
+        guard: that is looked at before this returns."""
+        if self._pumping:
+            self._pump_again = True
+            return
+        self._pumping = True
+        try:
+            self._pump_again = True
+            while self._pump_again:
+                self._pump_again = False
+                self._send_due()
+                if self._pump_again:
+                    # What was just sent may be what was just confirmed.
+                    writer = self._writer
+                    self.queue.on_confirmed(writer.ledger_id, writer.last_add_confirmed)
+        finally:
+            self._pumping = False
+        queue = self.queue
+        if queue.answered > self.answered.value and self.answered.failure is None:
+            self.answered.advance(queue.answered)
+
+    def _send_due(self) -> None:
+        core, queue, writer = self.core, self.queue, self._writer
+        assert writer.ledger_id == core.segment.ledger_id
+        while core.failure is None:
+            full_only = queue.entries_sent >= WRITER_FRAMES_OUTSTANDING or (
+                self._linger_s > 0 and queue.open_ticket >= self._due_ticket
+            )
+            batch = queue.first_to_send(full_only=full_only)
+            if batch is None:
+                if self._linger_s > 0 and queue.has_queued:
+                    self._linger_wanted.set()
+                break
+            if not writer.has_room:
+                if writer.failure is None:  # One that failed has no room any more, and tells its failure.
+                    self._room_wanted.set()
+                break
+            now_ms = max(core.last_ms, self._now_ms())
+            try:
+                numbering = None if core.producers is None else self._numbering(core.producers, batch, now_ms)
+                payload = encode_entry(
+                    batch.live_records(),
+                    epoch=core.epoch,
+                    first_offset=batch.first_offset,
+                    timestamp_ms=now_ms,
+                    bytes_before=core.bytes_total,
+                    numbering=numbering,
+                    compress=self._compress,
+                )
+                entry_id = writer.push((payload,))
+            except LedgerLogError as failure:
+                self._on_lost(failure)
+                break
+            numbered = None if numbering is None else numbering.numbered
+            if core.segment.first_ms is None:
+                core.on_first(trio.current_time())
+            if core.on_sent(batch, entry_id, now_ms, numbered):
+                self._maintenance.look()
+
+    def now_ms(self) -> int:
+        """The leader's clock, which never goes back."""
+        return max(self.core.last_ms, self._now_ms())
+
+    def hurry(self) -> None:
+        """Send what was taken without lingering."""
+        self._due_ticket = self.queue.next_ticket
+        self.pump()
+
+    def _numbering(self, producers: Producers, batch: Batch, now_ms: int) -> Numbering:
+        """What the next entry says of producers. Sends a checkpoint first where one is due."""
+        core, writer = self.core, self._writer
+        if core.is_checkpoint_due:
+            entry_id = writer.last_add_pushed + 1
+            payload = encode_checkpoint(
+                producers.checkpoint(now_ms),
+                entry_id=entry_id,
+                epoch=core.epoch,
+                first_offset=batch.first_offset,
+                timestamp_ms=now_ms,
+                bytes_before=core.bytes_total,
+            )
+            pushed = writer.push((payload,))
+            assert pushed == entry_id, "the entry is the one that it says it is"
+            core.on_checkpoint(entry_id, len(payload))
+        checkpoint = core.segment.checkpoint
+        assert checkpoint is not None
+        return Numbering(checkpoint.entry_id, batch.live_numbered())
+
+    def _follow(self, writer: LedgerWriter) -> None:
+        """New appends go to this ledger from now on."""
+
+        def on_progress() -> None:
+            self._on_progress(writer)
+
+        self._writer = writer
+        writer.set_progress_callback(on_progress)
+
+    def _on_progress(self, writer: LedgerWriter) -> None:
+        """A ledger confirmed entries, or failed."""
+        queue = self.queue
+        answered = queue.on_confirmed(writer.ledger_id, writer.last_add_confirmed)
+        if answered > self.answered.value and self.answered.failure is None:
+            self.answered.advance(answered)
+        if writer.failure is not None:
+            self._on_lost(writer.failure)
+        elif queue.has_queued or self._pumping:
+            self.pump()
+        if self.core.chain.closing is not None:
+            self._maintenance.look()
+
+    def _on_lost(self, failure: LedgerLogError) -> None:
+        """The leadership is over. The task that serves it goes on from here."""
+        self.core.on_lost(failure)
+        self._maintenance.look()
+
+    # --- the tasks, and the end -----------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the leadership until it ends; then answer whoever still waits."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._maintenance.watch, self._client.store)
+            nursery.start_soon(self._make_room)
+            nursery.start_soon(self._retain)
+            if self._linger_s > 0:
+                nursery.start_soon(self._linger)
+            await self._maintain()
+            nursery.cancel_scope.cancel()
+        if self.core.failure is not None:
+            await self._resolve()
+        self._over.set()
+
+    async def _maintain(self) -> None:
+        """Give the chain what it needs until it is finished or lost."""
+        core, maintenance = self.core, self._maintenance
+        while True:
+            core.look(trio.current_time())
+            if maintenance.current is not self._writer:
+                self._follow(maintenance.current)
+                self.pump()
+            elif core.is_over:
+                break
+            elif await maintenance.step():
+                self._tell_moved()
+            else:
+                await maintenance.wait(core.look_at(trio.current_time()))
+        self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        """Wake whoever waits for the chain to change."""
+        self._moved.set()
+        self._moved = trio.Event()
+
+    async def wait_over(self) -> None:
+        """Return once the leadership has ended and every append is answered."""
+        await self._over.wait()
+
+    async def refuse(self) -> None:
+        """Raise why nothing more is taken, as well as that gets known: whoever fenced us may not have written
+        his epoch yet when we looked. Returns if nothing is wrong; then it is no checkpoint."""
+        core = self.core
+        if core.refusal is None:
+            return
+        if core.failure is not None:
+            await self._over.wait()
+            with trio.move_on_after(LOG_RESOLVE_TIMEOUT_S):
+                await self._learn_successor()
+        raise fresh(core.refusal)
+
+    async def roll(self) -> None:
+        """Go on in a new ledger; see ``LogWriter.roll``."""
+        chain = self.core.chain
+        await self.refuse()
+        if not self.core.segment.record_count and not self.queue.has_queued:
+            return
+        before = chain.current
+        chain.want_roll()
+        self._maintenance.look()
+        while before in (chain.current, chain.draining):
+            await self._moved.wait()
+            await self.refuse()
+
+    async def _make_room(self) -> None:
+        """Run the pump again once a full ledger window has room. Progress does that by itself, but in
+        guaranteed mode room can come without progress of the LAC, or not come at all: where the last copies
+        find no bookie within the append deadline, those who wait are told."""
+        while True:
+            await self._room_wanted.wait()
+            self._room_wanted = trio.Event()
+            writer = self._writer
+            try:
+                await writer.wait_room()
+            except WriteQuorumUnavailable as failure:
+                if writer is self._writer:
+                    self._on_lost(failure)
+            except LedgerLogError:
+                pass  # The failure of a ledger that still matters is told by its progress.
+            self.pump()
+
+    async def _retain(self) -> None:
+        """Drop what retention lets go, while we lead: after each roll, and as ledgers get old."""
+        core, chain = self.core, self.core.chain
+        while True:
+            metadata = chain.metadata
+            retention = metadata.retention
+            age_s = retention.max_age_s
+            now_ms = self._now_ms()
+            if core.want_roll_of_expired(now_ms):
+                self._maintenance.look()
+            if core.may_let_go(now_ms):
+                try:
+                    gone = await apply_retention(
+                        self._client,
+                        self._registry,
+                        core.name,
+                        metadata.incarnation,
+                        epoch=core.epoch,
+                        durable_bytes=core.durable_bytes,
+                    )
+                    if gone:
+                        logger.info("log=%s: retention dropped %d records", core.name, gone)
+                except LedgerLogError as cause:
+                    logger.warning("log=%s: retention drops nothing now: %s", core.name, cause)
+            look_s = (
+                LOG_RETENTION_LOOK_S if age_s is None else min(LOG_RETENTION_LOOK_S, max(1.0, age_s / 10))
+            )
+            with trio.move_on_after(look_s):
+                count = len(chain.metadata.segments)
+                while count == len(chain.metadata.segments) and retention == chain.metadata.retention:
+                    await self._moved.wait()
+
+    async def truncate(self, before_offset: int, *, ignore_pins: bool) -> None:
+        """Give records up, as long as we lead; see ``LogWriter.truncate``."""
+        await truncate(
+            self._client,
+            self._registry,
+            self.core.name,
+            self.core.chain.metadata.incarnation,
+            before_offset,
+            self.queue.durable_offset,
+            ignore_pins=ignore_pins,
+            epoch=self.core.epoch,
+        )
+
+    async def _linger(self) -> None:
+        """Send an open batch once its first record has waited for company long enough."""
+        while True:
+            await self._linger_wanted.wait()
+            ticket = self.queue.open_ticket
+            await trio.sleep(self._linger_s)
+            # What was wanted meanwhile is seen by the pump, which wants it again where it is not sent.
+            self._linger_wanted = trio.Event()
+            # What came later may have made the batch full, and then another one is open by now.
+            self._due_ticket = max(self._due_ticket, ticket + 1)
+            self.pump()
+
+    async def _resolve(self) -> None:
+        """Find out what became of what was sent, and who leads now."""
+        ends: dict[int, int] = {}
+        short: set[int] = set()
+        with trio.move_on_after(LOG_RESOLVE_TIMEOUT_S):
+            for writer in (self._maintenance.draining, self._maintenance.current):
+                if writer is None:
+                    continue
+                await writer.aclose()
+                if self.queue.entries_sent:
+                    try:
+                        metadata = await self._client.ledgers.recover(writer.ledger_id)
+                    except LedgerLogError as cause:
+                        logger.info("ledger=%d: its end is not known: %s", writer.ledger_id, cause)
+                    else:
+                        assert metadata.last_entry is not None
+                        ends[writer.ledger_id] = metadata.last_entry
+                        if is_short(metadata):
+                            short.add(writer.ledger_id)
+            await self._learn_successor()
+        self._answer_all(ends, short)
+
+    async def _learn_successor(self) -> None:
+        core = self.core
+        if not core.wants_successor:
+            return
+        try:
+            record, _ = await self._registry.read(core.chain.metadata.incarnation)
+        except LedgerLogError as cause:
+            logger.info("log=%s: its record cannot be read now: %s", core.name, cause)
+            return
+        core.on_successor(record)
+
+    def _answer_all(self, ends: dict[int, int], short: Collection[int] = ()) -> None:
+        """Answer every append that still waits; afterwards none can wait."""
+        failure = self.core.end(ends, short)
+        if self.answered.failure is None:
+            self.answered.advance(max(self.queue.answered, self.answered.value))
+            self.answered.fail(failure)
+        self._over.set()
+        self._tell_moved()
+
+    async def leave(self) -> None:
+        """Take nothing more, send and acknowledge what was taken, close the ledger, count it."""
+        self.core.leave()
+        self._linger_s = 0.0
+        self.pump()
+        self._maintenance.look()
+        await self._over.wait()
+
+    async def abandon(self) -> None:
+        """Let go of everything, whatever state it is in."""
+        self._answer_all({})
+        with trio.move_on_after(_DISCARD_TIMEOUT_S, shield=True):
+            await delete_ledgers(self._client.ledgers, await self._maintenance.give_up_ledgers())

@@ -1,0 +1,301 @@
+"""Where in a log's ledgers something is: the tail, an offset, a position, a moment.
+
+The log's record says where each counted segment starts and which time it spans; inside a segment the
+entries' headers say the rest. Of segments that are not counted, what is confirmed counts: their
+readers tell. What a newer open segment holds belongs to the log only if it continues the older one
+(``log.core.chain``), which its first entry says.
+
+A counted segment may be archived (``model.archive``): where no bookie gives its ledger, its file is looked
+into. A file can be read from any offset on, so a ``Place`` in one is the offset itself, with entry 0.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ledgerlog.archive.reader import open_archive
+from ledgerlog.archive.registry import ArchiveRegistry
+from ledgerlog.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnavailable,
+    InvalidArgument,
+    LedgerLogError,
+    LedgerNotFound,
+    LossUndecided,
+    Truncated,
+)
+from ledgerlog.ledger.core.recovery import LOST_FROM
+from ledgerlog.ledger.ledgers import Ledgers
+from ledgerlog.ledger.reader import LedgerReader
+from ledgerlog.log.core.search import EntrySearch
+from ledgerlog.model.archive import ArchiveRecord
+from ledgerlog.model.ids import NO_ENTRY, Position
+from ledgerlog.model.log import LogMetadata
+from ledgerlog.model.segments import Segment
+from ledgerlog.wire.records import EntryHeader, decode_header
+
+
+@attrs.frozen
+class Place:
+    """Where reading goes on."""
+
+    segment: Segment | None
+    """None: before the first ledger of the list, whatever that is or will be."""
+    entry_id: int | None
+    """The next entry; None: the segment is read to its end."""
+    offset: int
+    """The offset of the first record there."""
+
+
+async def read_header(reader: LedgerReader, entry_id: int, segment: Segment) -> EntryHeader:
+    (payload,) = await reader.read(entry_id, entry_id)
+    return decode_header(payload, ledger_id=reader.ledger_id, entry_id=entry_id, spliced=segment.spliced)
+
+
+async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
+    """Behind the last record that is confirmed now. Errors as for reading."""
+    place = Place(None, None, metadata.counted_end)
+    if metadata.segments:
+        place = Place(metadata.segments[-1], None, metadata.counted_end)
+    for index, segment in enumerate(metadata.open_segments):
+        if index and place.entry_id is not None and not await continues(ledgers, segment, place.offset):
+            return place  # The older one is open, and more may come there.
+        reader = await ledgers.open(segment.ledger_id)
+        last = await reader.last_add_confirmed()
+        offset = place.offset
+        if last != NO_ENTRY:
+            if index and (await read_header(reader, 0, segment)).first_offset != offset:
+                return place
+            offset = (await read_header(reader, last, segment)).end_offset
+        place = Place(segment, None if reader.is_closed else last + 1, offset)
+    return place
+
+
+async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
+    """Whether the segment's first entry is confirmed and begins at ``offset``. Where the segment before it is
+    confirmed up to there, that is all of it: its leader sends nothing to it once he has sent to this one.
+    Errors as for reading."""
+    if segment.record_count == 0:
+        return False
+    reader = await ledgers.open(segment.ledger_id)
+    if await reader.last_add_confirmed() == NO_ENTRY:
+        return False
+    return (await read_header(reader, 0, segment)).first_offset == offset
+
+
+async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUndecided | None:
+    """The loss that stands between the two open ledgers of a log and that no operator has decided on for the
+    log; None where there is none. Errors as for reading."""
+    if len(metadata.open_segments) < 2:
+        return None
+    older, newer = metadata.open_segments
+    ended = await ledgers.metadata(older.ledger_id)
+    if ended.last_entry is None or LOST_FROM not in ended.custom:
+        return None
+    assert older.first_offset is not None
+    lost_from = older.first_offset
+    if ended.last_entry != NO_ENTRY:
+        reader = await ledgers.open(older.ledger_id)
+        lost_from = (await read_header(reader, ended.last_entry, older)).end_offset
+    reader = await ledgers.open(newer.ledger_id)
+    last = await reader.last_add_confirmed()
+    if last == NO_ENTRY:
+        return None
+    first_offset = (await read_header(reader, 0, newer)).first_offset
+    if first_offset <= lost_from:
+        return None
+    return LossUndecided(
+        metadata.name,
+        older.ledger_id,
+        newer.ledger_id,
+        lost_from,
+        first_offset,
+        (await read_header(reader, last, newer)).end_offset,
+    )
+
+
+NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)
+"""What reading a ledger raises where it may be in an archive instead. It is damaged on every bookie, perhaps,
+and whole in its file, which has digests of its own."""
+
+
+async def archive_of(
+    archives: ArchiveRegistry, metadata: LogMetadata, segment: Segment, failure: LedgerLogError
+) -> ArchiveRecord:
+    """The record of the file that holds a segment that bookies do not give; ``failure`` where it is in
+    none."""
+    if segment.first_offset is None or not segment.record_count:
+        raise failure
+    record = await archives.holding(metadata.incarnation, segment.ledger_id, segment.first_offset)
+    if record is None:
+        raise failure
+    return record
+
+
+async def find_offset(
+    ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, offset: int
+) -> Place:
+    """The entry that holds an offset, or the place where records will come that are before it or it. The
+    offset must not be truncated. Errors as for reading."""
+    assert offset >= metadata.first_offset
+    if not metadata.segments:
+        return Place(None, None, metadata.counted_end)
+    segment = metadata.segments[metadata.index_at(offset)]
+    assert segment.first_offset is not None
+    if offset < segment.first_offset:
+        return Place(None, None, offset)  # In a gap, and the segments before it are truncated away.
+    if segment.end_offset is not None and offset >= segment.end_offset:
+        return Place(segment, None, segment.end_offset)
+    try:
+        return await find_offset_in_ledger(ledgers, segment, offset)
+    except NOT_ON_BOOKIES as failure:
+        await archive_of(archives, metadata, segment, failure)
+        return Place(segment, 0, offset)
+
+
+async def find_offset_in_ledger(ledgers: Ledgers, segment: Segment, offset: int) -> Place:
+    """The entry that holds an offset, in a ledger whose first offset is known, or its next entry. Errors as
+    for reading."""
+    assert segment.first_offset is not None
+    reader = await ledgers.open(segment.ledger_id)
+    last = await reader.last_add_confirmed()
+    if last == NO_ENTRY or offset == segment.first_offset:
+        return Place(segment, 0, segment.first_offset)
+    top = await read_header(reader, last, segment)
+    if offset >= top.end_offset:
+        return Place(segment, last + 1, top.end_offset)
+    search = EntrySearch(0, last, offset, value_below=segment.first_offset, value_at_high=top.end_offset - 1)
+    headers = {last: top}
+    while search.probe is not None:
+        header = headers[search.probe] = await read_header(reader, search.probe, segment)
+        search.on_value(header.end_offset - 1)
+    return Place(segment, search.found, headers[search.found].first_offset)
+
+
+async def find_position(
+    ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, position: Position
+) -> tuple[Place, int]:
+    """The entry of a position, and the offset of the record there. Truncated, InvalidArgument where the log
+    has no such position; one slot or one entry behind the last is the place where the next will be."""
+    index = metadata.index_of(position.ledger_id)
+    if index is None:
+        return await _find_merged_position(archives, metadata, position)
+    segment = metadata.segments[index]
+    if segment.record_count == 0:
+        assert segment.first_offset is not None
+        return Place(segment, None, segment.first_offset), segment.first_offset
+    try:
+        return await _find_position_in_ledger(ledgers, metadata, segment, position)
+    except NOT_ON_BOOKIES as failure:
+        record = await archive_of(archives, metadata, segment, failure)
+        return await _find_archived_position(metadata, record, position)
+
+
+async def _find_merged_position(
+    archives: ArchiveRegistry, metadata: LogMetadata, position: Position
+) -> tuple[Place, int]:
+    """A position in a ledger that the list names no more: it was truncated away, or archived and merged."""
+    for record, _ in await archives.of_log(metadata.incarnation):
+        is_listed = metadata.index_of(record.ledger_id) is not None
+        if is_listed and record.ledger(position.ledger_id) is not None:
+            return await _find_archived_position(metadata, record, position)
+    if metadata.first_offset:
+        raise Truncated(metadata.name, metadata.first_offset)
+    raise InvalidArgument(f"log {metadata.name!r} has no ledger {position.ledger_id}")
+
+
+async def _find_archived_position(
+    metadata: LogMetadata, record: ArchiveRecord, position: Position
+) -> tuple[Place, int]:
+    """A position in an archived ledger. What is not in the file, a checkpoint, a place behind the last record
+    of an entry or one that was compacted away, stands for the next record."""
+    ledger = record.ledger(position.ledger_id)
+    segment = metadata.segments[metadata.index_at(record.first_offset)]
+    if ledger is None or segment.ledger_id != record.ledger_id:
+        raise Truncated(metadata.name, metadata.first_offset)
+    if position.entry_id > ledger.last_entry + 1 or (position.entry_id > ledger.last_entry and position.slot):
+        raise InvalidArgument(
+            f"log {metadata.name!r} has no position {position}: its ledger ends with entry "
+            f"{ledger.last_entry}"
+        )
+    async with open_archive(record) as archive:
+        offset = await archive.offset_of_entry(ledger, position.entry_id, position.slot)
+    if offset < metadata.first_offset:
+        raise Truncated(metadata.name, metadata.first_offset)
+    return Place(segment, 0, offset), offset
+
+
+async def _find_position_in_ledger(
+    ledgers: Ledgers, metadata: LogMetadata, segment: Segment, position: Position
+) -> tuple[Place, int]:
+    reader = await ledgers.open(segment.ledger_id)
+    last = await reader.last_add_confirmed()
+    if position.entry_id > last:
+        if position.entry_id > last + 1 or position.slot:
+            raise InvalidArgument(
+                f"log {metadata.name!r} has no position {position}: its ledger ends with entry {last} now"
+            )
+        if last == NO_ENTRY:
+            tail = await find_tail(ledgers, metadata) if segment.first_offset is None else None
+            offset = segment.first_offset if tail is None else tail.offset
+            assert offset is not None
+        else:
+            offset = (await read_header(reader, last, segment)).end_offset
+        return Place(segment, None if reader.is_closed else last + 1, offset), offset
+    header = await read_header(reader, position.entry_id, segment)
+    if position.slot > header.record_count:
+        raise InvalidArgument(
+            f"log {metadata.name!r} has no position {position}: its entry holds {header.record_count} records"
+        )
+    offset = header.first_offset + position.slot
+    if offset < metadata.first_offset:
+        raise Truncated(metadata.name, metadata.first_offset)
+    return Place(segment, position.entry_id, header.first_offset), offset
+
+
+async def find_moment(
+    ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, when_ms: int
+) -> Place:
+    """The first entry whose timestamp is not before ``when_ms``, or a place where all that will be read is
+    newer or is yet to come. Errors as for reading."""
+    place = Place(None, None, metadata.first_offset if metadata.segments else metadata.counted_end)
+    is_behind_gap = False
+    for segment in metadata.segments:
+        if segment.first_offset is None:
+            break
+        is_behind_gap = is_behind_gap or segment.lost_before > 0
+        end = segment.end_offset
+        if end is not None and segment.last_ms is None and is_behind_gap:
+            continue  # Without records it does not say of what time those were that are lost.
+        if end is not None and (segment.last_ms is None or segment.last_ms < when_ms):
+            place = Place(segment, None, end)
+            is_behind_gap = False
+            continue
+        if is_behind_gap and segment.first_ms is not None and segment.first_ms >= when_ms:
+            return place  # What was lost may be of that time too, so its reader is told.
+        try:
+            found = await _find_moment_in_ledger(ledgers, segment, when_ms)
+        except NOT_ON_BOOKIES as failure:
+            record = await archive_of(archives, metadata, segment, failure)
+            async with open_archive(record) as archive:
+                return Place(segment, 0, await archive.offset_of_moment(when_ms))
+        return place if is_behind_gap and found.entry_id == 0 else found
+    return place
+
+
+async def _find_moment_in_ledger(ledgers: Ledgers, segment: Segment, when_ms: int) -> Place:
+    assert segment.first_offset is not None
+    reader = await ledgers.open(segment.ledger_id)
+    last = await reader.last_add_confirmed()
+    if last == NO_ENTRY:
+        return Place(segment, 0, segment.first_offset)
+    top = await read_header(reader, last, segment)
+    if top.timestamp_ms < when_ms:
+        return Place(segment, last + 1, top.end_offset)
+    search = EntrySearch(0, last, when_ms, value_below=segment.first_ms, value_at_high=top.timestamp_ms)
+    headers = {last: top}
+    while search.probe is not None:
+        header = headers[search.probe] = await read_header(reader, search.probe, segment)
+        search.on_value(header.timestamp_ms)
+    return Place(segment, search.found, headers[search.found].first_offset)

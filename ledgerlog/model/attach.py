@@ -1,0 +1,119 @@
+"""What a producer has spliced into a log last: the mark that makes a batch count once.
+
+A producer writes batches, numbered from 0 or by numbers of its own that grow, each as whole ledgers that
+become part of the log in one transaction (``log.core.attach``). The mark moves in that transaction. Its node
+lies below the incarnation of the log, and its value is one canonical CBOR map:
+
+    v         1                        epoch       of the leadership that the last splice belongs to
+    producer  its name                 run         the run that spliced last
+    source    whose batches they are   former      the runs before it, the newest last, a bounded number
+    batch     the last one             token       of whoever wrote it
+    records   how many that batch has  end_offset  the offset in the log after the last of them
+
+``records`` and ``end_offset`` are null or absent where version 0.1 wrote the mark, which passes over them.
+
+A *source* is what numbers the batches: a checkpoint of Spark's. The same producer with another source is
+somebody who has lost his checkpoint, and whose numbers begin again. A *run* is one start of a program over
+that source."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import attrs
+
+from ledgerlog.errors import InvalidArgument
+from ledgerlog.model.codec import decode_record_untrusted, encode_record
+from ledgerlog.model.ids import check_log_name
+from ledgerlog.model.ledger import MetadataCorrupt
+
+__all__ = ["RUNS_KEPT", "SpliceMark", "check_splicer"]
+
+_FORMAT = 1
+
+RUNS_KEPT = 64
+"""So many former runs are remembered: one of them that is still alive is told that it was deposed."""
+
+
+def check_splicer(value: str) -> str:
+    """``value`` if it is well-formed as the name of a producer, by the rules for names of logs;
+    InvalidArgument."""
+    try:
+        return check_log_name(value)
+    except InvalidArgument:
+        raise InvalidArgument(
+            f"{value!r} is not the name of a producer: 1 to 255 letters, digits and . _ - /, starting with a "
+            "letter, digit or _, without empty components"
+        ) from None
+
+
+@attrs.frozen(kw_only=True)
+class SpliceMark:
+    """A producer's mark as it was read, or is to be written."""
+
+    producer: str
+    source: str
+    batch: int
+    run: str
+    former: tuple[str, ...]
+    epoch: int
+    token: bytes
+    records: int | None = None
+    """How many records the batch has; None in a mark that version 0.1 wrote."""
+    end_offset: int | None = None
+    """The offset in the log after the last of them; None in a mark that version 0.1 wrote."""
+
+    def moved(
+        self, *, batch: int, run: str, epoch: int, token: bytes, records: int, end_offset: int
+    ) -> SpliceMark:
+        """The mark after one more batch of the same source."""
+        assert batch > self.batch, "a batch is spliced once"
+        assert run not in self.former, "a run that was deposed splices nothing"
+        former = self.former if run == self.run else (*self.former, self.run)[-RUNS_KEPT:]
+        return attrs.evolve(
+            self,
+            batch=batch,
+            run=run,
+            former=former,
+            epoch=epoch,
+            token=token,
+            records=records,
+            end_offset=end_offset,
+        )
+
+    def encode(self) -> bytes:
+        return encode_record(
+            {
+                "v": _FORMAT,
+                "producer": self.producer,
+                "source": self.source,
+                "batch": self.batch,
+                "run": self.run,
+                "former": list(self.former),
+                "epoch": self.epoch,
+                "token": self.token,
+                "records": self.records,
+                "end_offset": self.end_offset,
+            },
+            lambda data: self.decode_untrusted(data, self.producer),
+        )
+
+    @classmethod
+    def decode_untrusted(cls, data: bytes, producer: str) -> Self:
+        """The inverse of ``encode``; MetadataCorrupt names the producer and the field."""
+        fields = decode_record_untrusted(data, f"mark of producer {producer}", MetadataCorrupt)
+        if fields.integer("v") != _FORMAT:
+            fields.fail(f"this version reads format {_FORMAT}")
+        if fields.get("producer", str) != producer:
+            fields.fail("it names another producer")
+        return cls(
+            producer=producer,
+            source=fields.get("source", str),
+            batch=fields.integer("batch"),
+            run=fields.get("run", str),
+            former=tuple(fields.sequence("former", str)),
+            epoch=fields.integer("epoch"),
+            token=fields.get("token", bytes),
+            records=None if fields.optional("records", int) is None else fields.integer("records"),
+            end_offset=None if fields.optional("end_offset", int) is None else fields.integer("end_offset"),
+        )

@@ -1,0 +1,375 @@
+"""The auditor: finds what is under-replicated and makes tasks of it (rules 22 and 24). It repairs nothing.
+
+One of the auto-recovery processes is the auditor, by an election; when it dies another one is. While it
+leads:
+
+    registrations   watched. Who is not there is absent; after the delay, lost
+                    (``repair.core.audit.Absences``)
+    metadata        all of it is gone over at the start, when a bookie is lost or to be drained, and from time
+                    to time: each ledger that names a lost or drained bookie gets a task
+    entries         from time to time bookies are asked for what they should have (``checking``)
+
+**At its start it compares everything** (rule 22): a bookie may have been lost while nobody led, and nothing
+of that is heard any more. It knows bookies by their cookies, by their registrations and by what metadata
+names, so one that was never seen alive counts as well.
+
+**Every conclusion is drawn from a fresh look**, behind a sync, never from a view that is kept up by
+watching: a view that lags would call a bookie lost that has long been back. A deposed auditor that has not
+noticed may make a task more; tasks are hints, and who works on one looks for himself.
+
+**It looks while it passes.** A pass over many ledgers takes its time. A bookie may come back during one, so
+that workers are done with tasks that the pass has made, and be lost again before it ends: it has to be looked
+for once more, and its delay begins anew. So looks at the registrations do not wait for passes.
+
+**Between two passes** a ledger can come to name a lost bookie only by a writer that had chosen it before;
+that writer replaces it. What it leaves when it dies is found by the next pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+
+import attrs
+import trio
+
+from ledgerlog.concurrency.gathering import gather, gather_each
+from ledgerlog.concurrency.pace import Pace
+from ledgerlog.election.election import Election
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.ledger.metadata import LedgerRegistry
+from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.model.ids import BookieId
+from ledgerlog.model.layout import BOOKIES, REPAIR_DRAINING, REPAIR_SETTINGS
+from ledgerlog.model.ledger import LedgerState, MetadataCorrupt
+from ledgerlog.model.repair import AuditRecord, RepairSettings
+from ledgerlog.repair.checking import LedgerFaults, check_ledger
+from ledgerlog.repair.core.audit import Absences, named_bookies
+from ledgerlog.repair.queue import Board
+from ledgerlog.repair.settings import SettingsInForce
+
+__all__ = ["AUDITOR_ELECTION", "Auditor", "Pass", "check_entries", "pass_over_metadata", "pass_over_now"]
+
+AUDITOR_ELECTION = "ledgerlog.auditor"
+"""The name of the election."""
+
+_LEDGERS_AT_ONCE = 8
+_LOOK_S = 30.0
+"""It looks so often, whatever it hears."""
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Pass:
+    """What a pass over all metadata found."""
+
+    ledgers: int
+    """How many there are."""
+    looked_at: int
+    """How many of them were looked at in the time that there was."""
+    affected: dict[int, tuple[BookieId, ...]]
+    """The ledgers that name any of the bookies that were looked for, and which."""
+    named: frozenset[BookieId]
+    """All bookies that any ledger names."""
+    damaged: tuple[int, ...]
+    """Ledgers whose metadata cannot be read."""
+    in_recovery: tuple[int, ...]
+    """Ledgers whose recoverers may have bookies in private that the metadata will name when they close."""
+
+
+async def pass_over_metadata(
+    client: LedgerClient, is_gone: Callable[[BookieId], bool], *, within_s: float = math.inf
+) -> Pass:
+    """Which ledgers name a bookie that is gone. Ends after ``within_s`` with what was found until then.
+    MetadataUnavailable, MetadataCorrupt (a node below ``ledgers`` that is no ledger's)."""
+    registry = LedgerRegistry(client.store, client.environment)
+    deadline = trio.current_time() + within_s
+    await client.store.sync()
+    ledgers = await registry.list()
+    looked_at = 0
+    affected: dict[int, tuple[BookieId, ...]] = {}
+    named: set[BookieId] = set()
+    damaged: list[int] = []
+    in_recovery: list[int] = []
+
+    async def look(ledger_id: int) -> None:
+        nonlocal looked_at
+        try:
+            found = await registry.find(ledger_id)
+        except MetadataCorrupt as damage:
+            logger.error("ledger=%d cannot be looked after: %s", ledger_id, damage)
+            damaged.append(ledger_id)
+            looked_at += 1
+            return
+        looked_at += 1
+        if found is not None:
+            names = named_bookies(found[0])
+            named.update(names)
+            if found[0].state is LedgerState.IN_RECOVERY:
+                in_recovery.append(ledger_id)
+            hit = tuple(sorted(filter(is_gone, names)))
+            if hit:
+                affected[ledger_id] = hit
+
+    with trio.move_on_at(deadline):
+        await gather_each(ledgers, look, at_once=_LEDGERS_AT_ONCE)
+    return Pass(
+        len(ledgers),
+        looked_at,
+        dict(sorted(affected.items())),
+        frozenset(named),
+        tuple(sorted(damaged)),
+        tuple(sorted(in_recovery)),
+    )
+
+
+async def pass_over_now(
+    client: LedgerClient, board: Board, *, draining: Collection[BookieId] = (), within_s: float = math.inf
+) -> Pass:
+    """Which ledgers name a bookie that is not registered at this moment, or that is to be emptied. Nobody has
+    to have seen these bookies before: one may be left in metadata alone. Errors as ``pass_over_metadata``."""
+    there = (await board.registered()).keys() - frozenset(draining)
+    found = await pass_over_metadata(client, lambda bookie: bookie not in there, within_s=within_s)
+    if not found.affected:
+        return found
+    # Whoever was registered during the pass may have been named by a ledger that was made during it.
+    there |= (await board.registered()).keys() - frozenset(draining)
+    affected = {}
+    for ledger_id, hit in found.affected.items():
+        if still_gone := tuple(bookie for bookie in hit if bookie not in there):
+            affected[ledger_id] = still_gone
+    return attrs.evolve(found, affected=affected)
+
+
+async def check_entries(
+    client: LedgerClient,
+    *,
+    check_all: bool,
+    per_s: int,
+    on_fault: Callable[[int, LedgerFaults], Awaitable[None]],
+) -> int:
+    """Ask bookies for what they should have of every ledger; how many ledgers were looked at.
+    MetadataUnavailable."""
+    registry = LedgerRegistry(client.store, client.environment)
+    ledgers = await registry.list()
+    pace = Pace(per_s)
+
+    async def look(ledger_id: int) -> None:
+        try:
+            faults = await check_ledger(client, ledger_id, check_all=check_all, pace=pace)
+        except MetadataCorrupt as damage:
+            logger.error("ledger=%d cannot be checked: %s", ledger_id, damage)
+            return
+        if not faults.is_clean:
+            await on_fault(ledger_id, faults)
+
+    await gather_each(ledgers, look, at_once=_LEDGERS_AT_ONCE)
+    return len(ledgers)
+
+
+@attrs.frozen
+class _Found:
+    """What a look at the registrations found."""
+
+    lost: frozenset[BookieId]
+    gone: frozenset[BookieId]
+    """Those, and the ones that are to be emptied."""
+    registered: frozenset[BookieId]
+
+
+class Auditor:
+    """One process's part in it: a candidate, and the auditor while it leads. ``run`` is its task."""
+
+    def __init__(self, client: LedgerClient, *, name: str) -> None:
+        self.name = name
+        self.is_leading = False
+        self._client = client
+        self._board = Board(client)
+        self._settings = SettingsInForce(self._board, name=f"auditor={name}")
+        self._wake = trio.Event()
+        self._looked = trio.Event()
+        self._record = AuditRecord()
+        self._saying = trio.Lock()
+        self._found: _Found | None = None
+        """What the last look found; None before the first."""
+        self._named: frozenset[BookieId] = frozenset()
+        """Whom metadata named at the last pass."""
+        self._audited: frozenset[BookieId] | None = None
+        """The lost and drained bookies that the last pass looked for and that have been so since; None before
+        the first."""
+        self._passing: frozenset[BookieId] = frozenset()
+        """The same of the pass that is under way."""
+        self._next_pass_at = 0.0
+
+    async def run(self) -> None:
+        """Stand, lead, stand again, until cancelled."""
+        election = Election(self._client, AUDITOR_ELECTION, candidate=self.name)
+        told = ""
+        while True:
+            try:
+                async with election.leadership():
+                    self.is_leading = True
+                    await self._lead()
+            except LedgerLogError as trouble:
+                # An outage of the store is tried again and again, and told once.
+                level, told = logging.DEBUG if str(trouble) == told else logging.WARNING, str(trouble)
+                logger.log(level, "auditor=%s steps down: %s", self.name, trouble)
+            finally:
+                self.is_leading = False
+            await trio.sleep(RECONNECT_DELAY_MAX_S)
+
+    async def _lead(self) -> None:
+        """Audit until cancelled. Raises what the store raises: it is somebody else's turn then, or ours
+        again, from the start."""
+        self._record = attrs.evolve(await self._last_record(), auditor=self.name)
+        self._found = self._audited = None
+        self._named = self._passing = frozenset()
+        self._next_pass_at = trio.current_time()
+        await gather(
+            *(partial(self._listen, path) for path in (BOOKIES, REPAIR_SETTINGS, REPAIR_DRAINING)),
+            self._watch_bookies,
+            self._go_over_metadata,
+            self._check_entries,
+        )
+
+    async def _last_record(self) -> AuditRecord:
+        try:
+            return await self._board.audit_record() or AuditRecord()
+        except MetadataCorrupt as damage:
+            # All that is in it is seen again, or was for people to read.
+            logger.error("auditor=%s: %s; it is made anew", self.name, damage)
+            return AuditRecord()
+
+    async def _heed(self) -> RepairSettings:
+        """The settings that hold now; what could be read is noted, for whoever cannot any more."""
+        settings = await self._settings.read()
+        if self._settings.damage is None and settings != self._record.settings:
+            self._record = attrs.evolve(self._record, settings=settings)
+            await self._say()
+        return settings
+
+    async def _say(self) -> None:
+        async with self._saying:  # Of two writes at once one would be lost.
+            await self._board.say_audit(self._record)
+
+    async def _listen(self, path: str) -> None:
+        async with self._client.store.watch(path) as watch:
+            while True:
+                self._wake.set()
+                await watch.wait()
+
+    # --- bookies and metadata -------------------------------------------------------------------
+
+    async def _watch_bookies(self) -> None:
+        absences = Absences()
+        while True:
+            self._wake = trio.Event()
+            settings = await self._heed()
+            draining = frozenset(await self._board.draining())
+            registered = await self._board.registered()
+            now, delay_s = trio.current_time(), settings.lost_after_ms / 1000
+            absences.look({*self._named, *await self._board.known()} - registered.keys(), now)
+            lost = absences.lost(now, delay_s)
+            self._found = found = _Found(lost, lost | draining, frozenset(registered))
+            # Who came back is looked for again when it is lost again.
+            self._audited = None if self._audited is None else self._audited & found.gone
+            self._passing &= found.gone
+            self._next_pass_at = min(self._next_pass_at, now + settings.bookie_check_ms / 1000)
+            self._looked.set()
+            await self._say_absences(absences)
+            with trio.move_on_at(min(now + _LOOK_S, absences.next_lost_at(now, delay_s) or now + _LOOK_S)):
+                await self._wake.wait()
+
+    async def _go_over_metadata(self) -> None:
+        while True:
+            self._looked = trio.Event()
+            found = self._found
+            if found is None or not self._is_pass_due(found):
+                with trio.move_on_at(math.inf if found is None else self._next_pass_at):
+                    await self._looked.wait()
+                continue
+            self._passing = found.gone
+            passed = await self._pass(found.lost, found.gone)
+            is_news = not passed.named <= self._named | found.registered
+            self._named, self._audited = passed.named, self._passing
+            self._next_pass_at = trio.current_time() + (await self._heed()).bookie_check_ms / 1000
+            if is_news:
+                self._wake.set()  # Metadata names bookies of which nothing was known: they are absent, too.
+
+    def _is_pass_due(self, found: _Found) -> bool:
+        is_time = trio.current_time() >= self._next_pass_at
+        return self._audited is None or not found.gone <= self._audited or is_time
+
+    async def _pass(self, lost: frozenset[BookieId], gone: frozenset[BookieId]) -> Pass:
+        found = await pass_over_metadata(self._client, gone.__contains__)
+        made = 0
+        for ledger_id, hit in found.affected.items():
+            made += await self._board.post(ledger_id, lost=hit)
+        if gone:
+            logger.info(
+                "auditor=%s: lost=%s drained=%s affected=%d new tasks=%d of ledgers=%d",
+                self.name,
+                ",".join(sorted(lost)) or "none",
+                ",".join(sorted(gone - lost)) or "none",
+                len(found.affected),
+                made,
+                found.ledgers,
+            )
+        await self._board.tidy(found.named)
+        self._record = attrs.evolve(
+            self._record,
+            metadata_at_ms=self._client.environment.now_ms(),
+            ledgers=found.ledgers,
+            affected=len(found.affected),
+        )
+        await self._say()
+        return found
+
+    async def _say_absences(self, absences: Absences) -> None:
+        now, now_ms = trio.current_time(), self._client.environment.now_ms()
+        absent = {
+            bookie: self._record.absent.get(bookie, now_ms - round(1000 * (now - since)))
+            for bookie, since in absences.since().items()
+        }
+        if absent != self._record.absent:
+            self._record = attrs.evolve(self._record, absent=absent)
+            await self._say()
+
+    # --- entries ----------------------------------------------------------------------------------
+
+    async def _check_entries(self) -> None:
+        while True:
+            settings = await self._heed()
+            if settings.entry_check_ms and self._check_is_due(settings):
+                await self._check_once(settings)
+            await trio.sleep(min(_LOOK_S, max(settings.entry_check_ms, 1000) / 1000))
+
+    def _check_is_due(self, settings: RepairSettings) -> bool:
+        # By the wall clock, so that a check a day is one a day however often the auditor changes. A clock
+        # that goes back makes it late by as much at most.
+        since_ms = self._client.environment.now_ms() - self._record.entries_at_ms
+        return since_ms >= settings.entry_check_ms or since_ms < 0
+
+    async def _check_once(self, settings: RepairSettings) -> None:
+        async def on_fault(ledger_id: int, faults: LedgerFaults) -> None:
+            logger.warning(
+                "auditor=%s: ledger=%d incomplete on=%s damaged on=%s",
+                self.name,
+                ledger_id,
+                ",".join(faults.incomplete) or "none",
+                ",".join(faults.damaged) or "none",
+            )
+            await self._board.post(ledger_id, incomplete=faults.incomplete, damaged=faults.damaged)
+
+        await check_entries(
+            self._client,
+            check_all=settings.check_all,
+            per_s=settings.checks_per_s,
+            on_fault=on_fault,
+        )
+        self._record = attrs.evolve(self._record, entries_at_ms=self._client.environment.now_ms())
+        await self._say()

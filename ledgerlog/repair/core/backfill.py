@@ -1,0 +1,271 @@
+"""Giving a bookie that lives the entries that it should have and lacks (rule 24).
+
+Of one share of it, the entries of one fragment that its slot holds, ranges are missing: one entry that was on
+its way when a connection broke, or all of millions. They are worked off in growing order, by ranges:
+
+    lists     each other bookie that holds the same entries says which it has, as far as one list goes
+                  take_lists -> on_listed, on_list_failed
+    skipped   what none of them names is passed over in one step, however much it is
+    rounds    of the rest so many entries at a time are read from those who name them, a range from one bookie
+              at a time for each class of entries with one write set, checked against their digests, and sent
+              on in pieces
+                  take_asks -> on_reply, on_failed;   take_copies -> on_copied
+
+**What cannot be had is told and does not hold up the rest**: ``nowhere`` has the entries of which no intact
+copy is left, by all who should know; ``unavailable`` those of which somebody did not say, so that it is worth
+asking again (rule 8: no answer, limbo and trouble are never "no such entry"). A bookie that does not answer
+once is not asked again here. Whether the bookie itself takes its copies is the shell's business.
+
+**Bounds.** No more than one reply for each class is read beyond ``repair.core.repair.COPY_BYTES`` of copies
+that are not confirmed, and no more than one round of ids is kept, with the lists of the others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ledgerlog.ledger.core.comparison import CopyAnswer, CopyAsk, FaultKind, Holdings, absence
+from ledgerlog.ledger.core.ranges import RangeSet
+from ledgerlog.ledger.core.reader import RangeAsk
+from ledgerlog.ledger.core.recovery import Negative
+from ledgerlog.model.ids import NO_ENTRY, BookieId
+from ledgerlog.model.ledger import LedgerMetadata
+from ledgerlog.model.missing import Share
+from ledgerlog.repair.core.repair import COPY_BYTES, ROUND_ENTRIES, Copy, cut
+
+__all__ = ["Filling"]
+
+
+@attrs.define(eq=False)
+class _Stock(Holdings):
+    """What another bookie has."""
+
+    asked: CopyAsk | None = None
+
+
+@attrs.define(eq=False)
+class _Lane:
+    """One class of entries of the round: those that are not read yet, growing, and who has each."""
+
+    entries: dict[int, list[BookieId]] = attrs.Factory(dict)
+    asked: RangeAsk | None = None
+
+
+class Filling:
+    """One bookie's share of one fragment, being made whole."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        bookie: BookieId,
+        share: Share,
+        missing: Sequence[tuple[int, int]],
+        *,
+        round_entries: int = ROUND_ENTRIES,
+    ) -> None:
+        """``missing`` are ranges of ids, growing, each from an entry of the share to another, of which the
+        bookie has none of its own (``model.missing.gaps``)."""
+        self.bookie = bookie
+        self.ledger_id = metadata.ledger_id
+        self.nowhere = RangeSet()
+        """Entries of which no intact copy is left."""
+        self.unavailable = RangeSet()
+        """Entries that could not be had now, since somebody did not say whether he has them."""
+        self.lac = metadata.last_fragment.first_entry - 1
+        """What every copy carries (rule 23)."""
+        if metadata.last_entry is not None:
+            self.lac = metadata.last_entry
+        replication = metadata.replication
+        ensemble = metadata.fragments[metadata.fragment_index(share.first)].ensemble
+        self._share = share
+        self._round_entries = round_entries
+        self._stride = replication.ensemble if replication.is_striped else 1
+        self._others = [
+            [ensemble[slot] for slot in replication.write_set(entry_id) if slot != share.slot]
+            for entry_id in range(replication.ensemble)
+        ]
+        """Who else holds an entry, by its remainder by the size of the ensemble."""
+        peers = [
+            peer
+            for entry_id in range(replication.ensemble)
+            if replication.holds(share.slot, entry_id)
+            for peer in self._others[entry_id]
+        ]
+        self._stocks = {peer: _Stock(NO_ENTRY) for peer in peers}
+        self._ranges = deque(missing)
+        self._at = self._ranges[0][0] if self._ranges else 0
+        """The first entry of the first range that no round has had yet."""
+        self._lanes: dict[int, _Lane] = {}
+        self._doubted: set[int] = set()
+        """Entries of the round about which somebody did not say."""
+        self._copies: list[Copy] = []
+        self._unconfirmed: list[Copy] = []
+
+    @property
+    def is_done(self) -> bool:
+        return not self._ranges and not self._lanes and not self._unconfirmed
+
+    @property
+    def silent(self) -> list[BookieId]:
+        """Who did not say what he has, or does not know it."""
+        return sorted(bookie for bookie, stock in self._stocks.items() if stock.is_doubtful)
+
+    # --- lists --------------------------------------------------------------------------------------
+
+    def take_lists(self) -> list[CopyAsk]:
+        """Lists to be asked for now. Each must be answered by ``on_listed`` or ``on_list_failed``."""
+        asks: list[CopyAsk] = []
+        while self._ranges and not self._lanes and not asks:
+            last = self._ranges[0][1]
+            behind = [s for s in self._stocks.values() if not s.is_silent and s.through < self._at]
+            for bookie, stock in self._stocks.items():
+                if stock in behind and stock.asked is None:
+                    stock.asked = CopyAsk(bookie, self._at, last)
+                    asks.append(stock.asked)
+            if behind:
+                break
+            self._plan(last)
+        return asks
+
+    def on_listed(self, ask: CopyAsk, answer: CopyAnswer) -> None:
+        """A bookie's list."""
+        stock = self._stocks[ask.bookie]
+        stock.asked = None
+        stock.forget_before(ask.first)
+        stock.on_answer(ask.first, answer)
+        if stock.is_silent:
+            self._give_up_on(ask.bookie)
+
+    def on_list_failed(self, ask: CopyAsk) -> None:
+        """It did not answer, or could not tell."""
+        self._stocks[ask.bookie].asked = None
+        self._give_up_on(ask.bookie)
+
+    def _plan(self, last: int) -> None:
+        """The next round, or the next stretch that nobody has; all lists reach to ``_at`` at least."""
+        told = [stock for stock in self._stocks.values() if not stock.is_silent]
+        horizon = min((stock.through for stock in told), default=last)
+        horizon = min(horizon, last)
+        first = min((e for stock in told if (e := stock.next_named(self._at)) is not None), default=last + 1)
+        if first > self._at:
+            stop = min(first - 1, horizon)
+            self._conclude(self._at, stop, any(stock.is_doubtful for stock in self._stocks.values()))
+        else:
+            stop = min(horizon, self._at + self._round_entries - 1)
+            for entry_id in self._share.ids(self._at, stop):
+                self._want(entry_id)
+        following = next(self._share.ids(stop + 1, last), None)
+        if following is None:
+            self._ranges.popleft()
+            following = self._ranges[0][0] if self._ranges else 0
+        self._at = following
+
+    def _want(self, entry_id: int) -> None:
+        others = self._others[entry_id % len(self._others)]
+        stocks = [(bookie, self._stocks[bookie]) for bookie in others]
+        sources = [b for b, stock in stocks if not stock.is_silent and stock.next_named(entry_id) == entry_id]
+        is_doubtful = any(stock.is_doubtful for _, stock in stocks)
+        if not sources:
+            self._conclude(entry_id, entry_id, is_doubtful)
+            return
+        if is_doubtful:
+            self._doubted.add(entry_id)
+        self._lanes.setdefault(entry_id % self._stride, _Lane()).entries[entry_id] = sources
+
+    def _conclude(self, first: int, last: int, is_doubtful: bool) -> None:
+        """These cannot be had. A stretch ends with an entry of the share."""
+        share = self._share
+        last = next(e for e in range(last, first - 1, -1) if share.replication.holds(share.slot, e))
+        (self.unavailable if is_doubtful else self.nowhere).add(first, last)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def take_asks(self) -> list[RangeAsk]:
+        """Reads to be sent now. Each must be answered by ``on_reply`` or ``on_failed``."""
+        asks: list[RangeAsk] = []
+        if sum(copy.byte_count for copy in self._unconfirmed) >= COPY_BYTES:
+            return asks
+        for number, lane in self._lanes.items():
+            if lane.asked is None:
+                first, (bookie, *_) = next(iter(lane.entries.items()))
+                last = first
+                while bookie in lane.entries.get(last + self._stride, ()):
+                    last += self._stride
+                lane.asked = RangeAsk(bookie, first, last, self._stride, number)
+                asks.append(lane.asked)
+        return asks
+
+    def on_reply(
+        self,
+        ask: RangeAsk,
+        found: Mapping[int, bytes],
+        through: int,
+        negative: Negative,
+        damaged: int | None = None,
+    ) -> None:
+        """A bookie's answer, complete up to ``through``. ``damaged`` is an entry whose digest failed."""
+        lane = self._lanes[ask.lane]
+        assert lane.asked is ask
+        lane.asked = None
+        read: dict[int, bytes] = {}
+        for entry_id in range(ask.first, ask.last + 1, ask.stride):
+            if entry_id in found:
+                read[entry_id] = found[entry_id]
+                del lane.entries[entry_id]
+                self._doubted.discard(entry_id)
+            elif entry_id == damaged or entry_id <= through:
+                # It named it, and does not have it: it is damaged, or was lost since.
+                kind = FaultKind.CORRUPT if entry_id == damaged else absence(negative)
+                self._without(lane, entry_id, ask.bookie, kind)
+            else:
+                if entry_id == ask.first:
+                    self._without(lane, entry_id, ask.bookie, FaultKind.UNREACHABLE)
+                break
+        for copy in cut(self.bookie, read):
+            self._copies.append(copy)
+            self._unconfirmed.append(copy)
+        self._sweep()
+
+    def on_failed(self, ask: RangeAsk) -> None:
+        """The bookie did not answer, or answered with an error."""
+        lane = self._lanes[ask.lane]
+        assert lane.asked is ask
+        lane.asked = None
+        self._give_up_on(ask.bookie)
+        self._sweep()
+
+    def _give_up_on(self, bookie: BookieId) -> None:
+        self._stocks[bookie].on_silent()
+        for lane in self._lanes.values():
+            for entry_id in [e for e, sources in lane.entries.items() if bookie in sources]:
+                if lane.asked is None or lane.asked.bookie != bookie:
+                    self._without(lane, entry_id, bookie, FaultKind.UNREACHABLE)
+
+    def _without(self, lane: _Lane, entry_id: int, bookie: BookieId, kind: FaultKind) -> None:
+        """The bookie does not bring this entry."""
+        if not kind.is_certain:
+            self._doubted.add(entry_id)
+        sources = lane.entries[entry_id]
+        if bookie in sources:
+            sources.remove(bookie)
+        if not sources:
+            del lane.entries[entry_id]
+            self._conclude(entry_id, entry_id, entry_id in self._doubted)
+            self._doubted.discard(entry_id)
+
+    def _sweep(self) -> None:
+        self._lanes = {number: lane for number, lane in self._lanes.items() if lane.entries}
+
+    # --- copies ---------------------------------------------------------------------------------------
+
+    def take_copies(self) -> list[Copy]:
+        """What is to be stored now. Each must be answered by ``on_copied``."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def on_copied(self, copy: Copy) -> None:
+        """The bookie has a copy durably."""
+        self._unconfirmed.remove(copy)

@@ -1,0 +1,306 @@
+"""The replication worker: takes tasks from the board and works on them, as many processes as there are.
+
+    register    the worker's own node, for as long as the session lives; a new session is a new worker
+    look        lists the tasks when the board, or the bookies, have changed, and from time to time
+    lanes       each takes a task that nobody has: lock, read the task, work, remove it, let go (rule 22)
+    follow      the settings: the rate, and the pause. They are read before the first task is taken, and
+                while the store does not answer nothing is guessed (of damage see ``settings``)
+    say         progress, for people
+
+A task that could not be done stays, with the reason written into it, and is tried again after a pause that
+grows; when bookies come or go, or the settings change, at once. Which process tries next is chance.
+
+**Tries that fail again are few**, however many tasks wait: with too few bookies every ledger of the cluster
+may. Each try asks the metadata store a dozen times, and writers need that, too. So they are held to a rate of
+their own (``_FAILURES_PER_S``), which costs what succeeds nothing.
+
+**Nothing of this has to be right for the ledgers to be safe.** Two workers on one ledger (one was cut off and
+does not know it) do the same work twice, and the compare-and-set of the ledger's metadata decides. The lock
+saves work, and the order of removal and lock keeps a task from being forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from ledgerlog.concurrency.core.backoff import Backoff
+from ledgerlog.concurrency.core.rate import TokenBucket
+from ledgerlog.errors import LedgerLogError
+from ledgerlog.ledger.client import LedgerClient
+from ledgerlog.limits import RECONNECT_DELAY_MAX_S
+from ledgerlog.meta.settle import follow, go_on
+from ledgerlog.meta.store import SessionState
+from ledgerlog.model.layout import REPAIR_SETTINGS, REPAIR_TASKS
+from ledgerlog.model.ledger import MetadataCorrupt
+from ledgerlog.model.repair import LedgerWork, RepairSettings, WorkerProgress
+from ledgerlog.repair.copying import Copying, Pacer
+from ledgerlog.repair.ledger import LedgerRepair
+from ledgerlog.repair.queue import Board, WorkerKey
+from ledgerlog.repair.settings import SettingsInForce
+
+__all__ = ["Worker"]
+
+LANES = 2
+"""Ledgers that one process has in its hands at a time: while one waits for the metadata store the other
+copies."""
+
+_LOOK_S = 10.0
+"""The tasks are listed so often, whatever is heard; locks of the dead are noticed by it."""
+
+_LISTED_S = 0.5
+"""And no more often."""
+
+_AGAIN_MIN_S = 1.0
+_AGAIN_MAX_S = 60.0
+_TAKEN_S = 2.0
+"""A task that somebody has is looked at again after this."""
+
+_FAILURES_PER_S = 10
+"""Tries, in one process, that fail as one before did."""
+
+_SAY_S = 2.0
+_LEAVE_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define
+class _Waiting:
+    """A task that is not to be tried before a time."""
+
+    until: float
+    may_hurry: bool = True
+    """Whether it may be tried as soon as bookies come or go."""
+    backoff: Backoff = attrs.field(factory=lambda: Backoff(_AGAIN_MIN_S, _AGAIN_MAX_S))
+
+
+class Worker:
+    """See above. ``run`` is its task."""
+
+    def __init__(self, client: LedgerClient, *, name: str, lanes: int = LANES) -> None:
+        self.name = name
+        self.repaired = 0
+        """Tasks that it has finished."""
+        self._client = client
+        self._board = Board(client)
+        self._in_force = SettingsInForce(self._board, name=f"worker={name}")
+        self._settings = RepairSettings()
+        self.pacer = Pacer(self._settings.bytes_per_s)
+        self.copying = Copying(client, self.pacer)
+        self._repair = LedgerRepair(client, self._board, self.copying)
+        self._lanes = lanes
+        self._workers = 1
+        """How many processes share what the cluster copies."""
+        self._tasks: list[int] = []
+        self._busy: dict[int, str] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._changed = trio.Event()
+        self._failures = TokenBucket(_FAILURES_PER_S, trio.current_time(), burst_s=1.0)
+
+    async def run(self) -> None:
+        """Work until cancelled. The store's outages are waited out."""
+        backoff = Backoff(0.2, RECONNECT_DELAY_MAX_S)
+        while True:
+            what = f"worker={self.name} waits for the metadata store"
+            if await go_on(self._live, what=what, backoff=backoff, log=logger, survives=(LedgerLogError,)):
+                backoff.reset()
+
+    async def _live(self) -> None:
+        """Be a worker for the length of a session. Raises what reading the settings and registering raise."""
+        session = self._client.store.session
+        # Before anything else: no copy is made at a rate, or during a pause, that nobody has read.
+        self._workers = await self._board.worker_count() + 1
+        await self._heed()
+        key = await self._board.register_worker()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._look)
+                nursery.start_soon(self._hurry)
+                nursery.start_soon(self._follow)
+                nursery.start_soon(self._say, key)
+                for _ in range(self._lanes):
+                    nursery.start_soon(self._work, key)
+                state = session.state
+                while state is not SessionState.LOST and self._client.store.session is session:
+                    state = await session.wait_not(state)
+                logger.info("worker=%s: its session is over; it begins anew", self.name)
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._client.store.session is session and session.state is SessionState.CONNECTED:
+                with trio.move_on_after(_LEAVE_S, shield=True):
+                    try:
+                        await self._board.unregister_worker(key)
+                    except LedgerLogError as trouble:
+                        logger.info("worker=%s is still registered: %s", self.name, trouble)
+
+    # --- what there is to do --------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def _look(self) -> None:
+        async def look() -> None:
+            await self._list()
+            await trio.sleep(_LISTED_S)
+
+        await follow(
+            self._client.store,
+            REPAIR_TASKS,
+            look,
+            what=f"worker={self.name} cannot list the tasks",
+            log=logger,
+            every_s=_LOOK_S,
+            survives=(LedgerLogError,),
+        )
+
+    async def _list(self) -> None:
+        found = await self._board.tasks()
+        self._workers = await self._board.worker_count()
+        self._set_pace()
+        open_tasks = frozenset(found)
+        self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in open_tasks}
+        self._repair.keep_only(open_tasks)
+        # Workers begin at different places, so that they seldom meet.
+        self._client.environment.random.shuffle(found)
+        self._tasks = found
+        self._tell()
+
+    async def _hurry(self) -> None:
+        """When bookies come or go, what failed may succeed."""
+        while True:
+            await self._client.bookies.wait_change()
+            self._try_again()
+
+    def _try_again(self) -> None:
+        for waiting in self._waiting.values():
+            if waiting.may_hurry:
+                waiting.until = -1.0
+        self._tell()
+
+    async def _follow(self) -> None:
+        await follow(
+            self._client.store,
+            REPAIR_SETTINGS,
+            self._heed,
+            what=f"worker={self.name} goes by its last settings",
+            log=logger,
+            survives=(LedgerLogError,),
+        )
+
+    async def _heed(self) -> None:
+        """Read the settings, and go by them from now on. MetadataUnavailable."""
+        before, settings = self._settings, await self._in_force.read()
+        self._settings = settings
+        if settings.paused != self.pacer.is_paused:
+            logger.info("worker=%s: %s", self.name, "paused" if settings.paused else "resumed")
+        self._set_pace()
+        if settings != before:
+            self._try_again()  # Who waits for a writer may have to wait no longer.
+
+    def _set_pace(self) -> None:
+        settings = self._settings
+        self.pacer.set(bytes_per_s=settings.worker_bytes_per_s(self._workers), paused=settings.paused)
+
+    # --- doing it -------------------------------------------------------------------------------
+
+    async def _next(self) -> int:
+        """A task that is to be tried now and that no other lane has."""
+        while True:
+            await self.pacer.wait_resumed()
+            now, wake_at = trio.current_time(), trio.current_time() + _LOOK_S
+            changed = self._changed
+            again_at = now + self._failures.delay(now)
+            for ledger_id in self._tasks:
+                waiting = self._waiting.get(ledger_id)
+                if ledger_id in self._busy:
+                    continue
+                due_at = now if waiting is None else max(waiting.until, again_at)
+                if due_at <= now:
+                    return ledger_id
+                wake_at = min(wake_at, due_at)
+            with trio.move_on_at(wake_at):
+                await changed.wait()
+
+    async def _work(self, key: WorkerKey) -> None:
+        while True:
+            ledger_id = await self._next()
+            self._busy[ledger_id] = "looking"
+            try:
+                await self._attempt(ledger_id, key)
+            except LedgerLogError as trouble:
+                logger.info("worker=%s ledger=%d is left for now: %s", self.name, ledger_id, trouble)
+                self._wait(ledger_id)
+            finally:
+                del self._busy[ledger_id]
+
+    async def _attempt(self, ledger_id: int, key: WorkerKey) -> None:
+        if not await self._board.lock(ledger_id, key):
+            self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, may_hurry=False)
+            return
+        try:
+            # Only now: what is read before the lock may be a task that its holder is about to remove.
+            try:
+                found = await self._board.task(ledger_id)
+            except MetadataCorrupt:
+                await self._repair.make_anew(ledger_id)
+                found = await self._board.task(ledger_id)
+            if found is None:
+                self._forget(ledger_id)
+                return
+            task, version = found
+
+            def say(what: str) -> None:
+                self._busy[ledger_id] = what
+
+            verdict = await self._repair.run(task, grace_s=self._settings.grace_ms / 1000, say=say)
+            if verdict.task is not None:
+                await self._board.note(task, version, verdict.task)
+                self._wait(ledger_id, verdict.again_in_s)
+            elif await self._board.remove(ledger_id, version, key):
+                self.repaired += 1
+                self._forget(ledger_id)
+        finally:
+            # Only after the removal (rule 22).
+            with trio.move_on_after(_LEAVE_S, shield=True):
+                await self._board.unlock(ledger_id, key)
+
+    def _forget(self, ledger_id: int) -> None:
+        self._waiting.pop(ledger_id, None)
+        if ledger_id in self._tasks:
+            self._tasks.remove(ledger_id)
+
+    def _wait(self, ledger_id: int, again_in_s: float | None = None) -> None:
+        before = self._waiting.get(ledger_id)
+        if before is not None:  # The first try of each is free, so that nobody waits for a debt of thousands.
+            self._failures.spend(1, trio.current_time())
+        if again_in_s is not None:
+            self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s)
+            return
+        waiting = self._waiting[ledger_id] = before or _Waiting(0.0)
+        waiting.until, waiting.may_hurry = trio.current_time() + waiting.backoff.next_s(), True
+
+    # --- saying it ------------------------------------------------------------------------------
+
+    async def _say(self, key: WorkerKey) -> None:
+        bytes_before, at_before = self.copying.byte_count, trio.current_time()
+        while True:
+            now = trio.current_time()
+            rate = (self.copying.byte_count - bytes_before) / max(now - at_before, 1e-3)
+            bytes_before, at_before = self.copying.byte_count, now
+            progress = WorkerProgress(
+                name=self.name,
+                repaired=self.repaired,
+                entries=self.copying.entries,
+                copied_bytes=self.copying.byte_count,
+                bytes_per_s=round(rate),
+                work=tuple(LedgerWork(ledger_id=e, doing=what) for e, what in sorted(self._busy.items())),
+            )
+            try:
+                await self._board.say_progress(key, progress)
+            except LedgerLogError as trouble:
+                logger.debug("worker=%s: its progress is not told: %s", self.name, trouble)
+            await trio.sleep(_SAY_S)
