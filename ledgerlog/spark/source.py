@@ -35,8 +35,8 @@ from ledgerlog.ledger.client import LedgerClient, open_client
 from ledgerlog.meta.uri import open_store, parse_uri
 from ledgerlog.net.tcp import TcpNetwork
 from ledgerlog.spark.columns import arrow_schema, batches_of
-from ledgerlog.spark.looking import plan_table
 from ledgerlog.spark.options import ReadOptions, parse_read_options
+from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import Fetched, ScanBroken, ScanPart, open_scan
 from ledgerlog.spark.stream import LogStream, decode_offsets, encode_offsets
 

@@ -36,7 +36,8 @@ from ledgerlog.errors import CursorConflict, InvalidArgument, LedgerLogError, Lo
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.core.scan import Backlog, admit
 from ledgerlog.log.log import Log
-from ledgerlog.spark.looking import (
+from ledgerlog.spark.options import ReadOptions
+from ledgerlog.spark.planning import (
     DataLoss,
     LogView,
     look,
@@ -48,7 +49,6 @@ from ledgerlog.spark.looking import (
     still_there,
     view_reaching,
 )
-from ledgerlog.spark.options import ReadOptions
 from ledgerlog.spark.scanning import ScanPart
 
 __all__ = ["LogStream", "StreamOffset", "decode_offsets", "encode_offsets"]

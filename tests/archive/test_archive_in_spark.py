@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgerlog.errors import ArchiveUnavailable, LedgerNotFound
-from ledgerlog.spark.looking import look, offset_of
+from ledgerlog.spark.planning import look, offset_of
 from ledgerlog.testing.memory_cluster import open_cluster
 from tests.archive.archived_logs import add_spliced, archive, archived, fill, new_log, path_of, remove
 from tests.spark.spark_logs import client_rows, planned, read_options, rows

@@ -10,8 +10,8 @@ import trio
 from ledgerlog import blocking, connect
 from ledgerlog.errors import RecordsLost
 from ledgerlog.model.record import moment
-from ledgerlog.spark.looking import DataLoss, plan_table
 from ledgerlog.spark.options import parse_read_options
+from ledgerlog.spark.planning import DataLoss, plan_table
 from ledgerlog.spark.stream import LogStream
 from tests.gaps import make_gap
 from tests.integration.test_cli_commands import Commands

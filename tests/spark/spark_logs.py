@@ -12,8 +12,8 @@ from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.log.log import Log
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.spark.columns import DECLARED, arrow_schema, batches_of
-from ledgerlog.spark.looking import plan_table
 from ledgerlog.spark.options import ReadOptions, parse_read_options
+from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import Fetched, ScanPart, open_scan
 from ledgerlog.testing.memory_cluster import Client, Cluster
 

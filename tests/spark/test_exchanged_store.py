@@ -17,8 +17,8 @@ from ledgerlog.meta.uri import make_cluster_at, parse_uri
 from ledgerlog.spark.audit import audit_schema, read_audit
 from ledgerlog.spark.audit_plan import AuditPart, plan_audit
 from ledgerlog.spark.columns import arrow_schema
-from ledgerlog.spark.looking import plan_table
 from ledgerlog.spark.options import parse_audit_options, parse_read_options, parse_write_options
+from ledgerlog.spark.planning import plan_table
 from ledgerlog.spark.scanning import ScanPart
 from ledgerlog.spark.sink import BatchOf, LogWriter, StagedRows
 from ledgerlog.spark.source import read_part

@@ -27,7 +27,7 @@ from ledgerlog.model.layout import ledger_path
 from ledgerlog.model.quorum import Replication
 from ledgerlog.model.record import PackedBatch
 from ledgerlog.spark.columns import BYTES_PER_BATCH, arrow_schema, batches_of
-from ledgerlog.spark.looking import DataLoss, look
+from ledgerlog.spark.planning import DataLoss, look
 from ledgerlog.spark.scanning import ScanBroken
 from ledgerlog.spark.source import read_part
 from ledgerlog.spark.stream import LogStream

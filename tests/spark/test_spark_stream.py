@@ -11,7 +11,7 @@ import trio.testing
 from ledgerlog.errors import InvalidArgument, LogNotFound, MetadataUnavailable, TruncationPinned
 from ledgerlog.log.log import Log, create_log, delete_log
 from ledgerlog.model.layout import log_record_path
-from ledgerlog.spark.looking import DataLoss
+from ledgerlog.spark.planning import DataLoss
 from ledgerlog.spark.stream import LogStream, StreamOffset, decode_offsets, encode_offsets
 from ledgerlog.testing.memory_cluster import Client, Cluster, open_cluster
 from tests.spark.spark_logs import planned, read_options, rows, stream_options
