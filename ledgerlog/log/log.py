@@ -22,7 +22,7 @@ import attrs
 from ledgerlog.errors import InvalidArgument, LogExists, LogNotFound, LogSealed, PropertiesConflict
 from ledgerlog.ledger.client import LedgerClient
 from ledgerlog.limits import LOG_LINGER_S_MAX, RECORD_BYTES_MAX
-from ledgerlog.log import retention as keeping
+from ledgerlog.log import retention
 from ledgerlog.log.attach import delete_marks
 from ledgerlog.log.core.retention import why_kept
 from ledgerlog.log.cursors import Cursor, delete_cursors, read_cursors
@@ -285,7 +285,7 @@ class Log:
                 raise InvalidArgument(
                     f"log {self._name!r} ends at offset {end}: it cannot be truncated at {before_offset}"
                 )
-        await keeping.truncate(
+        await retention.truncate(
             self._client,
             self._registry,
             self._name,
@@ -299,7 +299,7 @@ class Log:
         """Drop what the log's retention lets go now, as its leader does from time to time; how many records.
         Ledgers that are not counted are taken to hold nothing, so nothing is dropped early. Errors as for
         ``truncate``, pins aside: they are kept to."""
-        return await keeping.apply_retention(self._client, self._registry, self._name, self._incarnation)
+        return await retention.apply_retention(self._client, self._registry, self._name, self._incarnation)
 
     async def why_kept(self) -> list[tuple[Segment, str]]:
         """Each ledger of the log, and why it is still there. LogNotFound."""

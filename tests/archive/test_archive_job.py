@@ -28,7 +28,7 @@ from ledgerlog.errors import (
     Truncated,
 )
 from ledgerlog.limits import ARCHIVE_STRAY_AGE_S
-from ledgerlog.log import positions as places
+from ledgerlog.log import positions
 from ledgerlog.log.log import Log, delete_log, open_log
 from ledgerlog.log.positions import Place
 from ledgerlog.log.sweep import sweep
@@ -188,7 +188,7 @@ async def test_a_place_that_was_found_in_a_file_is_read_from_bookies_that_are_ba
         async def no_answer(*args: Any) -> Place:
             raise EntryUnavailable(0, 0, "no bookie answers")
 
-        monkeypatch.setattr(places, "find_offset_in_ledger", no_answer)
+        monkeypatch.setattr(positions, "find_offset_in_ledger", no_answer)
         for start in (1, 4, 7):
             assert await records_of(log, start) == before[start:]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ledgerlog.archive import destinations as places
+from ledgerlog.archive import destinations
 from ledgerlog.archive.jobs import archiver
 from ledgerlog.archive.jobs.job import archive_log, open_archiver, retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
@@ -416,11 +416,11 @@ def test_what_is_known_of_a_destination_is_read_as_it_was_written() -> None:
 def test_a_place_is_told_from_others_without_options_and_passwords(
     given: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolve = places._resolve
+    resolve = destinations._resolve
     monkeypatch.setattr(
-        places, "_resolve", lambda url: resolve(url) if url.startswith("file") else (None, url)
+        destinations, "_resolve", lambda url: resolve(url) if url.startswith("file") else (None, url)
     )
-    assert places.Destination(given).where() == where
+    assert destinations.Destination(given).where() == where
 
 
 # --- strays, and records of other places --------------------------------------------------------------

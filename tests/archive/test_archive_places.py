@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from ledgerlog.archive import destinations as places
-from ledgerlog.archive import reader
+from ledgerlog.archive import destinations, reader
 from ledgerlog.archive.destinations import Destination
 from ledgerlog.archive.footer import end_of
 from ledgerlog.archive.jobs import archiver
@@ -33,7 +32,7 @@ def test_a_published_file_is_durable_with_every_directory_on_the_way_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(places, "_sync", synced.append)
+    monkeypatch.setattr(destinations, "_sync", synced.append)
     destination = Destination(str(tmp_path / "new" / "archive"))
     with destination.create("log/.one.tmp") as stream:
         stream.write(b"records")
@@ -100,7 +99,7 @@ async def test_a_destination_that_does_not_answer_is_an_error_and_the_loop_goes_
         released.wait(30)
         raise AssertionError("nobody hears of it")
 
-    monkeypatch.setattr(places, "_resolve", hang)
+    monkeypatch.setattr(destinations, "_resolve", hang)
     monkeypatch.setattr(reader, "ARCHIVE_READ_TIMEOUT_S", 0.1)
     try:
         async with open_cluster() as cluster, cluster.client() as client:

@@ -257,7 +257,7 @@ MUTANTS = (
         "files_of_a_place_in_other_words_are_strays",
         "A.6",
         "clean",
-        "places.base_name(file.name) not in named",
+        "destinations.base_name(file.name) not in named",
         "destination.url_of(file.name) not in {record.file for record in records}",
         f"{_PLACES}::test_files_are_not_strays_where_their_place_is_given_in_other_words",
     ),

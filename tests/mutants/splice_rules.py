@@ -256,7 +256,7 @@ MUTANTS = (
     mutant(
         "ledger_that_has_left_the_list_ends_a_query",
         "C.4",
-        "looking.look",
+        "planning.look",
         "version == seen",
         "True",
         f"{_TEST_READING}::test_a_ledger_that_leaves_the_list_while_it_is_looked_at_is_no_error",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ledgerlog.log import retention as keeping
+from ledgerlog.log import retention
 from ledgerlog.log import sweep as sweeping
 from ledgerlog.log.core.producers import Known, Producers
 from ledgerlog.model.cursor import CursorState
@@ -83,7 +83,7 @@ def test_retention_that_does_not_ask_what_is_pinned_is_found(monkeypatch: pytest
     def no_pin(cursors: Iterable[CursorState]) -> None:
         return None
 
-    monkeypatch.setattr(keeping, "first_pin", no_pin)
+    monkeypatch.setattr(retention, "first_pin", no_pin)
     assert violation_of_some_seed().startswith("CursorPins")
 
 

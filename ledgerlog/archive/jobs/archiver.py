@@ -131,18 +131,17 @@ class Archiver:
         cluster: str,
         keep_copies_s: float,
     ) -> None:
-        from ledgerlog.archive import destinations as places
-        from ledgerlog.archive import footer, parquet
+        from ledgerlog.archive import destinations, footer, parquet
 
         self._footer = footer
         self._parquet = parquet
-        self._places = places
+        self._destinations = destinations
         self.client = client
         self.name = name
         self.incarnation = incarnation
         self.destination = destination
         self.markers = Markers(client, cluster)
-        self.directory = places.log_directory(name, incarnation, cluster)
+        self.directory = destinations.log_directory(name, incarnation, cluster)
         """Where its files lie below the destination."""
         self.archives = ArchiveRegistry(client.store)
         self.logs = LogRegistry(client.store, client.environment)
@@ -469,7 +468,7 @@ class Archiver:
 
     def expect_own(self, record: ArchiveRecord) -> None:
         """ArchiveCorrupt unless a record names a file of this log and this cluster."""
-        _, name = self._places.name_of_record(record)
+        _, name = self._destinations.name_of_record(record)
         directory = name.partition("/")[0]
         if directory != self.directory:
             raise ArchiveCorrupt(
@@ -478,7 +477,7 @@ class Archiver:
 
     async def delete_file(self, record: ArchiveRecord) -> bool:
         """Delete the file that a record names; whether there was one. ArchiveUnavailable, ArchiveCorrupt."""
-        return await in_thread(lambda: self._places.delete_file(record), file=record.file)
+        return await in_thread(lambda: self._destinations.delete_file(record), file=record.file)
 
 
 class _Writing:

@@ -55,8 +55,8 @@ async def load_destination(where: str) -> Destination:
 
     def load() -> Destination:
         with pyarrow_needed(where):
-            from ledgerlog.archive import destinations as places
-        return places.Destination(where)
+            from ledgerlog.archive import destinations, marker, parquet  # noqa: F401 (jobs need all three)
+        return destinations.Destination(where)
 
     return await in_thread(load, file=where)
 

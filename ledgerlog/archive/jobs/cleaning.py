@@ -43,7 +43,7 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     """Delete files in the log's directory that no record names, that are so old, and whose records are
     elsewhere (above). With ``min_age_s`` 0, which is for logs that were deleted, all that no record names.
     ArchiveUnavailable, MetadataUnavailable."""
-    from ledgerlog.archive import destinations as places
+    from ledgerlog.archive import destinations
 
     destination, store = archiver.destination, archiver.client.store
     files = await in_thread(lambda: destination.list(archiver.directory), file=destination.url)
@@ -58,11 +58,11 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
     metadata, _ = await archiver.logs.read(archiver.incarnation)
     # By the last part of the name, which no two files have: the same place may be given in other words than
     # when the record was made, through a link or with other options.
-    named = {places.base_name(record.file) for record in records}
+    named = {destinations.base_name(record.file) for record in records}
     strays = {
-        file.name: places.offsets_of_name(places.base_name(file.name)) or (0, 0)
+        file.name: destinations.offsets_of_name(destinations.base_name(file.name)) or (0, 0)
         for file in files
-        if places.base_name(file.name) not in named
+        if destinations.base_name(file.name) not in named
     }
     replaced = _replaced(
         [(*strays[file.name], _ms(file.modified), file.name) for file in files if file.name in strays]
