@@ -22,6 +22,7 @@ OPENERS = ("open_nursery", "open_serving_nursery")
 AROUND_A_BODY = {
     "ledgerlog.concurrency.nurseries": "it is the owner",
     "bookie.storage.engine.opening": "a storage that fails tells of the disk first, whatever the body raised",
+    "ledgerlog.testing.memory_cluster": "a test that fails shows with it what failed beside it",
 }
 
 BORROWERS = {
@@ -32,6 +33,7 @@ BORROWERS = {
     "bookie.server.requests": "requests are answered while their connection lives",
     "ledgerlog.testing.counters": "users run in the nursery of their world",
     "ledgerlog.testing.drills": "a drill ends with the nursery that it was made with",
+    "ledgerlog.testing.memory_cluster": "a session of the metadata expires while the cluster lives",
     "ledgerlog.testing.producers": "producers run in the nursery of their world",
 }
 

@@ -43,8 +43,21 @@ PROGRESS = WorkerProgress(
     bytes_per_s=4,
     work=(LedgerWork(ledger_id=7, doing="recovery"),),
 )
+SETTINGS = RepairSettings(
+    paused=True,
+    lost_after_ms=1,
+    grace_ms=2,
+    bytes_per_s=3,
+    cluster_bytes_per_s=4,
+    bookie_check_ms=5,
+    entry_check_ms=6,
+    check_all=True,
+    checks_per_s=7,
+)
+"""Nothing as by default: a key that is damaged is passed over, as one that a later version wrote, and its value
+is the default then."""
 READERS: list[tuple[bytes, Callable[[bytes], object], object]] = [
-    (RepairSettings().encode(), RepairSettings.decode_untrusted, RepairSettings()),
+    (SETTINGS.encode(), RepairSettings.decode_untrusted, SETTINGS),
     (TASK.encode(), lambda data: RepairTask.decode_untrusted(data, 7), TASK),
     (DRAINING.encode(), lambda data: Draining.decode_untrusted(data, "b1"), DRAINING),
     (AUDIT.encode(), AuditRecord.decode_untrusted, AUDIT),
