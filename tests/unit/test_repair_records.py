@@ -54,8 +54,8 @@ SETTINGS = RepairSettings(
     check_all=True,
     checks_per_s=7,
 )
-"""Nothing as by default: a key that is damaged is passed over, as one that a later version wrote, and its value
-is the default then."""
+"""Nothing is as by default. A key that is damaged is passed over, as one of a later version is, and its
+value is then the default."""
 READERS: list[tuple[bytes, Callable[[bytes], object], object]] = [
     (SETTINGS.encode(), RepairSettings.decode_untrusted, SETTINGS),
     (TASK.encode(), lambda data: RepairTask.decode_untrusted(data, 7), TASK),
