@@ -37,9 +37,14 @@ class ReadResult:
     lac: int
     lafr: int
 
-    def undenied(self) -> ReadResult:
-        """The same of a ledger in limbo: nothing is denied (protocol A.3)."""
-        return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
+    def undenied(self, first: int) -> ReadResult:
+        """The same of a ledger in limbo that was asked from ``first`` on: nothing is denied (protocol A.3).
+
+        Also if an entry cannot be read: what is missing *before* it would be taken for absent. So the answer
+        ends before that entry, and whoever asks for it next is told what it is. For example 0 is here, 1 to 3
+        may have been lost, and 4 is rotten: UNKNOWN through 3."""
+        denies = self.status in _DENIALS or (self.status in _UNREADABLE and self.through >= first)
+        return attrs.evolve(self, status=Status.UNKNOWN) if denies else self
 
 
 @attrs.frozen
@@ -73,6 +78,9 @@ class ScrubResult:
 
 _DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
 """What a reply says when whatever it does not show is not there."""
+
+_UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
+"""What a reply says of the entry behind those that it answers for."""
 
 
 def status_of(error: StorageError) -> Status:

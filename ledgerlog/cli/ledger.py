@@ -283,7 +283,9 @@ def verification_lines(found: LedgerVerification) -> list[str]:
         f"fewer copies than the write quorum: {_entries(found.under_replicated)}",
     ]
     if found.unknown_from is not None:
-        lines.append(f"unknown: entries from {found.unknown_from} on, whose bookies do not answer")
+        lines.append(
+            f"unknown: entries from {found.unknown_from} on, whose bookies do not answer or are in limbo"
+        )
     if found.unreachable:
         lines.append(f"bookies that did not answer: {' '.join(found.unreachable)}")
     if found.in_limbo:
@@ -298,7 +300,7 @@ def verification_fault(found: LedgerVerification, *, strict: bool) -> str | None
     if found.unreadable:
         faults.append(f"unreadable: {_entries(found.unreadable)}")
     if found.unknown_from is not None:
-        faults.append(f"no bookie answers for the entries from {found.unknown_from} on")
+        faults.append(f"no bookie can tell which entries there are from {found.unknown_from} on")
     if strict and found.under_replicated:
         faults.append(f"fewer copies than the write quorum: {_entries(found.under_replicated)}")
     return f"ledger {found.ledger_id}: {'; '.join(faults)}" if faults else None

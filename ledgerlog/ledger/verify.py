@@ -131,7 +131,9 @@ class _Verifying:
                 held = (e for low, high in reversed(stock.sound) for e in range(high, low - 1, -1))
                 highest = max(highest, next((e for e in held if holds(slot, e)), highest))
                 stock.sound.clear()
-            if not stock.is_doubtful:
+            if stock.in_limbo:
+                self._in_limbo.add(bookie)
+            elif not stock.is_doubtful:
                 is_known = True
 
         await gather(*(partial(look, slot, bookie) for slot, bookie in enumerate(fragment.ensemble)))

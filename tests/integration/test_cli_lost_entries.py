@@ -130,8 +130,8 @@ FAULTS: list[tuple[LedgerVerification, str | None, str | None]] = [
     ),
     (
         verification([], [], 9),
-        "ledger 7: no bookie answers for the entries from 9 on",
-        "ledger 7: no bookie answers for the entries from 9 on",
+        "ledger 7: no bookie can tell which entries there are from 9 on",
+        "ledger 7: no bookie can tell which entries there are from 9 on",
     ),
 ]
 

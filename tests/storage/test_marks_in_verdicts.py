@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from storing import KEY, SMALL, add_durably, add_frame, opened, read, running
+from storing import KEY, SMALL, add_durably, add_frame, opened, payload_of, read, running
 
 from bookie.core.loss_marks import Marks
 from bookie.core.rows import Row
@@ -59,6 +59,23 @@ async def test_in_limbo_nothing_is_denied_whether_the_ledger_is_known_or_not() -
         assert recovery.status is Status.UNKNOWN
         for ledger_id, status in ((3, Status.UNKNOWN), (4, Status.UNKNOWN), (8, Status.NO_SUCH_LEDGER)):
             assert (await engine.list_entries(ledger_id, first=0, pairs_max=9)).status is status
+
+
+async def test_in_limbo_what_is_missing_before_an_entry_that_cannot_be_read_is_not_denied() -> None:
+    machine = Machine()
+    async with machine.running() as engine:
+        await add_durably(engine, 3, [0], recovery=True)
+        await add_durably(engine, 3, [4], recovery=True)
+    async with machine.running(Marks().after_loss(7)) as engine:
+        payload = payload_of(3, 4)
+        (image,) = (image for image in machine.disk.files.values() if payload in bytes(image))
+        image[bytes(image).index(payload)] ^= 1
+        asked = partial(engine.recovery_read, 3, KEY, last=9, stride=1, bytes_max=1000)
+        for found in (await engine.read(3, first=0, last=9, stride=1, bytes_max=1000), await asked(first=0)):
+            assert (found.status, list(found.entries.ids), found.through) == (Status.UNKNOWN, [0], 3)
+        assert (await asked(first=2)).status is Status.UNKNOWN
+        rotten = await asked(first=4)
+        assert (rotten.status, rotten.through) == (Status.CORRUPT, 3), "it says nothing of entries before"
 
 
 async def test_a_fence_in_limbo_is_answered_as_ever() -> None:

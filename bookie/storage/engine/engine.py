@@ -219,7 +219,7 @@ class Engine:
             found = await self._reader.read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
         finally:
             state.pins -= 1
-        return found.undenied() if in_limbo else found
+        return found.undenied(first) if in_limbo else found
 
     async def recovery_read(
         self, ledger_id: int, key: bytes, *, first: int, last: int, stride: int, bytes_max: int
