@@ -116,9 +116,8 @@ KEPT = (
             raise self._conflict()
         """,
         """
-        expected = found
-        if False:
-            raise self._conflict()
+        version = await self._client.store.transaction(await self._operations(state, found))
+        return attrs.evolve(state, version=version[-1])
         """,
         f"{_TEST_CURSORS}::test_of_two_that_move_a_cursor_at_once_one_is_told",
     ),
