@@ -617,6 +617,7 @@ BOOT = (
         await self._index_runs(segment, segment.final_sequence)
         await self._ledgers.save()
         """,
+        "tests/storage/test_engine.py::test_the_mark_passes_a_segment_only_when_the_index_has_its_runs_and_ledgers",
         f"{_TEST_CRASHES}::test_every_crash_state_boots_to_what_was_acknowledged",
     ),
     mutant(

@@ -114,7 +114,7 @@ MUTANTS = (
         "Rewriter._merge",
         "state.on_merge(each.last - each.first)",
         "state.on_merge(0)",
-        _EVERY_STATE,
+        f"{_MOVING}::test_an_entry_is_found_though_another_run_begins_between_it_and_the_run_with_gaps_that_holds_it",
     ),
     mutant(
         "spare_is_used_as_it_is",

@@ -3,11 +3,12 @@ disk."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from storing import (
     KEY,
     OTHER_KEY,
@@ -26,10 +27,11 @@ from storing import (
 )
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.core.rows import MARK_KEY, decode_mark, ledger_key, run_key
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
-from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.index.index import Change, MemoryIndexes
 from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.errors import InvalidArgument, StorageError
 from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, WRITER_WINDOW_ENTRIES
@@ -650,3 +652,33 @@ async def test_a_segment_keeps_its_size_when_the_configuration_changes(tmp_path:
     async with opened(path) as directory, open_engine(directory, SMALL) as engine:
         for pages in (12, 20, 16, 40):
             assert await read_all(engine, pages) == payloads(pages, range(60))
+
+
+async def test_the_mark_passes_a_segment_only_when_the_index_has_its_runs_and_ledgers() -> None:
+    """A start replays nothing before the mark: whatever the index lacked then would be lost."""
+    disk, indexes = FaultyDisk(), MemoryIndexes()
+    blocks: dict[int, int] = {}
+    marks = 0
+    async with opened("b", disk, indexes) as directory:
+        (index,) = indexes.indexes.values()
+        write = index.write
+
+        async def looking(batch: Sequence[Change]) -> None:
+            nonlocal marks
+            value = dict(batch).get(MARK_KEY)
+            if value is not None:
+                mark = decode_mark(value, "index")
+                behind = [entry_id for entry_id, block in blocks.items() if block < mark.sequence]
+                marks += bool(behind)
+                for entry_id in behind:
+                    assert index.get_now(run_key(1, entry_id)) is not None, f"entry {entry_id} would be lost"
+                assert index.get_now(ledger_key(1)) is not None or not behind
+            await write(batch)
+
+        index.write = looking
+        async with open_engine(directory, evolve(SMALL, small_run_bytes=0)) as engine:
+            for entry_id in range(200):
+                await add_durably(engine, 1, [entry_id])
+                blocks[entry_id] = engine._journal.commit.durable
+                await wait_all_tasks_blocked()
+    assert marks >= 2

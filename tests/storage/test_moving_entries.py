@@ -227,6 +227,27 @@ async def test_a_read_that_began_before_runs_with_gaps_were_put_together_finds_t
         assert seen == [4, 6]
 
 
+async def test_an_entry_is_found_though_another_run_begins_between_it_and_the_run_with_gaps_that_holds_it(
+    disk: FaultyDisk,
+) -> None:
+    """Runs 0, 2, 4 and 6 become one run with gaps, 0..6. Entry 3 is a run of its own, and begins nearer to
+    entry 4 than the run that holds it."""
+    indexes = MemoryIndexes()
+    large_runs = evolve(CONFIG, small_run_bytes=0)
+    for ledger_id, ids in (7, [0, 2, 4, 6]), (8, [0]):
+        async with opened("b", disk, indexes) as directory, open_engine(directory, large_runs) as engine:
+            for entry_id in ids:
+                await add_durably(engine, ledger_id, [entry_id])
+    for is_made_anew in (False, True):
+        async with opened("b", disk, indexes) as directory, open_engine(directory, CONFIG) as engine:
+            if not is_made_anew:
+                await add_durably(engine, 7, [3], recovery=True)
+                await engine.flush()
+                await engine.compactor.compact(is_eventual=True)
+                assert len(names(disk, ".entries")) == 1
+            assert list((await read(engine, 7, 4, 6)).entries.ids) == [4, 6]
+
+
 async def test_where_the_journal_has_a_directory_of_its_own_nothing_stays_in_it(disk: FaultyDisk) -> None:
     indexes = MemoryIndexes()
     large = evolve(CONFIG, small_run_bytes=0)
