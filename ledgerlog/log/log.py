@@ -1,13 +1,13 @@
-"""A log, and the names of logs: what ``Cluster`` gives to people.
+"""The public ``Log``, and creating, opening, listing and deleting logs by name.
 
-A ``Log`` is a name bound to one incarnation of it; it holds no connection and no state that can go
-stale. Everything that changes the record of a log is a compare-and-set that starts from a fresh read:
-taking over and sealing through ``log.takeover``, giving records up through ``log.retention``, cursors through
-``log.cursors``, properties and policies here.
+A ``Log`` is a name bound to one incarnation of the log. It holds no connection and no state that can go
+stale. Every change of a log's record is a compare-and-set that starts from a fresh read. Takeovers and seals
+are in ``log.takeover``, truncation and retention in ``log.retention``, cursors in ``log.cursors``. Properties
+and policies are changed here.
 
 Order of effects: a ledger leaves the list before it is deleted, and a log's record is removed before its
-ledgers are. A crash in between leaves ledgers that nobody lists and that say which log they were
-made for.
+ledgers are. A crash in between leaves ledgers that no list names. Each of them carries the log that it was
+made for, so a sweep finds it (``log.sweep``).
 """
 
 from __future__ import annotations
@@ -48,34 +48,49 @@ __all__ = ["Log", "LogInfo", "create_log", "delete_log", "list_logs", "open_log"
 
 @attrs.frozen(kw_only=True)
 class LogInfo:
-    """A log as it was at one moment."""
+    """The state of a log at one moment. ``Log.info`` returns it."""
 
     name: str
+    """The name of the log."""
     epoch: int
-    """The newest leadership; 0 where there has been none."""
+    """The epoch of the newest leadership; 0 if the log has had none."""
     first_offset: int
-    """The first record that is still readable."""
+    """The offset of the first record that you can still read."""
     next_offset: int
-    """One more than the last record that is confirmed."""
+    """The offset after the last confirmed record."""
     sealed: bool
+    """Whether the log is complete and takes no more records."""
     gaps: tuple[Gap, ...]
     """The offsets from ``first_offset`` on whose records were lost; nearly always none."""
     segments: tuple[Segment, ...]
+    """The ledgers of the log, oldest first."""
     replication: Replication
+    """How each new ledger of the log is replicated."""
     roll: RollPolicy
+    """When the log goes on in a new ledger."""
     retention: RetentionPolicy
+    """Which old ledgers of the log may go."""
     properties: dict[str, str]
+    """The properties that users have set."""
     created: datetime
+    """When the log was created, by the wall clock of its creator, in UTC."""
     deduplicates: bool
-    """Whether it remembers producers."""
+    """Whether the log remembers producers, so that a numbered record counts once."""
 
 
 class Log:
-    """One log. Made by ``Cluster.create_log`` and ``Cluster.open_log``.
+    """A replicated log: append with ``writer``, read with ``read``.
 
-    A log that is deleted and made again under its name is another log: this object then raises
-    LogNotFound. Every method may raise MetadataUnavailable, which says that what was asked for did not
-    happen; those that write may raise MetadataOutcomeUnknown: it may have happened."""
+    ``Cluster.create_log`` and ``Cluster.open_log`` return it. It holds no connection, so there is nothing to
+    close, and any number of tasks may use it.
+
+    If a log is deleted and created again under the same name, that is another log: this object then raises
+    LogNotFound.
+
+    Every method that reads or writes metadata may raise MetadataUnavailable: the metadata store could not be
+    reached or did not answer, and the change that you asked for did not happen. Methods that write may also
+    raise MetadataOutcomeUnknown: the change may or may not have happened, so read before you decide.
+    """
 
     def __init__(self, client: LedgerClient, name: str, incarnation: int) -> None:
         self._client = client
@@ -88,11 +103,13 @@ class Log:
 
     @property
     def name(self) -> str:
+        """The name of the log."""
         return self._name
 
     @property
     def incarnation(self) -> int:
-        """The number of this log, never given to another."""
+        """The number of this log. No other log ever gets it, not even one that is created again under the
+        same name."""
         return self._incarnation
 
     def writer(
@@ -106,28 +123,69 @@ class Log:
         linger_s: float = 0.0,
         compression: Literal["zstd"] | None = None,
     ) -> AbstractAsyncContextManager[LogWriter]:
-        """Leadership of the log for the body of an ``async with``. Entering takes the log over: it fences
-        whoever led before, finds out where his records end, and raises the epoch.
+        """Take the log over and lead it for the body of an ``async with``.
 
-        ``window`` and ``window_bytes`` bound what is taken and not yet durable (default
-        ``limits.LOG_WINDOW_RECORDS`` and ``limits.LOG_WINDOW_BYTES``). Records are packed into entries of
-        about ``entry_bytes`` (default ``limits.LOG_ENTRY_BYTES_TARGET``). While few entries are on their way
-        a record is sent at once; with ``linger_s`` it waits up to so many seconds for others to share its
-        entry. ``compression`` packs the records of each entry where that makes it smaller; readers need not
-        be told.
+        Entering fences the previous leader's ledgers, finds out where its records end, and raises the epoch.
+        The previous leader can append nothing more after that.
 
-        ``dedupe`` switches deduplication on (True, or a ``Dedupe`` with its bounds) or off (False); by
-        default it stays as the log has it, off in a new log, and naming a ``producer`` switches it on. It is
-        a matter of the log: once on, every later leader keeps the table. ``producer`` is whose the sequences
-        of ``append`` are unless it says otherwise.
+        Leaving sends the records that the writer has taken, waits until they are durable, and closes the
+        ledger. It does so for at most ``limits.LOG_CLOSE_TIMEOUT_S`` (15 s). A cancelled body leaves at once;
+        the next leader then recovers the open ledger.
 
-        InvalidArgument at once. Entering raises LogNotFound; LogSealed; RecoveryFailed, NotEnoughBookies and
-        EntryUnavailable (retryable: too few bookies answer); EntryCorrupt; EntryNotFound where bookies have
-        lost what tells how far the log came; LossUndecided where a loss that was accepted for a ledger would
-        drop records behind it, until ``recover`` says what becomes of them. Leaving sends what was taken,
-        waits until it is durable and closes the ledger, for at most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises
-        AppendUnknown if records that nobody waited for could not be brought to an end. Leaving by a
-        cancellation leaves the ledger open for the next leader to recover."""
+        Args:
+            producer: The producer whose sequences you give to ``LogWriter.append``, unless that call names
+                another one. 1 to ``limits.PRODUCER_ID_BYTES_MAX`` (64) bytes in UTF-8. Switches deduplication
+                on.
+            dedupe: True, or a ``Dedupe`` with its bounds, switches deduplication on. False switches it off
+                and forgets the producers. None keeps the log's setting, which is off in a new log. This is a
+                setting of the log: once it is on, every later leader keeps the table of producers.
+            window: How many records may be taken and not yet durable, at least 1; appends wait beyond that.
+                The default is ``limits.LOG_WINDOW_RECORDS``.
+            window_bytes: The same in bytes of records, at least 1. The default is
+                ``limits.LOG_WINDOW_BYTES``.
+            entry_bytes: Pack records into entries of about this size, from 1 to ``limits.RECORD_BYTES_MAX``
+                bytes. The default is ``limits.LOG_ENTRY_BYTES_TARGET``.
+            linger_s: How long a record waits for others to share its entry, from 0 to
+                ``limits.LOG_LINGER_S_MAX`` seconds. A full entry, ``LogWriter.flush`` and leaving do not
+                wait. With 0, a record is sent at once while few entries are on their way.
+            compression: ``zstd`` compresses the records of an entry if that makes the entry smaller. Readers
+                need no setting.
+
+        Returns:
+            A context manager. Entering it gives you the ``LogWriter``.
+
+        Raises:
+            InvalidArgument: An argument is out of range, or you named a producer and switched deduplication
+                off. Raised by the call itself.
+            LogNotFound: Entering: the log does not exist any more.
+            LogSealed: Entering: the log is complete and takes no more records.
+            LogListFull: Entering: the log's list of ledgers has no room for another one. Truncate the log
+                first.
+            RecoveryFailed: Entering: too few bookies answer to end the previous leader's ledgers. Try again.
+            NotEnoughBookies: Entering: too few bookies are writable for a new ledger. Try again.
+            EntryUnavailable: Entering: no bookie answers for an entry that tells where the log ends. Try
+                again.
+            EntryCorrupt: Entering: an entry that tells where the log ends is damaged or does not belong
+                there.
+            EntryNotFound: Entering: bookies have lost an entry that tells where the log ends.
+            LossUndecided: Entering: an operator accepted a loss for one ledger, and the takeover would drop
+                the records behind it. Decide with ``recover``.
+            AppendUnknown: Leaving: at least one record that was still on its way may or may not be in the
+                log.
+            LostLeadership: Leaving: the leadership ended early. Each record that was still on its way is
+                durable or is not in the log, and at least one is not. LogSealed and NotEnoughBookies say the
+                same with another reason.
+
+        If the body itself raises, you get the body's exception and no error about records that were on their
+        way.
+
+        Example:
+            ```python
+            async with log.writer() as writer:
+                ack = await writer.append(b"order 17 was paid")
+                print(ack.offset)
+            ```
+        """
         for bound, what in ((window, "window"), (window_bytes, "window_bytes"), (entry_bytes, "entry_bytes")):
             if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
                 raise InvalidArgument(f"{what} must be at least one, not {bound!r}")
@@ -161,21 +219,44 @@ class Log:
         follow: bool = False,
         dense: bool = False,
     ) -> AbstractAsyncContextManager[LogReader]:
-        """The log's records from ``start`` on, as an async iterator in the body of an ``async with``.
+        """Read the log's records from ``start`` on, in the body of an ``async with``.
 
-        ``start`` is an offset, a ``Position``, a datetime (the first record written at that time or later;
-        naive means UTC), "earliest" or "latest" (behind the last record that is confirmed now). An offset
-        beyond the tail waits for it with ``follow`` and gives nothing without. ``until`` is the offset to
-        stop before. Without ``follow`` reading ends at the tail that it finds; with it, only at ``until``
-        or where the log is sealed. Never shows a record that could still be lost.
+        The reader never shows a record that could still be lost. Without ``follow``, reading ends at the tail
+        that the reader finds. With ``follow``, it ends only at ``until`` or at the end of a sealed log.
 
-        Offsets grow by one from record to record, but where the archive of the log was compacted: there only
-        the latest record of each key is left. With ``dense`` such a gap is Truncated, as if all up to the end
-        of the compacted file had been truncated away. Where records were lost with bookies and an operator
-        accepted that, everybody is told of the gap, by RecordsLost (see ``LogReader``).
+        Offsets grow by one from record to record, with two exceptions. If the archive of the log was
+        compacted, only the latest record of each key is left there. If bookies lost records and an operator
+        accepted that, there is a gap, and every reader is told of it by RecordsLost (see ``LogReader``).
 
-        InvalidArgument at once. Entering raises Truncated(first_offset) where ``start`` is no longer there,
-        LogNotFound, and what iterating raises; see ``LogReader``."""
+        Args:
+            start: Where to begin: an offset, a ``Position``, a datetime, "earliest" or "latest". A datetime
+                means the first record written at that time or later; a naive datetime is UTC. "latest" means
+                after the last record that is confirmed now. If an offset lies beyond the tail, the reader
+                waits for it with ``follow`` and gives nothing without.
+            until: The offset to stop before. None: no such bound.
+            follow: Wait at the tail for more records instead of ending there.
+            dense: Raise Truncated if compaction of the archive has removed records, as if everything up to
+                the end of the compacted file were truncated.
+
+        Returns:
+            A context manager. Entering it gives you the ``LogReader``.
+
+        Raises:
+            InvalidArgument: ``start`` or ``until`` is malformed: raised by the call itself. Entering: the log
+                has no such position.
+            Truncated: Entering: the records at ``start`` are truncated; ``first_offset`` is the first one
+                that you can read.
+            LogNotFound: Entering: the log does not exist any more.
+
+        Entering may also raise whatever iterating raises; see ``LogReader``.
+
+        Example:
+            ```python
+            async with log.read("earliest", follow=True) as records:
+                async for record in records:
+                    print(record.offset, record.data)
+            ```
+        """
         check_start(start, until)
         return open_reader(
             self._client,
@@ -189,7 +270,14 @@ class Log:
         )
 
     async def info(self) -> LogInfo:
-        """The log as it is now. LogNotFound; EntryUnavailable where no bookie of an open ledger answers."""
+        """Return the state of the log now: its offsets, ledgers, policies and properties.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+            EntryUnavailable: No bookie answers for the last entry of an open ledger. Try again.
+            EntryCorrupt: Every copy of the entry that tells where the log ends is damaged.
+            EntryNotFound: Bookies have lost the entry that tells where the log ends.
+        """
         metadata, _ = await self._read()
         tail = await find_tail(self._client.ledgers, metadata)
         return LogInfo(
@@ -209,17 +297,31 @@ class Log:
         )
 
     async def properties(self) -> dict[str, str]:
-        """The log's properties. LogNotFound."""
+        """Return the log's properties.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+        """
         metadata, _ = await self._read()
         return dict(metadata.properties)
 
     async def set_properties(
         self, properties: Mapping[str, str], *, expected: Mapping[str, str] | None = None
     ) -> None:
-        """Replace the log's properties; with ``expected`` only if they are that now, else PropertiesConflict.
+        """Replace all properties of the log.
 
-        LogNotFound, InvalidArgument. MetadataOutcomeUnknown also if, with ``expected``, the answer was lost
-        and others have written the log's record since."""
+        Args:
+            properties: The new properties. Keys and values are text, together at most
+                ``limits.LOG_PROPERTIES_BYTES_MAX`` bytes in UTF-8.
+            expected: Replace only if the log has exactly these properties now. None: replace in any case.
+
+        Raises:
+            InvalidArgument: The properties are not text, or too large.
+            PropertiesConflict: The properties are not the ``expected`` ones; nothing was changed.
+            LogNotFound: The log does not exist any more.
+            MetadataOutcomeUnknown: The properties may or may not be replaced. With ``expected``, this also
+                happens if the answer to the write was lost and others have written the log's record since.
+        """
         wanted = check_properties(dict(properties))
 
         async def replace(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
@@ -230,8 +332,20 @@ class Log:
         await self._registry.change(self._name, self._incarnation, replace, once=expected is not None)
 
     async def update_properties(self, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set some of the log's properties, in one step, and remove those that are None; all of them after
-        that. Others' changes of other properties are kept. LogNotFound, InvalidArgument."""
+        """Set or remove some of the log's properties, in one step.
+
+        If others change other properties at the same time, their changes are kept.
+
+        Args:
+            changes: The new value of each property to set; None removes the property.
+
+        Returns:
+            All properties after the change.
+
+        Raises:
+            InvalidArgument: The resulting properties are not text, or too large.
+            LogNotFound: The log does not exist any more.
+        """
         updated: dict[str, str] = {}
 
         async def update(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
@@ -249,12 +363,22 @@ class Log:
         roll: RollPolicy | Callable[[RollPolicy], RollPolicy] | None = None,
         retention: RetentionPolicy | Callable[[RetentionPolicy], RetentionPolicy] | None = None,
     ) -> None:
-        """Give the log other policies; None leaves one as it is. A leader keeps to them as soon as he sees
-        the record, which he watches. LogNotFound.
+        """Change the log's policies.
 
-        To change one setting and keep what others set meanwhile, give a function of the policy that is there:
-        ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. It may be called several
-        times, and what it raises is raised here."""
+        The leader watches the log's record and follows the new policies as soon as it sees them.
+
+        To change one setting and keep what others set meanwhile, give a function of the current policy:
+        ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. The function may be called
+        several times. If it raises, ``configure`` raises the same.
+
+        Args:
+            roll: The new roll policy, or a function that takes the current one and returns the new one. None:
+                keep it.
+            retention: The new retention policy, or such a function. None: keep it.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+        """
 
         async def change(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
             changed = metadata.with_policies(
@@ -269,12 +393,26 @@ class Log:
     # --- giving records up ----------------------------------------------------------------------
 
     async def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
-        """Give up the records below ``before_offset``; those from there on keep their offsets. Ledgers that
-        held nothing else are deleted. Truncating again, or less, changes nothing.
+        """Give up the records below ``before_offset``.
 
-        TruncationPinned where a cursor pins a record below, unless ``ignore_pins``. InvalidArgument where the
-        offset is beyond the confirmed end. LogNotFound, EntryUnavailable. If cancelled, it may have happened,
-        and ledgers may be left for a sweep, as they are if the store is away by then."""
+        The other records keep their offsets. Ledgers that held only records below ``before_offset`` are
+        deleted. If the log is truncated there already, or further, nothing changes.
+
+        Args:
+            before_offset: The first offset to keep, at most the offset after the last confirmed record.
+            ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
+
+        Raises:
+            InvalidArgument: ``before_offset`` is not an offset, or lies beyond the confirmed end. Nothing was
+                given up.
+            TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
+            LogNotFound: The log does not exist any more.
+            EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was given
+                up; try again.
+
+        Cancelling: the records may or may not be given up. Ledgers may then stay behind for a sweep. They
+        also stay behind if the metadata store goes away before they are deleted.
+        """
         if not isinstance(before_offset, int) or isinstance(before_offset, bool) or before_offset < 0:
             raise InvalidArgument(f"{before_offset!r} is not an offset")
         metadata, _ = await self._read()
@@ -296,34 +434,74 @@ class Log:
         )
 
     async def apply_retention(self) -> int:
-        """Drop what the log's retention lets go now, as its leader does from time to time; how many records.
-        Ledgers that are not counted are taken to hold nothing, so nothing is dropped early. Errors as for
-        ``truncate``, pins aside: they are kept to."""
+        """Drop the old ledgers that the log's retention lets go now.
+
+        The leader does the same from time to time. Cursors that pin records are respected. This call does not
+        know the size of ledgers that are not counted yet and takes them for empty, so it never drops a ledger
+        too early.
+
+        Returns:
+            How many records were dropped.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+
+        Cancelling: the ledgers may or may not be dropped, as for ``truncate``.
+        """
         return await retention.apply_retention(self._client, self._registry, self._name, self._incarnation)
 
     async def why_kept(self) -> list[tuple[Segment, str]]:
-        """Each ledger of the log, and why it is still there. LogNotFound."""
+        """Return each ledger of the log, oldest first, with the reasons why it is still there.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+        """
         metadata, _ = await self._read()
         cursors = await read_cursors(self._client, self._incarnation)
         whys = why_kept(metadata, cursors, self._client.environment.now_ms())
         return list(zip(metadata.segments, whys, strict=True))
 
     def cursor(self, name: str) -> Cursor:
-        """The cursor of that name, there or not: a durable place in the log with some properties, moved by
-        compare-and-set. InvalidArgument. Looks at nothing yet."""
+        """Return the cursor of this name, whether or not it exists yet.
+
+        A cursor is a durable place in the log, with properties, moved by compare-and-set. This call reads
+        nothing from the metadata store.
+
+        Args:
+            name: The name of the cursor, by the same rules as the name of a log.
+
+        Raises:
+            InvalidArgument: The name is malformed.
+        """
         return Cursor(self._client, self._registry, self._name, self._incarnation, name)
 
     async def cursors(self) -> list[CursorState]:
-        """All cursors of the log, by name. LogNotFound."""
+        """Return the states of all cursors of the log, sorted by name.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+        """
         await self._read()
         return await read_cursors(self._client, self._incarnation)
 
     async def seal(self) -> None:
-        """End the log for good: its leader, if there is one, is deposed, what he had in flight is brought to
-        an end, and nothing is appended any more. Sealing a sealed log does nothing.
+        """End the log for good: nothing can be appended after this.
 
-        LogNotFound; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable); EntryCorrupt,
-        EntryNotFound; LossUndecided, see ``recover``: it is not sealed."""
+        If there is a leader, it is deposed. Its appends that are on their way are decided first: each one is
+        in the sealed log or not. Sealing a sealed log does nothing.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+            RecoveryFailed: Too few bookies answer to end the leader's ledgers; the log is not sealed. Try
+                again.
+            EntryUnavailable: No bookie answers for an entry that tells where the log ends; the log is not
+                sealed. Try again.
+            NotEnoughBookies: Too few bookies are writable; the log is not sealed. Try again.
+            EntryCorrupt: An entry that tells where the log ends is damaged; the log is not sealed.
+            EntryNotFound: Bookies have lost an entry that tells where the log ends; the log is not sealed.
+            LossUndecided: Sealing would drop records behind an accepted loss; the log is not sealed. See
+                ``recover``.
+        """
         try:
             await seal(self._client, self._registry, self._name, self._incarnation)
         except LogSealed:
@@ -332,17 +510,37 @@ class Log:
     async def recover(
         self, *, accept_loss: bool = False, accept_unreachable: bool = False
     ) -> tuple[Gap, ...]:
-        """End the leadership that there is, without another: its ledgers are fenced, closed and counted, and
-        the next writer goes on behind them. A leader that lives is deposed. Returns the gaps that this made,
-        nearly always none; a log whose ledgers are all counted is not changed.
+        """End the current leadership without starting another one.
 
-        ``accept_loss`` is for an operator who knows that bookies lost what they had. A ledger whose end
-        nobody can know is ended before the first entry that nobody has (``Ledgers.recover_accepting_loss``,
-        also for ``accept_unreachable``), and records behind such an end stay where they are, behind a gap:
-        the offsets of the records that were lost are given to no others, and readers are told by RecordsLost.
+        The leader's ledgers are fenced, closed and counted, and the next writer goes on behind them. A leader
+        that is alive is deposed. If all ledgers of the log are counted already, nothing changes.
 
-        LogNotFound; LogSealed; LossUndecided without ``accept_loss``; RecoveryFailed, NotEnoughBookies and
-        EntryUnavailable (retryable); EntryCorrupt, EntryNotFound. If cancelled it may have happened."""
+        Args:
+            accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of a
+                ledger, the ledger ends before the first entry that no bookie has
+                (``Ledgers.recover_accepting_loss``). Records behind such an end keep their offsets, behind a
+                gap. The offsets of the lost records are given to no other records, and readers are told by
+                RecordsLost.
+            accept_unreachable: Treat bookies that do not answer as gone for good. Without it, RecoveryFailed
+                names the bookies that do not answer and may hold the entry. Needs ``accept_loss``.
+
+        Returns:
+            The gaps that this call made; nearly always none.
+
+        Raises:
+            InvalidArgument: ``accept_unreachable`` without ``accept_loss``.
+            LogNotFound: The log does not exist any more.
+            LogSealed: The log is sealed.
+            LossUndecided: Records behind an accepted loss would be dropped. Call again with ``accept_loss``
+                to keep them behind a gap.
+            RecoveryFailed: Too few bookies answer to end the leader's ledgers. Try again.
+            NotEnoughBookies: Too few bookies are writable. Try again.
+            EntryUnavailable: No bookie answers for an entry that tells where the log ends. Try again.
+            EntryCorrupt: An entry that tells where the log ends is damaged.
+            EntryNotFound: Bookies have lost an entry that tells where the log ends.
+
+        Cancelling: the leadership may or may not have ended.
+        """
         if accept_unreachable and not accept_loss:
             raise InvalidArgument("accept_unreachable says which loss is accepted: it goes with accept_loss")
         _, gaps = await recover(
@@ -372,7 +570,21 @@ async def create_log(
     properties: dict[str, str] | None = None,
     exist_ok: bool = False,
 ) -> Log:
-    """A new, empty log. With ``exist_ok`` the one that exists, as it is. LogExists; InvalidArgument."""
+    """Create an empty log. ``Cluster.create_log`` calls this.
+
+    Args:
+        client: The client of the cluster.
+        name: The name of the log.
+        replication: How its ledgers are replicated. None: the cluster's default.
+        roll: When the log goes on in a new ledger. None: the default policy.
+        retention: Which old ledgers may go. None: none.
+        properties: The log's properties. None: no properties.
+        exist_ok: If the log exists already, return it as it is.
+
+    Raises:
+        LogExists: A log has this name already. Not raised with ``exist_ok``.
+        InvalidArgument: The name or the properties are malformed.
+    """
     registry = LogRegistry(client.store, client.environment)
     while True:
         incarnation = await registry.find(name) if exist_ok else None
@@ -394,7 +606,12 @@ async def create_log(
 
 
 async def open_log(client: LedgerClient, name: str) -> Log:
-    """The log of that name. LogNotFound; InvalidArgument."""
+    """Return the log of this name.
+
+    Raises:
+        LogNotFound: No log has this name.
+        InvalidArgument: The name is malformed.
+    """
     incarnation = await LogRegistry(client.store, client.environment).find(name)
     if incarnation is None:
         raise LogNotFound(name)
@@ -402,19 +619,33 @@ async def open_log(client: LedgerClient, name: str) -> Log:
 
 
 async def list_logs(client: LedgerClient, prefix: str = "") -> list[str]:
-    """The names of all logs that start with ``prefix``, sorted; complete, or MetadataUnavailable."""
+    """Return the names of all logs that start with ``prefix``, sorted. The list is complete, or the call
+    raises MetadataUnavailable."""
     return await LogRegistry(client.store, client.environment).list(prefix)
 
 
 async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) -> None:
-    """Delete a log, its ledgers, and the snapshots of a state machine on it that lie in ledgers. A leader
-    that is still there ends as soon as it notices; what it acknowledged is gone with the rest. LogNotFound.
-    If cancelled after the log's record was removed, or if the store is away then, ledgers may be left for a
-    sweep. MetadataUnavailable: it was not deleted. MetadataOutcomeUnknown: it may be.
+    """Delete a log, its ledgers, its cursors, and the snapshots of state machines that lie in ledgers.
 
-    MetadataCorrupt: its record, or the node of its name, cannot be read. With ``damaged`` these are
-    removed all the same. Nobody knows then which ledgers the record listed: they are left for a sweep, which
-    knows them by their own labels once the record is gone."""
+    A leader that is still alive ends as soon as it notices. The records that it acknowledged are gone with
+    the rest.
+
+    Args:
+        client: The client of the cluster.
+        name: The name of the log.
+        damaged: Also delete a log whose record, or the node of whose name, cannot be read. Nobody knows then
+            which ledgers the record listed. They are left for a sweep: once the record is gone, the sweep
+            knows them by their own labels.
+
+    Raises:
+        LogNotFound: No log has this name.
+        MetadataCorrupt: The log's record or the node of its name cannot be read, and ``damaged`` is not set.
+        MetadataUnavailable: The log was not deleted.
+        MetadataOutcomeUnknown: The log may or may not be deleted.
+
+    If the call is cancelled after the log's record was removed, or if the metadata store is away then,
+    ledgers may be left for a sweep.
+    """
     registry = LogRegistry(client.store, client.environment)
     incarnation = await (registry.find_damaged(name) if damaged else registry.find(name))
     if incarnation is None and not damaged:
@@ -431,4 +662,4 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
             await delete_snapshots(client, incarnation)
         except MetadataCorrupt:
             if not damaged:
-                raise  # Nobody knows which they are. A sweep does, as with the ledgers.
+                raise  # Nobody knows which ledgers hold the snapshots. A sweep finds them by their labels.

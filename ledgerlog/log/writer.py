@@ -1,17 +1,17 @@
-"""A log's writer as a caller holds it: leadership, and appends through it.
+"""The ``LogWriter``: appending to a log while you lead it.
 
-A record joins the open batch of ``log.core.append_queue`` and its caller waits for its ticket, which costs
-one reschedule and nothing else; everything behind that is the ``Leader``'s. Here is what callers see:
-what is checked before a record is taken, the line in front of a full window, what a cancellation
-takes back, and which error tells what about a record.
+A record joins the open batch of ``log.core.append_queue``, and its caller waits for its ticket. That costs
+one reschedule and nothing else. The ``Leader`` does the rest. This module does what callers see: it checks a
+record before it is taken, keeps the line in front of a full window, takes records back if their caller is
+cancelled, and chooses the error that says what became of a record.
 
-**Numbered records.** Where a record comes with its producer's sequence, ``log.core.producers`` says whether
-it is new. Calls with sequences are taken one after the other, so that what one finds to be new is taken
-before the next asks. A record that is there already is answered with where it is; one that is on its way,
-with what becomes of it.
+**Numbered records.** If a record comes with its producer's sequence, ``log.core.producers`` says whether it
+is new. Calls with sequences are served one after the other: a call takes all its new records before the next
+call asks. A record that is in the log already is answered with its offset. If it is still on its way, the
+caller waits for it.
 
-**Which error.** AppendUnknown means that a record was sent and nobody could tell in time whether it is
-in the log. Every other error means that it is not there.
+**Which error.** AppendUnknown means that a record was sent and nobody could tell in time whether it is in the
+log. Every other error means that the record is not in the log.
 """
 
 from __future__ import annotations
@@ -45,26 +45,32 @@ __all__ = ["LogWriter", "Submission", "WriterStatistics"]
 
 @attrs.frozen(kw_only=True)
 class WriterStatistics:
-    """Counts since the writer was entered, and where it stands."""
+    """Counts since the writer was entered, and its current state. ``LogWriter.statistics`` returns it."""
 
     epoch: int
+    """The number of this leadership; see ``LogWriter.epoch``."""
     next_offset: int
-    """The offset of the next record, if all that is on its way arrives."""
+    """The offset of the next record, if all records that are on their way arrive."""
     durable_offset: int
-    """The offset after the last record that is acknowledged."""
+    """The offset after the last acknowledged record."""
     records_appended: int
+    """How many records this writer has sent."""
     bytes_appended: int
+    """The bytes of these records."""
     entries_appended: int
+    """How many entries they were packed into."""
     records_outstanding: int
-    """Taken and not yet acknowledged."""
+    """Records that the writer has taken and not yet acknowledged."""
     bytes_outstanding: int
+    """The bytes of these records."""
     rolls: int
+    """How often this writer has gone on in a new ledger."""
     ledger_id: int
-    """Where new records go."""
+    """The ledger that new records go to."""
 
 
 class Submission:
-    """A record that is on its way. It goes there whether or not anybody waits."""
+    """A record that ``LogWriter.submit`` has taken. It goes into the log whether or not you wait for it."""
 
     __slots__ = ("_batch", "_is_duplicate", "_slot", "_ticket", "_writer")
 
@@ -78,15 +84,28 @@ class Submission:
         self._is_duplicate = is_duplicate
 
     async def wait(self) -> Ack:
-        """The record's Ack once it is durable. Errors as for ``LogWriter.append``. Cancelling abandons the
-        wait and not the record; it may be waited for again, and by several tasks."""
+        """Wait until the record is durable.
+
+        You may call it several times, and from several tasks.
+
+        Returns:
+            The record's ``Ack``, with its offset.
+
+        Raises:
+            AppendUnknown: The record was sent and the leadership ended; the record may or may not be in the
+                log.
+            LostLeadership: The leadership ended; the record is not in the log. LogSealed and NotEnoughBookies
+                say the same with another reason.
+
+        Cancelling: abandons the wait. The record still goes into the log.
+        """
         await self._writer._wait(self._batch, self._ticket)
         ack = self._batch.ack(self._slot)
         return ack._replace(duplicate=True) if self._is_duplicate else ack
 
 
 class _Answered(Submission):
-    """A record that was there before it was submitted."""
+    """A record that was in the log before it was submitted."""
 
     __slots__ = ("_ack",)
 
@@ -99,8 +118,14 @@ class _Answered(Submission):
 
 
 class LogWriter:
-    """The leader of a log, from ``async with log.writer()``. Any number of tasks may append at once; the
-    records get their offsets in the order in which they were taken."""
+    """The leader of a log: it appends records. ``async with log.writer()`` gives it to you.
+
+    Any number of tasks may append at the same time. Records get their offsets in the order in which the
+    writer takes them.
+
+    ``append`` writes one record and waits. ``append_many`` writes a list. ``submit`` takes a record and lets
+    you wait for it later.
+    """
 
     def __init__(self, name: str, leader: Leader, producer: str | None = None) -> None:
         self._name = name
@@ -108,40 +133,44 @@ class LogWriter:
         self._core = leader.core
         self._producer = producer
         self._numbered_gate = trio.StrictFIFOLock()
-        """Held by a call with sequences from asking what is new until all of that is taken."""
-        # These are looked at for each record.
+        """A call with sequences holds it from the question which records are new until all new ones are
+        taken."""
+        # Every append reads these.
         self._queue = leader.queue
         self._answered = leader.answered
         self._first_offset = leader.queue.next_offset
         self._bytes_at_start = leader.core.bytes_total
         self._gate = trio.StrictFIFOLock()
         self._at_gate = 0
-        """Tasks in line for the window. While there are any, nobody passes them."""
+        """How many tasks stand in line for the window. While there are any, no other task passes them."""
 
     # --- what callers read --------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """The number of this leadership: one more at each takeover of the log. A fencing token that callers
-        may use elsewhere."""
+        """The number of this leadership. It grows by one with each takeover of the log.
+
+        You may use it elsewhere as a fencing token: for example, a storage service can refuse requests with
+        an older epoch.
+        """
         return self._core.epoch
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next record, if all that is on its way arrives."""
+        """The offset of the next record, if all records that are on their way arrive."""
         return self._queue.tail
 
     @property
     def failure(self) -> LedgerLogError | None:
-        """Why nothing more can be appended, None while the leadership lasts."""
+        """The reason why nothing more can be appended; None while the leadership lasts."""
         return self._core.refusal
 
     async def wait_over(self) -> None:
-        """Return once nothing can be appended any more and every append is answered; ``failure`` says why."""
+        """Wait until the leadership has ended and every append is answered. ``failure`` then says why."""
         await self._leader.wait_over()
 
     def statistics(self) -> WriterStatistics:
-        """Where the writer stands. Cheap; not a checkpoint."""
+        """Return counts and the current state of the writer. Cheap; not a checkpoint."""
         queue = self._queue
         return WriterStatistics(
             epoch=self._core.epoch,
@@ -166,20 +195,55 @@ class LogWriter:
         sequence: int | None = None,
         producer: str | None = None,
     ) -> Ack:
-        """Append one record; its Ack once it is durable on an ack quorum and so is all before it.
+        """Append one record and wait until it is durable.
 
-        ``data`` is 0 to ``limits.RECORD_BYTES_MAX`` bytes. With ``expected_offset`` it is written at that
-        offset or not at all. Waits for a place in the window first.
+        The record is durable once an ack quorum of bookies has synced it and every record before it. If the
+        window is full, the call waits for a place first.
 
-        With ``sequence``, the record's number among those of its ``producer`` (default: that of the writer),
-        it is written once, however often it is appended: a repeat gives the first one's offset, with
-        ``duplicate`` set, whoever led the log meanwhile. It needs a writer with deduplication (see
-        ``Log.writer``), excludes ``expected_offset``, and is not taken back by a cancellation: repeat it.
-        OutOfSequence, TooManyProducers: it was not written.
+        Args:
+            data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes (4 MiB).
+            expected_offset: Write the record at this offset or not at all. Excludes ``sequence``.
+            sequence: The number of the record among those of its producer, from 0. The log then holds the
+                record once, however often you append it and whoever leads. Needs deduplication (see
+                ``Log.writer``).
+            producer: The producer of the record. None: the producer that you gave to ``Log.writer``. Needs
+                ``sequence``.
 
-        LostLeadership, LogSealed, NotEnoughBookies, OffsetMismatch, RecordTooLarge, InvalidArgument: it was
-        not written. AppendUnknown: it may or may not be in the log. Cancelled before it was sent, it is not
-        written; afterwards its outcome is unknown. The writer stays usable and in order either way."""
+        Returns:
+            The record's ``Ack``. If the record was in the log already, ``duplicate`` is set and ``offset`` is
+            the offset of the first one.
+
+        Raises:
+            AppendUnknown: The record was sent and the leadership ended; the record may or may not be in the
+                log.
+            LostLeadership: Another writer took the log over, or this one was left; the record is not in the
+                log.
+            LogSealed: The log was sealed; the record is not in the log.
+            NotEnoughBookies: The leadership ended because too few bookies were writable; the record is not in
+                the log.
+            OffsetMismatch: The record would not get ``expected_offset``; it was not written. The writer goes
+                on.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; this call wrote nothing.
+                The writer goes on.
+            TooManyProducers: The log remembers as many producers as it may; the record was not written. The
+                writer goes on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written. The writer
+                goes on.
+            InvalidArgument: An argument is malformed, or arguments exclude each other; the record was not
+                written. The writer goes on.
+
+        Cancelling: if the record was not sent yet, it is not written. If it was sent, or if it has a
+        sequence, it may or may not be in the log. If it has a sequence, append it again to find out. The
+        writer stays usable in every case.
+
+        Example:
+            ```python
+            async with log.writer(producer="billing") as writer:
+                ack = await writer.append(b"invoice 7", sequence=7)
+                again = await writer.append(b"invoice 7", sequence=7)
+                assert again.duplicate and again.offset == ack.offset
+            ```
+        """
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
@@ -221,19 +285,43 @@ class LogWriter:
         sequence: int | None = None,
         producer: str | None = None,
     ) -> list[Ack]:
-        """Append records in their order, pipelined through the window; one Ack for each once all are durable.
-        Other tasks' records may come in between. An empty sequence gives an empty list.
+        """Append records in their order and wait until all of them are durable.
 
-        ``atomic`` puts them into one entry: they are in the log all together or not at all, at consecutive
-        offsets; RecordTooLarge where they are over about ``limits.ENTRY_BYTES_MAX`` together.
+        The records are pipelined through the window. Without ``atomic``, records of other tasks may come in
+        between.
 
-        ``sequence`` is that of the first record, the others follow it; see ``append``. Those at the start
-        that are there already are answered as duplicates, the others are written; of an atomic group all or
-        none.
+        Args:
+            datas: The records, each 0 to ``limits.RECORD_BYTES_MAX`` bytes. An empty sequence does nothing.
+            atomic: Put the records into one entry. They are then in the log all together or not at all, at
+                consecutive offsets.
+            sequence: The sequence of the first record; the next ones count up from it. Records at the start
+                that are in the log already are answered as duplicates, and the others are written. With
+                ``atomic``, all records must be new or all must be duplicates. See ``append``.
+            producer: The producer of the records, as for ``append``.
 
-        Errors as for ``append``, RecordTooLarge and InvalidArgument before anything is taken. After another
-        error, and after a cancellation, a prefix of the records may be in the log; where that is so, or
-        cannot be known, the error is AppendUnknown and says how many are surely there."""
+        Returns:
+            One ``Ack`` for each record, in their order.
+
+        Raises:
+            AppendUnknown: A prefix of the records may be in the log. The message says how many are surely in
+                it, how many may be, and how many are not.
+            LostLeadership: Another writer took the log over, or this one was left; none of the new records is
+                in the log. LogSealed and NotEnoughBookies say the same with another reason.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of the
+                atomic group is in the log already; this call wrote nothing. The writer goes on.
+            TooManyProducers: The log remembers as many producers as it may; nothing was written. The writer
+                goes on.
+            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, or the atomic group is over about
+                ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
+            InvalidArgument: An argument is malformed; nothing was written. The writer goes on.
+
+        Cancelling: a prefix of the records may be in the log.
+
+        Example:
+            ```python
+            acks = await writer.append_many([b"debit", b"credit"], atomic=True)
+            ```
+        """
         records = list(datas)
         if not _BYTES.issuperset(map(type, records)):
             records = [_as_bytes(data) for data in records]
@@ -267,10 +355,31 @@ class LogWriter:
     async def submit(
         self, data: bytes, *, sequence: int | None = None, producer: str | None = None
     ) -> Submission:
-        """Wait for a place in the window and take the record; ``await submission.wait()`` gives its Ack.
+        """Take one record and return without waiting until it is durable.
 
-        Always a checkpoint, before the record is taken: cancelled, it is not written. ``sequence`` and errors
-        as for ``append``, as far as they are known when it is taken."""
+        The call waits only for a place in the window, then takes the record. Always a checkpoint, before the
+        record is taken: cancelled, it is not written. After that, ``await submission.wait()`` gives the
+        record's ``Ack``.
+
+        Args:
+            data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes.
+            sequence: The sequence of the record, as for ``append``.
+            producer: The producer of the record, as for ``append``.
+
+        Returns:
+            The ``Submission`` to wait for. You may drop it: the record goes into the log all the same.
+
+        Raises:
+            LostLeadership: The leadership has ended; the record was not taken. LogSealed and NotEnoughBookies
+                say the same with another reason.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not taken.
+                The writer goes on.
+            TooManyProducers: The log remembers as many producers as it may; the record was not taken. The
+                writer goes on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not taken. The writer goes
+                on.
+            InvalidArgument: An argument is malformed; the record was not taken. The writer goes on.
+        """
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
@@ -301,8 +410,16 @@ class LogWriter:
         return Submission(self, batch, slot, ticket)
 
     async def flush(self) -> None:
-        """Return once all that was taken before the call is durable. Errors as for ``append``, for any of
-        it. Always a checkpoint."""
+        """Wait until every record that was taken before the call is durable.
+
+        Records that linger are sent at once. Always a checkpoint.
+
+        Raises:
+            AppendUnknown: The leadership ended, and some of the records may or may not be in the log; the
+                message says how many.
+            LostLeadership: The leadership ended, and some of the records are not in the log. LogSealed and
+                NotEnoughBookies say the same with another reason.
+        """
         self._leader.hurry()
         try:
             await self._answered.wait(self._queue.next_ticket - 1)
@@ -313,19 +430,42 @@ class LogWriter:
         raise failure
 
     async def roll(self) -> None:
-        """Go on in a new ledger; returns once new records go there and the ledger before is closed. Does
-        nothing while the current ledger is empty. Appends go on meanwhile. Cancelling abandons the wait,
-        not the roll. LostLeadership and the like if the leadership ends first."""
+        """Go on in a new ledger.
+
+        Returns once new records go to the new ledger and the ledger before it is closed. Appends go on
+        meanwhile. If the current ledger is empty, nothing happens.
+
+        Raises:
+            LostLeadership: The leadership ended first. LogSealed and NotEnoughBookies say the same with
+                another reason.
+
+        Cancelling: abandons the wait. The roll still happens.
+        """
         await trio.lowlevel.checkpoint()
         await self._leader.roll()
 
     async def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
-        """Give up the records below ``before_offset``, as their leader: ``Log.truncate`` with the promise
-        that nothing is given up by one who was deposed, which matters to whoever truncates behind his own
-        state.
+        """Give up the records below ``before_offset``, but only while this writer leads.
 
-        LostLeadership, and nothing was given up. InvalidArgument where the offset is beyond what is durable;
-        TruncationPinned, LogNotFound, MetadataUnavailable as for ``Log.truncate``."""
+        This is ``Log.truncate`` for a leader. A leader that was deposed gives up nothing. Use it if you
+        truncate records that your own state has absorbed.
+
+        Args:
+            before_offset: The first offset to keep, at most the offset after the last durable record.
+            ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
+
+        Raises:
+            LostLeadership: This writer does not lead any more; nothing was given up. LogSealed and
+                NotEnoughBookies say the same with another reason.
+            InvalidArgument: ``before_offset`` is not an offset, or lies beyond the durable end; nothing was
+                given up.
+            TruncationPinned: A cursor pins a record below ``before_offset``; nothing was given up.
+            LogNotFound: The log does not exist any more.
+            MetadataUnavailable: The metadata store could not be reached; nothing was given up.
+            MetadataOutcomeUnknown: The records may or may not be given up.
+
+        Cancelling: the records may or may not be given up, as for ``Log.truncate``.
+        """
         durable = self._queue.durable_offset
         if (
             not isinstance(before_offset, int)
@@ -340,7 +480,12 @@ class LogWriter:
     # --- numbered records -----------------------------------------------------------------------
 
     def _numbering(self, sequence: int | None, producer: str | None, count: int) -> tuple[str, int]:
-        """Whose records, from which sequence on. InvalidArgument."""
+        """Return the producer of the records and the sequence of the first one.
+
+        Raises:
+            InvalidArgument: The log has no deduplication, or the producer or the sequence is missing or
+                malformed.
+        """
         producers = self._core.producers
         if producers is None:
             raise InvalidArgument(
@@ -361,7 +506,7 @@ class LogWriter:
         return Ack(offset, None, self._core.epoch, duplicate=True)
 
     async def _append_one_numbered(self, data: bytes, size: int, producer_id: str, sequence: int) -> Ack:
-        """Append a record for which there is a place, and nobody else asks what is new."""
+        """Append one numbered record. The window has room for it, and no other call holds the gate."""
         known = self._admit((producer_id, sequence), 1)
         if known:
             return await self._known_ack(known[0])
@@ -374,7 +519,7 @@ class LogWriter:
         return batch.ack(slot)
 
     async def _known_ack(self, place: Known) -> Ack:
-        """The Ack of a record that was appended before, once it is durable. Always a checkpoint."""
+        """Return the Ack of a record that was appended before, once it is durable. Always a checkpoint."""
         if isinstance(place, int):
             await trio.lowlevel.checkpoint()
             return self._ack_of(place)
@@ -391,7 +536,7 @@ class LogWriter:
         *,
         atomic: bool,
     ) -> list[Ack]:
-        """Append those of the records that are new; an Ack for each."""
+        """Append the records that are new, and return an Ack for every record."""
         producer_id, first = self._numbering(sequence, producer, len(records))
         parts: list[tuple[Batch, int, int]] = []
         is_complete = True
@@ -439,14 +584,16 @@ class LogWriter:
         raise failure
 
     async def _wait_room(self, size: int) -> None:
-        """Wait in line for a place in the window. There is no checkpoint between the return of this and the
-        caller's taking of the place."""
+        """Wait in line for a place in the window.
+
+        The caller must take the place without another checkpoint in between.
+        """
         await self._leader.refuse()
         self._at_gate += 1
         try:
             async with self._gate:
                 while self._core.refusal is None and not self._queue.has_room(size):
-                    with contextlib.suppress(LedgerLogError):  # It is the refusal, raised below.
+                    with contextlib.suppress(LedgerLogError):  # The refusal, raised below.
                         await self._answered.wait(self._answered.value + 1)
         finally:
             self._at_gate -= 1
@@ -460,9 +607,22 @@ class LogWriter:
         parts: list[tuple[Batch, int, int]],
         numbering: tuple[str, int] | None = None,
     ) -> bool:
-        """Take all records, as the window lets them in; ``parts`` says where they are. ``numbering``: whose
-        they are, and the sequence of the first. False where the end came in between; raises the refusal where
-        it came before the first."""
+        """Take all records, as the window lets them in.
+
+        Args:
+            records: The records.
+            sizes: Their sizes in bytes.
+            atomic: Put all of them into one entry.
+            parts: Gets the batch and the slots of each stretch of records, as they are taken.
+            numbering: The producer of the records and the sequence of the first one, if they are numbered.
+
+        Returns:
+            True if all records are taken. False if the leadership ended after the first ones.
+
+        Raises:
+            RecordTooLarge: No entry can hold the atomic group.
+            LedgerLogError: The refusal, if the leadership ended before any record was taken.
+        """
         queue = self._queue
         total = len(records)
         if atomic:
@@ -507,11 +667,11 @@ class LogWriter:
         )
 
     def _is_free_for(self, size: int) -> bool:
-        """Whether a record of ``size`` bytes may be taken now, past nobody who waits in line."""
+        """Whether a record of ``size`` bytes may be taken now, without passing a task that waits in line."""
         return not (self._core.refusal or self._at_gate) and self._queue.has_room(size)
 
     def _verdict(self, batch: Batch) -> LedgerLogError:
-        """What to raise for a record that was taken and has failed."""
+        """Return the error for a record that was taken and has failed."""
         if batch.state is BatchState.UNKNOWN:
             return self._unknown(
                 f"the record was sent to ledger {batch.ledger_id} in epoch {self._core.epoch} "
@@ -531,7 +691,7 @@ class LogWriter:
         )
 
     def _verdict_of_the_rest(self) -> LedgerLogError:
-        """What to raise for all that was still on its way at the end."""
+        """Return the error for everything that was still on its way at the end."""
         lost, unknown = self._queue.lost_count, self._queue.unknown_count
         if not unknown:
             return fresh(self._why())
