@@ -1,16 +1,20 @@
-"""Cursors in the store: named places in a log, moved by compare-and-set.
+"""Cursors in the metadata store: named places in a log, moved by compare-and-set.
 
-A cursor is a node of its own below its log's incarnation, so moving one writes some hundred bytes and
-disturbs nobody. The one thing that needs more is a pin. Truncation reads the cursors and then writes the
-log's record, and a cursor that began to pin in between would find its records gone. So whatever lowers what
-is pinned (a cursor made with ``pins``, or moved back) writes the record again, unchanged but for its token,
-in one transaction with the cursor: of two that meet, one sees its version changed and looks again. Moving
-forward, which is what cursors do, needs none of it: a truncation that saw the older place only keeps more.
+A cursor is a node of its own below its log's incarnation. So a move writes some hundred bytes and disturbs
+nobody.
 
-A write whose answer was lost is settled by its token.
+**Pins.** A pin needs more. Truncation reads the cursors and then writes the log's record. If a cursor began
+to pin in between, its records would be gone. So a write that lowers the pinned offset also writes the log's
+record again, unchanged except for its token, in one transaction with the cursor. Such a write creates a
+cursor with ``pins``, or switches its pin on, or moves it back. If it meets a truncation, one of the two finds
+that the record's version has changed, and looks again. Cursors usually move forward, and a forward move needs
+none of this: a truncation that read the older offset only keeps more.
 
-A cursor that is deleted leaves an empty node, until its log is deleted. A node that is made anew may show a
-version that it had before, and whoever still remembers the old cursor would move the new one.
+If the answer to a write was lost, the token in the cursor settles it.
+
+**Deletion.** Deleting a cursor leaves an empty node until its log is deleted. If the node were removed and
+created again, it might show a version that it had before, and a client that remembers the old cursor could
+move the new one.
 """
 
 from __future__ import annotations
@@ -35,9 +39,24 @@ _DELETED = b""
 
 
 class Cursor:
-    """One cursor of a log, there or not. From ``Log.cursor``; it holds no state and no connection.
+    """A named, durable place in a log. ``Log.cursor`` returns it, whether or not the cursor exists yet.
 
-    Every method may raise MetadataUnavailable; after MetadataOutcomeUnknown the cursor may have moved."""
+    Use it to remember how far you have processed a log. A cursor that pins holds back truncation and
+    retention: the records from its offset on stay. The object holds no state and no connection.
+
+    Every method may raise MetadataUnavailable: the cursor was not changed. Methods that write may also raise
+    MetadataOutcomeUnknown: the cursor may or may not have changed.
+
+    Example:
+        ```python
+        cursor = log.cursor("billing")
+        state = await cursor.get()
+        async with log.read(state.offset if state else 0) as records:
+            async for record in records:
+                handle(record)
+                state = await cursor.move(record.offset + 1, expected=state)
+        ```
+    """
 
     def __init__(
         self, client: LedgerClient, registry: LogRegistry, log_name: str, incarnation: int, name: str
@@ -54,10 +73,11 @@ class Cursor:
 
     @property
     def name(self) -> str:
+        """The name of the cursor."""
         return self._name
 
     async def get(self) -> CursorState | None:
-        """Where the cursor is now; None where there is none."""
+        """Return the state of the cursor now; None if it does not exist."""
         await self._client.store.sync()
         state, _ = await self._read()
         return state
@@ -70,12 +90,31 @@ class Cursor:
         properties: Mapping[str, str] | None = None,
         pins: bool | None = None,
     ) -> CursorState:
-        """Move the cursor from ``expected``, a state that was read or returned before (None: it does not
-        exist yet, make it); its new state. ``properties`` and ``pins`` stay as they are unless given.
+        """Move the cursor, if it is still at ``expected``.
 
-        CursorConflict: it is not at ``expected`` any more, and was not moved by this call, or was and has
-        been moved again. Truncated: it begins to pin, or is moved back, where records are gone. LogNotFound,
-        InvalidArgument."""
+        Args:
+            offset: The new offset: the next record that you have not processed.
+            expected: The state that ``get``, ``move`` or ``set`` returned last. None: the cursor does not
+                exist yet; create it.
+            properties: The new properties, together at most ``limits.CURSOR_PROPERTIES_BYTES_MAX`` bytes in
+                UTF-8. None: keep those of ``expected``.
+            pins: Whether the cursor keeps the records from ``offset`` on. None: as in ``expected``; a new
+                cursor does not pin.
+
+        Returns:
+            The new state. Pass it as ``expected`` to the next move.
+
+        Raises:
+            CursorConflict: The cursor is not at ``expected`` any more. This call did not move it, or did so
+                before another client moved it again.
+            Truncated: The cursor would begin to pin, or move its pin back, at records that are truncated. It
+                was not moved.
+            LogNotFound: The log does not exist any more.
+            InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor was not
+                moved.
+
+        Cancelling: the cursor may or may not have moved.
+        """
         if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= LEDGER_ID_MAX:
             raise InvalidArgument(f"{offset!r} is not an offset")
         state = CursorState(
@@ -101,7 +140,7 @@ class Cursor:
             try:
                 *_, version = await self._client.store.transaction(await self._operations(state, expected))
             except CONFLICTS:
-                is_refused = True  # Perhaps it is the log's record only that has changed.
+                is_refused = True  # Perhaps only the log's record has changed.
                 raise
             return attrs.evolve(state, version=version)
 
@@ -110,15 +149,44 @@ class Cursor:
     async def set(
         self, offset: int, *, properties: Mapping[str, str] | None = None, pins: bool | None = None
     ) -> CursorState:
-        """Move the cursor wherever it is, or make it; its new state. Of several who do so at once, one is
-        last. Errors as for ``move``, CursorConflict aside."""
+        """Move the cursor, wherever it is now; create it if it does not exist.
+
+        If several clients do this at the same time, the last one wins.
+
+        Args:
+            offset: The new offset.
+            properties: The new properties. None: keep the current ones.
+            pins: Whether the cursor keeps the records from ``offset`` on. None: keep the current setting.
+
+        Returns:
+            The new state.
+
+        Raises:
+            Truncated: The cursor would begin to pin, or move its pin back, at records that are truncated. It
+                was not moved.
+            LogNotFound: The log does not exist any more.
+            InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor was not
+                moved.
+
+        Cancelling: the cursor may or may not have moved.
+        """
         while True:
             with contextlib.suppress(CursorConflict):
                 return await self.move(offset, expected=await self.get(), properties=properties, pins=pins)
 
     async def delete(self, *, expected: CursorState | None = None) -> None:
-        """Delete the cursor, with what it pins. One that is not there is deleted already. CursorConflict
-        where it is not at ``expected``, if that is given."""
+        """Delete the cursor. It pins nothing any more.
+
+        If the cursor does not exist and you give no ``expected``, nothing happens.
+
+        Args:
+            expected: Delete the cursor only if it is still in this state. None: delete it in any case.
+
+        Raises:
+            CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not delete it.
+
+        Cancelling: the cursor may or may not be deleted.
+        """
 
         async def write(is_unsure: bool) -> None:
             if not is_unsure:
@@ -140,7 +208,8 @@ class Cursor:
         return CursorConflict(f"{self._words} is not where it was expected to be")
 
     async def _read(self) -> tuple[CursorState | None, int]:
-        """The cursor, None where there is none, and the version of its node, -1 where there is none."""
+        """Return the cursor and the version of its node. None if there is no cursor; -1 if there is no
+        node."""
         node = await self._client.store.get(self._path)
         if node is None or node.value == _DELETED:
             return None, -1 if node is None else node.version
@@ -158,7 +227,7 @@ class Cursor:
             cursor = Set(self._path, state.encode(), expected.version)
         else:
             found, node_version = await self._read()
-            # One that is there makes the creation fail, as it should.
+            # If the cursor exists, the creation fails, as it should.
             if found is not None or node_version < 0:
                 cursor = Create(self._path, state.encode())
             else:
@@ -176,7 +245,8 @@ def _version(state: CursorState | None) -> int | None:
 
 
 async def read_cursors(client: LedgerClient, incarnation: int) -> list[CursorState]:
-    """All cursors of a log, by name. At least as new as what was read of the log before."""
+    """Return all cursors of a log, by name. They are at least as new as any record of the log that you read
+    before."""
     found = []
     for component in await client.store.children(cursors_path(incarnation)):
         name = cursor_name_of(component)
@@ -187,7 +257,7 @@ async def read_cursors(client: LedgerClient, incarnation: int) -> list[CursorSta
 
 
 async def delete_cursors(client: LedgerClient, incarnation: int) -> int:
-    """Delete the cursors of a log that is gone; how many."""
+    """Delete the cursors of a log that is gone; return how many."""
     names = await client.store.children(cursors_path(incarnation))
     for name in names:
         await remove(client.store, cursor_path(incarnation, cursor_name_of(name)))

@@ -1,12 +1,16 @@
-"""Where in a log's ledgers something is: the tail, an offset, a position, a moment.
+"""Finding the place of something in a log's ledgers: the tail, an offset, a position, a time.
 
-The log's record says where each counted segment starts and which time it spans; inside a segment the
-entries' headers say the rest. Of segments that are not counted, what is confirmed counts: their
-readers tell. What a newer open segment holds belongs to the log only if it continues the older one
-(``log.core.chain``), which its first entry says.
+The log's record says at which offset each counted segment starts and which time it spans. Inside a segment,
+the headers of its entries say the rest. In a segment that is not counted, the confirmed entries count, and a
+``LedgerReader`` tells which these are. A newer open segment belongs to the log only if it continues the older
+one (``log.core.chain``); its first entry says so.
 
-A counted segment may be archived (``model.archive``): where no bookie gives its ledger, its file is looked
-into. A file can be read from any offset on, so a ``Place`` in one is the offset itself, with entry 0.
+A counted segment may be archived (``model.archive``). If no bookie gives its ledger, the search goes on in
+its file. A file can be read from any offset on, so a ``Place`` in a file is the offset itself, with entry 0.
+
+"Errors as for reading" below means: EntryUnavailable, EntryNotFound, EntryCorrupt and LedgerNotFound from the
+bookies, MetadataUnavailable, and for an archived segment ArchiveUnavailable, ArchiveCorrupt and
+ArchiveSupportMissing.
 """
 
 from __future__ import annotations
@@ -38,29 +42,31 @@ from ledgerlog.wire.records import EntryHeader, decode_header
 
 @attrs.frozen
 class Place:
-    """Where reading goes on."""
+    """A place where reading starts or goes on."""
 
     segment: Segment | None
-    """None: before the first ledger of the list, whatever that is or will be."""
+    """The segment to read. None: the place is before the first ledger of the list, even if that ledger is
+    still to come."""
     entry_id: int | None
-    """The next entry; None: the segment is read to its end."""
+    """The next entry to read. None: the segment is read to its end."""
     offset: int
     """The offset of the first record there."""
 
 
 async def read_header(reader: LedgerReader, entry_id: int, segment: Segment) -> EntryHeader:
+    """Read one entry and decode its header."""
     (payload,) = await reader.read(entry_id, entry_id)
     return decode_header(payload, ledger_id=reader.ledger_id, entry_id=entry_id, spliced=segment.spliced)
 
 
 async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
-    """Behind the last record that is confirmed now. Errors as for reading."""
+    """Find the place after the last record that is confirmed now. Errors as for reading."""
     place = Place(None, None, metadata.counted_end)
     if metadata.segments:
         place = Place(metadata.segments[-1], None, metadata.counted_end)
     for index, segment in enumerate(metadata.open_segments):
         if index and place.entry_id is not None and not await continues(ledgers, segment, place.offset):
-            return place  # The older one is open, and more may come there.
+            return place  # The older segment is open, and more records may come there.
         reader = await ledgers.open(segment.ledger_id)
         last = await reader.last_add_confirmed()
         offset = place.offset
@@ -73,9 +79,11 @@ async def find_tail(ledgers: Ledgers, metadata: LogMetadata) -> Place:
 
 
 async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
-    """Whether the segment's first entry is confirmed and begins at ``offset``. Where the segment before it is
-    confirmed up to there, that is all of it: its leader sends nothing to it once he has sent to this one.
-    Errors as for reading."""
+    """Whether the segment's first entry is confirmed and begins at ``offset``.
+
+    If so, and if the segment before it is confirmed up to ``offset``, that segment holds nothing more: its
+    leader sends nothing to it after it has sent to this one. Errors as for reading.
+    """
     if segment.record_count == 0:
         return False
     reader = await ledgers.open(segment.ledger_id)
@@ -85,8 +93,11 @@ async def continues(ledgers: Ledgers, segment: Segment, offset: int) -> bool:
 
 
 async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUndecided | None:
-    """The loss that stands between the two open ledgers of a log and that no operator has decided on for the
-    log; None where there is none. Errors as for reading."""
+    """Return the accepted loss between the two open ledgers of a log that no operator has decided on for the
+    log.
+
+    None if there is no such loss. Errors as for reading.
+    """
     if len(metadata.open_segments) < 2:
         return None
     older, newer = metadata.open_segments
@@ -116,15 +127,24 @@ async def find_undecided_loss(ledgers: Ledgers, metadata: LogMetadata) -> LossUn
 
 
 NOT_ON_BOOKIES = (LedgerNotFound, EntryNotFound, EntryUnavailable, EntryCorrupt)
-"""What reading a ledger raises where it may be in an archive instead. It is damaged on every bookie, perhaps,
-and whole in its file, which has digests of its own."""
+"""The errors of reading a ledger after which its archive may have the records. EntryCorrupt is one of them:
+the copies on all bookies may be damaged while the file, which has digests of its own, is whole."""
 
 
 async def archive_of(
     archives: ArchiveRegistry, metadata: LogMetadata, segment: Segment, failure: LedgerLogError
 ) -> ArchiveRecord:
-    """The record of the file that holds a segment that bookies do not give; ``failure`` where it is in
-    none."""
+    """Return the record of the archive file that holds a segment which no bookie gives.
+
+    Args:
+        archives: The archive records.
+        metadata: The record of the log.
+        segment: The segment.
+        failure: The error that reading from bookies raised.
+
+    Raises:
+        LedgerLogError: ``failure``, if no file holds the segment.
+    """
     if segment.first_offset is None or not segment.record_count:
         raise failure
     record = await archives.holding(metadata.incarnation, segment.ledger_id, segment.first_offset)
@@ -136,15 +156,18 @@ async def archive_of(
 async def find_offset(
     ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, offset: int
 ) -> Place:
-    """The entry that holds an offset, or the place where records will come that are before it or it. The
-    offset must not be truncated. Errors as for reading."""
+    """Find the entry that holds an offset.
+
+    If the offset is beyond the confirmed records, return the place where the next records will come. The
+    offset must not be truncated. Errors as for reading.
+    """
     assert offset >= metadata.first_offset
     if not metadata.segments:
         return Place(None, None, metadata.counted_end)
     segment = metadata.segments[metadata.index_at(offset)]
     assert segment.first_offset is not None
     if offset < segment.first_offset:
-        return Place(None, None, offset)  # In a gap, and the segments before it are truncated away.
+        return Place(None, None, offset)  # In a gap, and the segments before it are truncated.
     if segment.end_offset is not None and offset >= segment.end_offset:
         return Place(segment, None, segment.end_offset)
     try:
@@ -155,8 +178,10 @@ async def find_offset(
 
 
 async def find_offset_in_ledger(ledgers: Ledgers, segment: Segment, offset: int) -> Place:
-    """The entry that holds an offset, in a ledger whose first offset is known, or its next entry. Errors as
-    for reading."""
+    """Find the entry that holds an offset, in a ledger whose first offset is known.
+
+    If the offset is beyond the confirmed entries, return the place of the next entry. Errors as for reading.
+    """
     assert segment.first_offset is not None
     reader = await ledgers.open(segment.ledger_id)
     last = await reader.last_add_confirmed()
@@ -176,8 +201,15 @@ async def find_offset_in_ledger(ledgers: Ledgers, segment: Segment, offset: int)
 async def find_position(
     ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, position: Position
 ) -> tuple[Place, int]:
-    """The entry of a position, and the offset of the record there. Truncated, InvalidArgument where the log
-    has no such position; one slot or one entry behind the last is the place where the next will be."""
+    """Find the entry of a position, and the offset of the record there.
+
+    The position may lie one slot behind the last record of an entry, or one entry behind the last entry. The
+    next record then has the offset. Errors as for reading, and:
+
+    Raises:
+        Truncated: The record of the position is truncated.
+        InvalidArgument: The log has no such position.
+    """
     index = metadata.index_of(position.ledger_id)
     if index is None:
         return await _find_merged_position(archives, metadata, position)
@@ -195,7 +227,8 @@ async def find_position(
 async def _find_merged_position(
     archives: ArchiveRegistry, metadata: LogMetadata, position: Position
 ) -> tuple[Place, int]:
-    """A position in a ledger that the list names no more: it was truncated away, or archived and merged."""
+    """Find a position in a ledger that the list does not name any more: it was truncated, or archived and
+    merged."""
     for record, _ in await archives.of_log(metadata.incarnation):
         is_listed = metadata.index_of(record.ledger_id) is not None
         if is_listed and record.ledger(position.ledger_id) is not None:
@@ -208,8 +241,11 @@ async def _find_merged_position(
 async def _find_archived_position(
     metadata: LogMetadata, record: ArchiveRecord, position: Position
 ) -> tuple[Place, int]:
-    """A position in an archived ledger. What is not in the file, a checkpoint, a place behind the last record
-    of an entry or one that was compacted away, stands for the next record."""
+    """Find a position in an archived ledger.
+
+    A position that is not in the file stands for the next record. That is a checkpoint, a place behind the
+    last record of an entry, or a record that was compacted away.
+    """
     ledger = record.ledger(position.ledger_id)
     segment = metadata.segments[metadata.index_at(record.first_offset)]
     if ledger is None or segment.ledger_id != record.ledger_id:
@@ -257,8 +293,10 @@ async def _find_position_in_ledger(
 async def find_moment(
     ledgers: Ledgers, archives: ArchiveRegistry, metadata: LogMetadata, when_ms: int
 ) -> Place:
-    """The first entry whose timestamp is not before ``when_ms``, or a place where all that will be read is
-    newer or is yet to come. Errors as for reading."""
+    """Find the first entry whose timestamp is at or after ``when_ms``.
+
+    If there is none, return a place from which every record is newer or still to come. Errors as for reading.
+    """
     place = Place(None, None, metadata.first_offset if metadata.segments else metadata.counted_end)
     is_behind_gap = False
     for segment in metadata.segments:
@@ -267,13 +305,13 @@ async def find_moment(
         is_behind_gap = is_behind_gap or segment.lost_before > 0
         end = segment.end_offset
         if end is not None and segment.last_ms is None and is_behind_gap:
-            continue  # Without records it does not say of what time those were that are lost.
+            continue  # A segment without records does not say of what time the lost records were.
         if end is not None and (segment.last_ms is None or segment.last_ms < when_ms):
             place = Place(segment, None, end)
             is_behind_gap = False
             continue
         if is_behind_gap and segment.first_ms is not None and segment.first_ms >= when_ms:
-            return place  # What was lost may be of that time too, so its reader is told.
+            return place  # The lost records may be of that time too, so the reader has to report the gap.
         try:
             found = await _find_moment_in_ledger(ledgers, segment, when_ms)
         except NOT_ON_BOOKIES as failure:

@@ -1,31 +1,32 @@
-"""Reading a log: records in order across its ledgers, ahead of the one who reads them.
+"""Reading a log: its records in order, across its ledgers, fetched ahead of their user.
 
-One task fetches: it reads ranges of entries, decodes them by the batch and puts them into a buffer of
-at most ``limits.LOG_READ_AHEAD_BYTES``; whoever iterates takes them out. It goes from ledger to ledger
-by itself. An open ledger is read up to what its writer has confirmed, so a record that could still be
-lost is never shown. Following waits for the ledger to tell more, and behind the end of a ledger for
-the log's record to name the next.
+One task fetches. It reads ranges of entries, decodes them by the batch, and puts the batches into a buffer of
+at most ``limits.LOG_READ_AHEAD_BYTES``. The user's iteration takes them out. The task goes from ledger to
+ledger by itself. It reads an open ledger up to its LAC, so it never shows a record that could still be lost.
+If it follows, it waits at the end of an open ledger for a higher LAC, and at the end of a closed ledger for
+the log's record to list the next ledger.
 
-**What keeps the order right.** Every entry says the offset of its first record, and that must be the
-offset that the reader expects: records are never skipped and never shown twice. The one exception is a
-ledger that was open together with the one before it and does not continue it: nothing in it was ever
-acknowledged, the next leader counts it as empty, and the reader passes over it.
+**Order.** Every entry carries the offset of its first record. That offset must be the one that the reader
+expects, so the reader skips no record and shows none twice. There is one exception: a ledger that was open
+together with the one before it and does not continue it. Nothing in it was ever acknowledged and the next
+leader counts it as empty, so the reader passes over it.
 
-**A roll that takes long.** The ledger before the current one may stay open for as long as its last entries
-wait for their full write quorum, or the metadata store for its return, while what follows is acknowledged
-in the next one. Its end is known earlier all the same: a leader sends nothing more to it once it has sent
-to the next, so where the first confirmed entry of the next continues what is confirmed here, nothing is
-in between, and the reader goes on there.
+**A roll that takes long.** After a roll, the older ledger may stay open for long: until its last entries have
+their write quorum, or until the metadata store is back. Meanwhile the leader acknowledges records in the
+newer ledger. The reader need not wait for the close, because a leader sends nothing to the older ledger once
+it has sent to the newer one. If the first confirmed entry of the newer ledger continues the confirmed end of
+the older one, nothing lies between them, and the reader goes on in the newer one. For example, the older
+ledger is confirmed up to offset 99 and the newer one begins with offset 100.
 
-**Archives.** Where no bookie gives a ledger, because its copies were given up after it was archived or since
-none of them answers, its file is read instead (``archive.reader``), from the offset that was reached. The
-records are the same, bytes, positions, timestamps and all. Only a compacted file lacks records: offsets grow
-there with gaps, and ``dense`` readers are told of the gap as of a truncation.
+**Archives.** If no bookie gives a ledger, the reader takes its archive file instead (``archive.reader``),
+from the offset that it has reached. That happens if the bookies' copies were given up after archiving, or if
+no bookie answers. The records are the same: bytes, positions and timestamps. Only a compacted file lacks
+records. Offsets then grow with gaps, and a ``dense`` reader gets Truncated instead.
 
-**Lost records.** Where an operator accepted a loss in the middle of a log, the segment behind it says how
-many offsets were lost (``model.log``). Everybody is told of such a gap, once, by ``RecordsLost`` in its place
-among the records; the reader goes on behind it if it is asked again. Before the operator has decided, what is
-behind the loss is not shown, and a reader that would end there says so instead (``LossUndecided``).
+**Lost records.** If an operator accepted a loss in the middle of a log, the segment behind it says how many
+offsets were lost (``model.log``). Every reader is told of such a gap once, by ``RecordsLost`` at its place
+among the records, and goes on behind it if you iterate again. Until the operator has decided, the records
+behind the loss are not shown. A reader that would end there raises ``LossUndecided``.
 """
 
 from __future__ import annotations
@@ -77,15 +78,17 @@ from ledgerlog.wire.records import decode_entry
 __all__ = ["Batches", "LogReader", "Start", "check_start", "open_reader"]
 
 Start = int | Position | datetime | Literal["earliest", "latest"]
+"""Where reading begins: an offset, a position, a time, the first record or the tail. See ``Log.read``."""
 
 _RECORD_COST_BYTES = 48
-"""What a record costs in memory besides its bytes, so that the bound holds for tiny records too."""
+"""Memory that a record costs besides its bytes. It makes the bound of the buffer hold for tiny records
+too."""
 
 _NO_RECORDS: Iterator[Record] = iter(())
 
 
 def check_start(start: Start, until: int | None) -> None:
-    """InvalidArgument unless both say where to read."""
+    """Raise InvalidArgument if ``start`` is no place to start at, or ``until`` no offset to stop at."""
     is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
     if not (is_offset or isinstance(start, Position | datetime) or start in ("earliest", "latest")):
         raise InvalidArgument(
@@ -96,18 +99,36 @@ def check_start(start: Start, until: int | None) -> None:
 
 
 class LogReader:
-    """The records of a log: an async iterator, from ``async with log.read()``. For one task at a time.
+    """The records of a log, as an async iterator. ``async with log.read()`` gives it to you.
 
-    Iterating raises Truncated where records that were still to come have been truncated away; RecordsLost,
-    which is one, where they were lost with bookies: once for each gap, and iterating again goes on behind it;
-    LossUndecided where that is not decided yet and reading would end there; EntryUnavailable (retryable),
-    EntryCorrupt, MetadataUnavailable (retryable); LogNotFound once the log was deleted; where records lie in
-    an archive, ArchiveUnavailable (retryable), ArchiveCorrupt, ArchiveSupportMissing; ConnectionClosed once
-    the ``async with`` was left. What was fetched before an error is given out first. It is a checkpoint
-    whenever nothing is fetched ahead. Cancelling is harmless: no record is lost by it.
+    One task at a time may use it. Iterating gives ``Record`` objects; ``batches`` gives the same records by
+    the batch.
 
-    Offsets grow by one from record to record, but for those that compaction of the archive has removed and
-    those of a gap."""
+    Offsets grow by one from record to record, except where compaction of the archive has removed records, and
+    at a gap of lost records.
+
+    The reader fetches ahead. Records that were fetched before an error come out before the error is raised.
+    It is a checkpoint whenever nothing is fetched ahead. Cancelling loses no record.
+
+    Iterating raises:
+
+    - Truncated: records that were still to come have been truncated. ``first_offset`` is the first one that
+      you can still read.
+    - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for each
+      gap; iterate again to go on behind it.
+    - LossUndecided: an operator has not decided about a loss yet, and reading would end there.
+    - EntryUnavailable: no bookie answers for an entry. Read again later.
+    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
+    - MetadataUnavailable: the metadata store cannot be reached. Read again later.
+    - LogNotFound: the log was deleted.
+    - ArchiveUnavailable: the archive file cannot be read now. Read again later.
+    - ArchiveCorrupt: the archive file is damaged.
+    - ArchiveSupportMissing: the records are in an archive, and the packages that read it are not installed.
+    - ConnectionClosed: the ``async with`` was left.
+
+    After any error but RecordsLost the reader has ended, and iterating raises the same error again. Enter
+    ``Log.read`` again, from ``next_offset``.
+    """
 
     def __init__(
         self,
@@ -144,12 +165,15 @@ class LogReader:
         self._records = _NO_RECORDS
         self._next_offset = max(first_offset, place.offset)
         self._offset = place.offset
-        """The offset of the first record of the next entry to be fetched."""
+        """The offset of the first record of the next entry to fetch."""
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next record, as far as that is known: of the one after the last that was given
-        out, or where reading starts."""
+        """The offset of the next record, as far as the reader knows.
+
+        It is the offset after the last record that came out. Before the first record, it is the offset where
+        reading starts.
+        """
         return self._next_offset
 
     def __aiter__(self) -> LogReader:
@@ -170,8 +194,14 @@ class LogReader:
                 return record
 
     def batches(self) -> Batches:
-        """The same records by the batch, for replay: an async iterator of ``RecordBatch``. Both ways of
-        iterating share one place in the log."""
+        """Iterate by the batch, for example for a replay.
+
+        Both ways of iterating share one place in the log. If you take a few records one by one and then a
+        batch, the batch begins with the next record.
+
+        Returns:
+            An async iterator of ``RecordBatch``. It raises the same errors as iterating over records.
+        """
         return Batches(self)
 
     async def _next_batch(self) -> RecordBatch | None:
@@ -185,7 +215,7 @@ class LogReader:
         return batch
 
     async def _take(self) -> RecordBatch | None:
-        """The next batch from the buffer; None at the end."""
+        """Take the next batch from the buffer; None at the end."""
         while not self._buffer:
             if self._is_complete:
                 await trio.lowlevel.checkpoint()
@@ -232,7 +262,8 @@ class LogReader:
             self._pass_gap(segment)
 
     def _pass_gap(self, segment: Segment) -> None:
-        """Tell of what was lost before a segment that is read from its begin on."""
+        """Report the records that were lost before a segment, if the reader comes to the start of that
+        segment."""
         first = segment.first_offset
         if segment.lost_before and first is not None and self._offset < first:
             lost_from = first - segment.lost_before
@@ -248,7 +279,8 @@ class LogReader:
         reader = await self._client.ledgers.open(segment.ledger_id)
         last = await reader.last_add_confirmed()
         if entry_id == 0 and segment.first_offset is not None and self._offset > segment.first_offset:
-            # The place was found in the file, where it may lie within an entry, and bookies answer again.
+            # The place was found in the archive file, and bookies answer again. In the ledger it may lie
+            # within an entry.
             self._first_offset = max(self._first_offset, self._offset)
             place = await find_offset_in_ledger(self._client.ledgers, segment, self._offset)
             assert place.entry_id is not None
@@ -261,7 +293,7 @@ class LogReader:
                         return True
                     entry_id += 1
                     if self._is_full:
-                        await self._wait_taken()  # Entries that were packed small take more than the reply.
+                        await self._wait_taken()  # Compressed entries take more room than the reply.
                 if self._is_past_until():
                     return False
             if reader.is_closed:
@@ -278,13 +310,14 @@ class LogReader:
                     return True
 
     async def _is_continued(self, segment: Segment) -> bool:
-        """Whether the next ledger is known to go on where we are, though this one is not closed."""
+        """Whether the next ledger is known to continue at the current offset, though this ledger is not
+        closed."""
         await self._refresh()
         following = self._after(segment)
         return following is not None and await continues(self._client.ledgers, following, self._offset)
 
     def _deliver(self, segment: Segment, entry_id: int, payload: bytes) -> bool:
-        """Put one entry's records into the buffer; False if the ledger does not continue the log."""
+        """Put the records of one entry into the buffer; False if the ledger does not continue the log."""
         header, batch = decode_entry(
             payload, ledger_id=segment.ledger_id, entry_id=entry_id, spliced=segment.spliced
         )
@@ -313,7 +346,7 @@ class LogReader:
 
     @property
     def _is_full(self) -> bool:
-        """Whether the buffer has no room for what another request brings."""
+        """Whether the buffer has no room for the reply to another request."""
         return self._buffered_bytes + READ_REPLY_BYTES_TARGET > LOG_READ_AHEAD_BYTES and bool(self._buffer)
 
     async def _wait_taken(self) -> None:
@@ -324,19 +357,31 @@ class LogReader:
     # --- archives -----------------------------------------------------------------------------
 
     async def _read_elsewhere(self, segment: Segment, failure: LedgerLogError) -> bool:
-        """Go on where bookies do not give a ledger, if its records are elsewhere: False if reading ends with
-        it. ``failure`` where they are not."""
+        """Go on with a ledger that no bookie gives, if its records are in an archive.
+
+        Args:
+            segment: The segment of the ledger.
+            failure: The error that reading from bookies raised.
+
+        Returns:
+            False if reading ends with this ledger.
+
+        Raises:
+            LedgerLogError: ``failure``, if the records are in no archive.
+            Truncated: The records were truncated meanwhile.
+        """
         await self._look_for_truncation()
         metadata = self._metadata
         index = metadata.index_of(segment.ledger_id)
         end = None if index is None else metadata.segments[index].end_offset
         if end is not None and self._offset >= end:
-            return True  # We had come to its end, and did not know yet that it was one.
+            return True  # The reader had come to its end and did not know yet that it was the end.
         if index is not None and end is None:
-            raise failure  # What is not counted is not archived.
+            raise failure  # A segment that is not counted is not archived.
         record = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
         if record is None and index is None:
-            return True  # It was merged with others, and we had read them all: what is listed goes on here.
+            # Its file was merged with others, and all its records are read: a listed segment goes on here.
+            return True
         if record is None:
             raise failure
         while True:
@@ -346,10 +391,10 @@ class LogReader:
                 moved = await self._archives.holding(metadata.incarnation, segment.ledger_id, self._offset)
                 if moved is None or moved.file == record.file:
                     raise
-                record = moved  # It was merged with others since.
+                record = moved  # The file was merged with others since.
 
     async def _read_archive(self, record: ArchiveRecord) -> bool:
-        """Read a file from where we are to its end; False if reading ends with it."""
+        """Read a file from the current offset to its end; False if reading ends with it."""
         async with open_archive(record) as archive, aclosing(archive.batches(self._offset)) as groups:
             async for batches in groups:
                 for batch in batches:
@@ -373,8 +418,10 @@ class LogReader:
     # --- from ledger to ledger ----------------------------------------------------------------
 
     async def _next_segment(self, segment: Segment | None) -> Segment | None:
-        """The segment after one that is read to its end; None at the end of the log, and at its tail
-        unless we follow."""
+        """Return the segment after one that is read to its end.
+
+        None at the end of the log; without ``follow``, also None at its tail.
+        """
         found = self._after(segment)
         if found is not None or self._metadata.sealed:
             return found
@@ -397,9 +444,9 @@ class LogReader:
         if index is not None and index >= 0:
             end = metadata.segments[index].end_offset
             if end is not None and end > self._offset:
-                return metadata.segments[index]  # Those behind it were merged with it since.
+                return metadata.segments[index]  # The segments behind it were merged with it since.
         if index is None or (index == -1 and metadata.before[0] > self._offset):
-            # What we read last has left the list; so may have what comes next.
+            # The segment that was read last has left the list. So may have the next one.
             if metadata.first_offset > self._offset:
                 raise Truncated(metadata.name, metadata.first_offset)
             index = -1
@@ -419,13 +466,13 @@ class LogReader:
 
     async def _look_for_truncation(self) -> None:
         await self._refresh()
-        # The entry that is read next may begin before the records that were asked for, and before the log.
+        # The next entry may begin before the start of the reader, and before the start of the log.
         if max(self._offset, self._first_offset) < self._metadata.first_offset:
             raise Truncated(self._metadata.name, self._metadata.first_offset)
 
 
 class Batches:
-    """Async iterator over the batches of a ``LogReader``."""
+    """An async iterator over the batches of a ``LogReader``. ``LogReader.batches`` returns it."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
@@ -452,7 +499,7 @@ async def open_reader(
     follow: bool,
     dense: bool = False,
 ) -> AsyncIterator[LogReader]:
-    """A reader for the body of the ``async with``; see ``Log.read``."""
+    """Open a reader for the body of an ``async with``; see ``Log.read`` for the arguments and errors."""
     metadata, version = await registry.read(incarnation)
     if metadata is None:
         raise LogNotFound(name)
