@@ -243,8 +243,8 @@ async def _find_archived_position(
 ) -> tuple[Place, int]:
     """Find a position in an archived ledger.
 
-    A position that is not in the file stands for the next record. That is a checkpoint, a place behind the
-    last record of an entry, or a record that was compacted away.
+    If the position is not in the file, it stands for the next record. Such positions are a checkpoint, a
+    place behind the last record of an entry, and a record that was compacted away.
     """
     ledger = record.ledger(position.ledger_id)
     segment = metadata.segments[metadata.index_at(record.first_offset)]

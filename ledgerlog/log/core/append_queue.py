@@ -1,31 +1,31 @@
-"""From records to entries and back: what a log writer has taken and not yet answered for.
+"""The records that a log writer has taken and not yet answered: from records to entries and back.
 
-Records gather in batches. A batch becomes one entry when it is sent, and all its records are
-acknowledged together once that entry and every entry sent before it is confirmed:
+Records gather in batches. A batch becomes one entry when it is sent. All its records are acknowledged
+together, once that entry and every entry sent before it are confirmed:
 
-    add ...............  the record joins the open batch: a list append and a few counters
-    first_to_send       the oldest batch, with its offsets; ``on_sent`` tells which entry it became
-    on_confirmed        a ledger confirmed up to an entry; the tickets answered so far
-    resolve             the ledgers ended without us; what is known of each batch, for good
+    add             the record joins the open batch: a list append and a few counters
+    first_to_send   returns the oldest batch, with its offsets; ``on_sent`` says which entry it became
+    on_confirmed    a ledger has confirmed its entries up to one; returns the last answered ticket
+    resolve         the leadership is over; gives every batch its final verdict
 
-**Tickets and offsets.** Every record gets a ticket when it is added; tickets are never reused, and
-waiting callers wait for theirs. Its offset is fixed only when its batch is sent: until then the record
-can be taken back (its caller was cancelled), and those behind it move up, so that offsets stay dense.
-``tail`` is the offset that the next record would have as things stand.
+**Tickets and offsets.** Every record gets a ticket when it is added. Tickets are never reused, and a caller
+waits for its record's ticket. The offset is fixed only when the batch is sent. Until then the record can be
+taken back if its caller is cancelled, and the records behind it move up, so offsets stay dense. ``tail`` is
+the offset that the next record would get now.
 
-**One order.** Batches are sent, confirmed and acknowledged in the order of their tickets, whatever
-ledgers they went to. What a newer ledger confirms is held until the older ledger has confirmed all of
-its own (C05), because only the head of ``_sent`` is ever taken off.
+**One order.** Batches are sent, confirmed and acknowledged in the order of their tickets, whatever ledgers
+they went to. If a newer ledger confirms entries early, they wait until the older ledger has confirmed all of
+its own (C05). The queue ensures this: it only ever takes the head of ``_sent``.
 
-**Conditions.** A record added with ``expected`` is written at that offset or not at all. It is checked
-when it is added, and again if a record before it is taken back.
+**Conditions.** A record added with ``expected`` is written at that offset or not at all. The queue checks it
+when the record is added, and again if a record before it is taken back.
 
-**Verdicts.** A batch that was sent ends DURABLE, LOST (surely not in the log) or UNKNOWN; one that was
-never sent is LOST. See ``resolve`` for what may be concluded from where recovery ended a ledger.
+**Verdicts.** A batch that was sent ends DURABLE, LOST (surely not in the log) or UNKNOWN. A batch that was
+never sent is LOST. ``resolve`` explains what follows from the entry where recovery ended a ledger.
 
-Invariants: ``tail`` = ``next_offset`` + records queued and not dropped; the window counts are the
-sums over both queues without what was dropped; batches in ``_sent`` have growing tickets, and their
-offsets join without a gap.
+Invariants: ``tail`` = ``next_offset`` + the queued records that are not dropped. The window counts are the
+sums over both queues without dropped records. Batches in ``_sent`` have growing tickets, and their offsets
+join without a gap.
 """
 
 from __future__ import annotations
@@ -54,19 +54,23 @@ from ledgerlog.model.record import Ack, tuple_new
 __all__ = ["AppendQueue", "Batch", "BatchState", "group_cost"]
 
 RECORD_OVERHEAD = 4
-"""Bytes that a record takes in an entry besides its own: its length."""
+"""Bytes that a record takes in an entry besides its own. They hold its length."""
 
 _NUMBERED_OVERHEAD = 17 + PRODUCER_ID_BYTES_MAX
-"""Bytes at most that it takes to say whose some records are."""
+"""The most bytes that an entry needs to name the producer of a run of records."""
 
 _GROUP_COST_MAX = ENTRY_BYTES_MAX - KIB
-"""The most that records and their lengths may take in one entry."""
+"""The most bytes that records and their lengths may take in one entry."""
 
 assert _GROUP_COST_MAX >= RECORD_BYTES_MAX + RECORD_OVERHEAD
 
 
 def group_cost(sizes: Sequence[int]) -> int:
-    """What records of these sizes take in one entry. RecordTooLarge where no entry can hold them."""
+    """Return the bytes that records of these sizes take in one entry.
+
+    Raises:
+        RecordTooLarge: No entry can hold them.
+    """
     cost = sum(sizes) + RECORD_OVERHEAD * len(sizes)
     if cost > _GROUP_COST_MAX:
         raise RecordTooLarge(cost, _GROUP_COST_MAX, "group of records")
@@ -74,12 +78,16 @@ def group_cost(sizes: Sequence[int]) -> int:
 
 
 class BatchState(enum.IntEnum):
+    """The state of a batch: waiting, sent, or its final verdict."""
+
     QUEUED = 0
     SENT = 1
     DURABLE = 2
+    """All its records are in the log."""
     LOST = 3
-    """None of its records is in the log, nor ever will be."""
+    """None of its records is in the log, and none ever will be."""
     UNKNOWN = 4
+    """Its records may or may not be in the log."""
 
 
 class Batch:
@@ -108,40 +116,42 @@ class Batch:
         """One after the last ticket that is answered together with this batch."""
         self.epoch = epoch
         self.records: list[bytes] = []
-        """By slot, dropped ones included until the batch is sent; empty once it is."""
+        """The records by slot; a dropped record is empty bytes. The list is emptied once the batch is
+        answered."""
         self.size = 0
         """Bytes of the records that are not dropped."""
         self.cost = 0
-        """Bytes in the entry, as far as packing is concerned; dropped ones included."""
+        """Bytes in the entry, for packing. Includes dropped records."""
         self.state = BatchState.QUEUED
         self.ledger_id = -1
         self.entry_id = NO_ENTRY
         self.first_offset = -1
         self.expected: list[tuple[int, int]] | None = None
-        """Slots that are written at the given offset or not at all."""
+        """Each slot with a condition, and the offset at which alone its record is written."""
         self.dropped: dict[int, OffsetMismatch | None] | None = None
-        """Slots that were taken back (None), or whose condition failed."""
+        """The slots that were dropped. The value is None if the record was taken back, or the error if its
+        condition failed."""
         self.numbered: list[NumberedRecords] | None = None
-        """Which slots are whose, where producers number their records. None of these is ever dropped."""
+        """The producers of numbered records, by slot. A numbered record is never dropped."""
         self._dropped_slots: list[int] = []
 
     @property
     def live_count(self) -> int:
-        """How many records are not dropped. Only while the batch is queued."""
+        """How many records are not dropped. Valid until the batch is answered."""
         return len(self.records) - (len(self.dropped) if self.dropped else 0)
 
     def live_records(self) -> list[bytes]:
-        """The records to be written."""
+        """Return the records to write."""
         if not self.dropped:
             return self.records
         return [record for slot, record in enumerate(self.records) if slot not in self.dropped]
 
     def live_slot(self, slot: int) -> int:
-        """Where a record lies in the entry, now that those that were dropped are left out."""
+        """Return the slot that a record has in the entry, which leaves dropped records out."""
         return slot - bisect_left(self._dropped_slots, slot) if self.dropped else slot
 
     def number(self, producer_id: str, slot: int, count: int, first_sequence: int) -> None:
-        """The ``count`` records from ``slot`` on, just added, are a producer's."""
+        """Note that ``count`` records, just added from ``slot`` on, belong to a producer."""
         numbered = self.numbered = self.numbered or []
         if numbered:
             last_id, last_slot, length, last_sequence = numbered[-1]
@@ -156,14 +166,17 @@ class Batch:
         self.cost += _NUMBERED_OVERHEAD
 
     def live_numbered(self) -> list[NumberedRecords]:
-        """``numbered``, by the slots of the entry."""
+        """Return ``numbered`` by the slots of the entry."""
         if not self.dropped:
             return self.numbered or []
         return [one._replace(slot=self.live_slot(one.slot)) for one in self.numbered or ()]
 
     def ack(self, slot: int) -> Ack:
-        """The answer for one record of a durable batch. Raises OffsetMismatch where its condition failed
-        after it was added."""
+        """Return the Ack of one record of a durable batch.
+
+        Raises:
+            OffsetMismatch: The record's condition failed after it was added; it was not written.
+        """
         if self.dropped is not None:
             mismatch = self.dropped.get(slot)
             if mismatch is not None:
@@ -175,7 +188,7 @@ class Batch:
         return ack
 
     def acks(self, start: int, stop: int) -> list[Ack]:
-        """The answers for a stretch of slots, none of which was dropped."""
+        """Return the Acks of consecutive slots, none of which was dropped."""
         first, last = self.live_slot(start), self.live_slot(stop - 1)
         slots = range(first, last + 1)
         assert len(slots) == stop - start
@@ -186,7 +199,7 @@ class Batch:
         return list(map(tuple_new, repeat(Ack), fields))
 
     def _drop(self, slot: int, why: OffsetMismatch | None) -> int:
-        """Leave a record out; its size."""
+        """Leave a record out; return its size."""
         assert self.state is BatchState.QUEUED
         if self.dropped is None:
             self.dropped = {}
@@ -200,7 +213,20 @@ class Batch:
 
 
 class AppendQueue:
-    """Everything between an append and its answer, for one leadership of one log."""
+    """All appends of one leadership of one log, from taking a record to its answer.
+
+    Args:
+        name: The name of the log, for errors.
+        epoch: The epoch of the leadership.
+        next_offset: The offset of the first record of this leadership.
+        entry_bytes: A batch takes records up to this many bytes, their lengths included. One larger record
+            gets a batch for itself.
+        window_records: How many records may be taken and not answered.
+        window_bytes: The same in bytes of records.
+
+    Raises:
+        InvalidArgument: A bound is out of range.
+    """
 
     def __init__(
         self,
@@ -229,34 +255,37 @@ class AppendQueue:
         self._sent: deque[Batch] = deque()
         self._confirmed: dict[int, int] = {}
         self._conditions = 0
-        """Queued records with an expected offset; none means that nothing needs to be rechecked."""
+        """How many queued records have an expected offset. If 0, nothing has to be checked again."""
         self.next_offset = next_offset
-        """The first offset of the next batch that is sent."""
+        """The first offset of the next batch to be sent."""
         self.durable_offset = next_offset
-        """The offset after the last record that is durable."""
+        """The offset after the last durable record."""
         self.durable_bytes = 0
-        """Bytes of the records that became durable here."""
+        """Bytes of the records that have become durable in this leadership."""
         self.tail = next_offset
+        """The offset that the next record would get now."""
         self.next_ticket = 0
         self.answered = -1
         """The last ticket that is answered."""
         self.records_outstanding = 0
         self.bytes_outstanding = 0
         self.lost_count = 0
-        """Records that ``resolve`` found to be lost."""
+        """How many records ``resolve`` found to be lost."""
         self.unknown_count = 0
+        """How many records ``resolve`` could not decide on."""
 
     # --- questions ----------------------------------------------------------------------------
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of ``size`` bytes fits into the window. One always fits into an empty one."""
+        """Whether a record of ``size`` bytes fits into the window. One record always fits into an empty
+        window."""
         return (
             self.records_outstanding < self._window_records
             and self.bytes_outstanding + size <= self._window_bytes
         ) or not self.records_outstanding
 
     def room(self) -> tuple[int, int]:
-        """Records and bytes that still fit into the window."""
+        """Return how many records and how many bytes still fit into the window."""
         return (
             self._window_records - self.records_outstanding,
             self._window_bytes - self.bytes_outstanding,
@@ -272,7 +301,8 @@ class AppendQueue:
 
     @property
     def open_ticket(self) -> int:
-        """The first ticket of the batch that still takes records; of the next record if there is none."""
+        """The first ticket of the batch that still takes records. If there is none, the ticket of the next
+        record."""
         return self.next_ticket if self._open is None else self._open.first_ticket
 
     @property
@@ -282,30 +312,40 @@ class AppendQueue:
 
     @property
     def is_sendable(self) -> bool:
-        """Whether the oldest batch may go: few entries are on their way, or it is full."""
+        """Whether the oldest batch may go: few entries are on their way, or the batch is full."""
         return len(self._sent) < WRITER_FRAMES_OUTSTANDING or (
             bool(self._queued) and self._queued[0] is not self._open
         )
 
     @property
     def entries_sent(self) -> int:
-        """Entries that were sent and are not yet acknowledged."""
+        """How many entries were sent and are not yet acknowledged."""
         return len(self._sent)
 
     def is_drained(self, ledger_id: int) -> bool:
-        """Whether everything that was sent to a ledger is answered. Batches are in order, so its own, if
-        there are any and it is not the newest, are at the head."""
+        """Whether everything that was sent to a ledger is answered.
+
+        Batches are in order. So unless the ledger is the newest one, its unanswered batches are at the head
+        of ``_sent``.
+        """
         return not self._sent or self._sent[0].ledger_id != ledger_id
 
     # --- adding -------------------------------------------------------------------------------
 
     def check_expected(self, expected: int) -> None:
-        """OffsetMismatch unless the next record would have this offset."""
+        """Check that the next record would get this offset.
+
+        Raises:
+            OffsetMismatch: It would get another offset.
+        """
         if expected != self.tail:
             raise OffsetMismatch(self._name, expected, self.tail)
 
     def add(self, record: bytes, size: int, expected: int | None = None) -> Batch:
-        """Take a record, whose slot is the last of the batch and whose ticket is ``next_ticket - 1``."""
+        """Take a record and return its batch.
+
+        The record gets the last slot of the batch and the ticket ``next_ticket - 1``.
+        """
         batch = self._open
         if batch is None or batch.cost + size + RECORD_OVERHEAD > self._entry_bytes:
             batch = self._new_batch()
@@ -324,9 +364,18 @@ class AppendQueue:
         return batch
 
     def add_many(self, records: Sequence[bytes], ends: Sequence[int], at: int, limit: int) -> int:
-        """Take records from index ``at`` on, those of one batch that fit into it and are below ``limit``;
-        the index of the first that was not taken. ``ends`` are the cumulative sizes of all records. At
-        least one is taken; the batch is ``last_batch``."""
+        """Take consecutive records into one batch, as many as fit, but at least one. The batch is
+        ``last_batch`` afterwards.
+
+        Args:
+            records: All records of the call.
+            ends: The cumulative sizes of all records.
+            at: The index of the first record to take.
+            limit: The index to stop before, even if more records fit.
+
+        Returns:
+            The index of the first record that was not taken.
+        """
         batch = self._open
         before = ends[at - 1] if at else 0
         first = ends[at] - before + RECORD_OVERHEAD
@@ -341,7 +390,12 @@ class AppendQueue:
         return at + max(1, stop)
 
     def add_group(self, records: Sequence[bytes], cost: int) -> Batch:
-        """Take records that share the fate of one entry, as the last slots of the batch."""
+        """Take records that must share one entry; they get the last slots of the returned batch.
+
+        Args:
+            records: The records.
+            cost: What they take in the entry, from ``group_cost``.
+        """
         batch = self._open
         if batch is None or batch.cost + cost > self._entry_bytes:
             batch = self._new_batch()
@@ -372,8 +426,14 @@ class AppendQueue:
     # --- taking back --------------------------------------------------------------------------
 
     def take_back(self, batch: Batch, start: int, stop: int) -> bool:
-        """Drop the records in some slots unless their batch was sent already; whether they were. Records of
-        numbered producers are not taken back: whoever repeats one must find what became of it."""
+        """Drop the records in slots ``start`` to below ``stop``, unless their batch was sent already.
+
+        Numbered records are never taken back: a producer that repeats a record must find out what became of
+        it.
+
+        Returns:
+            Whether the records were dropped.
+        """
         if batch.state is not BatchState.QUEUED:
             return False
         for slot in range(start, stop):
@@ -405,8 +465,13 @@ class AppendQueue:
     # --- sending ------------------------------------------------------------------------------
 
     def first_to_send(self, *, full_only: bool) -> Batch | None:
-        """The oldest batch that is not sent, its ``first_offset`` set; with ``full_only`` only one that
-        takes no more records. Batches of which nothing is left are answered on the way."""
+        """Return the oldest batch that is not sent, with its ``first_offset`` set; None if no batch may go.
+
+        If all records of a batch were dropped, the batch is answered without being sent.
+
+        Args:
+            full_only: Return only a batch that takes no more records.
+        """
         queued = self._queued
         while queued:
             batch = queued[0]
@@ -424,11 +489,11 @@ class AppendQueue:
         return None
 
     def on_sent(self, batch: Batch, ledger_id: int, entry_id: int) -> None:
-        """The batch became an entry; from here on its outcome is the ledger's."""
+        """The batch became an entry. From here on the ledger decides its outcome."""
         assert batch is self._queued[0]
         self._forget_head()
         if ledger_id not in self._confirmed:
-            # A roll: of the ledgers before, only the last can still confirm anything.
+            # A roll: of the older ledgers, only the last can still confirm entries.
             self._confirmed = {**dict(list(self._confirmed.items())[-1:]), ledger_id: NO_ENTRY}
         self.next_offset += batch.live_count
         batch.state = BatchState.SENT
@@ -446,7 +511,7 @@ class AppendQueue:
     # --- answers ------------------------------------------------------------------------------
 
     def on_confirmed(self, ledger_id: int, last_confirmed: int) -> int:
-        """A ledger confirmed its entries up to one; ``answered`` after that."""
+        """A ledger confirmed its entries up to ``last_confirmed``. Return the last answered ticket."""
         self._confirmed[ledger_id] = last_confirmed
         sent = self._sent
         while sent:
@@ -473,15 +538,27 @@ class AppendQueue:
             self.unknown_count += count
 
     def resolve(self, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
-        """The leadership is over. ``ends`` has the last entry of each ledger that is known to be CLOSED,
-        ``short`` those of them that an accepted loss ended. Every batch gets its verdict; ``answered`` after
-        the last one that is durable.
+        """Give every batch its verdict, because the leadership is over.
 
         What was sent to a ledger is in it up to its last entry and no further. What was sent to a newer
-        one is in the log only if all that was sent to the older one is (the newer is counted as empty
-        otherwise). So the first batch that is lost loses all that follow it, and behind one that is not
-        known nothing can be known to be there. Behind a short ledger an operator decides, so nothing is known
-        there either."""
+        ledger is in the log only if everything sent to the older one is, because the newer ledger counts as
+        empty otherwise. Three rules follow:
+
+        - The first lost batch loses all batches behind it.
+        - Behind an unknown batch, no batch can be known to be in the log.
+        - If a batch is lost in a short ledger, an operator decides about the newer ledger, so the batches
+          there are unknown.
+
+        For example, batches became entries 5 and 6 of ledger 1 and entry 0 of ledger 2. If recovery ended
+        ledger 1 at entry 5, the first batch is durable and the other two are lost.
+
+        Args:
+            ends: The last entry of each ledger that is known to be CLOSED.
+            short: Those of these ledgers that an accepted loss ended.
+
+        Returns:
+            The last ticket that is answered by a durable batch.
+        """
         verdict = BatchState.DURABLE
         lost_in: int | None = None
         while self._sent:
@@ -504,5 +581,5 @@ class AppendQueue:
 
 
 def cumulative(sizes: Sequence[int]) -> list[int]:
-    """The sum of the sizes up to and with each."""
+    """Return the sum of the sizes up to and including each one."""
     return list(accumulate(sizes))

@@ -1,16 +1,22 @@
-"""What a log keeps and why: the one place that decides what retention lets go.
+"""What a log keeps and why. This is the only place that decides which ledgers retention lets go.
 
-Retention drops whole ledgers from the start of the list. ``holds`` says of each ledger what holds it:
+Retention drops whole ledgers from the start of the list. For each ledger, ``holds`` says what holds it:
 
-    CURRENT     new records go there; ENDING: its last records are on their way
-    DEDUPE      it is the newest ledger with records, which tells who appended what
-    RETENTION   no bound of the policy lets it go. One is enough: its newest record is older than
-                ``max_age_s``, or at least ``max_bytes`` of records are left without it and those before it
-    PIN         a cursor pins records of it
+    CURRENT     new records go there
+    ENDING      its last records are still on their way
+    DEDUPE      it is the newest ledger with records; it tells which producer appended which record
+    RETENTION   no bound of the policy lets it go. One bound is enough to let it go: its newest record is
+                older than ``max_age_s``, or at least ``max_bytes`` of records remain without it and the
+                ledgers before it
+    PIN         a cursor pins records in it
 
-A ledger without records that can be read is held by neither RETENTION nor PIN, unless the log has no
-retention at all. The ledgers before the first that is held go (``let_go``); who drops them asks no other
-question, and ``why_kept`` tells an operator the same holds in words.
+For example, a log with ``max_bytes=1000`` has three closed ledgers of 600 bytes each and an empty current
+one. The first ledger goes, because 1200 bytes remain without it. The second one stays, because only 600 bytes
+would remain.
+
+If a ledger has no readable records, neither RETENTION nor PIN holds it, unless the log has no retention at
+all. The ledgers before the first held one go (``let_go``). Whoever drops ledgers asks nothing else, and
+``why_kept`` tells an operator the same holds in words.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ __all__ = ["Hold", "first_pin", "holds", "is_current_expired", "let_go", "why_ke
 
 
 class Hold(enum.Enum):
-    """What keeps a ledger in the list of its log."""
+    """A reason that keeps a ledger in the list of its log. The module explains each."""
 
     CURRENT = enum.auto()
     ENDING = enum.auto()
@@ -36,16 +42,22 @@ class Hold(enum.Enum):
 
 
 def first_pin(cursors: Iterable[CursorState]) -> CursorState | None:
-    """The cursor that pins most; None where none pins anything."""
+    """Return the cursor that pins most; None if no cursor pins anything."""
     return min((c for c in cursors if c.pins), key=lambda cursor: cursor.offset, default=None)
 
 
 def holds(
     metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, open_bytes: int = 0
 ) -> Iterator[frozenset[Hold]]:
-    """What holds each ledger of the list, in order. ``pin`` is the cursor that pins most (``first_pin``).
-    ``open_bytes``: durable record bytes in ledgers that are not counted yet. What is only on its way there
-    may be lost, and would have let go what must be kept then."""
+    """Yield what holds each ledger of the list, in order.
+
+    Args:
+        metadata: The record of the log.
+        pin: The cursor that pins most (``first_pin``).
+        now_ms: The wall clock.
+        open_bytes: Bytes of durable records in ledgers that are not counted yet. Do not count records that
+            are only on their way: if they are lost, retention would have dropped too much.
+    """
     policy = metadata.retention
     is_unbounded = policy.max_age_s is None and policy.max_bytes is None
     told_by = metadata.dedupe_index
@@ -73,7 +85,7 @@ def holds(
 
 
 def let_go(metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, open_bytes: int = 0) -> int:
-    """How many ledgers, from the start of the list, retention drops now; see ``holds``."""
+    """Return how many ledgers, from the start of the list, retention drops now; see ``holds``."""
     count = 0
     for found in holds(metadata, pin, now_ms, open_bytes=open_bytes):
         if found:
@@ -83,8 +95,14 @@ def let_go(metadata: LogMetadata, pin: CursorState | None, now_ms: int, *, open_
 
 
 def is_current_expired(metadata: LogMetadata, now_ms: int, last_ms: int | None) -> bool:
-    """Whether all that is in the current ledger, whose newest record is of ``last_ms``, is older than
-    retention keeps: going on in a new ledger lets it go."""
+    """Whether everything in the current ledger is older than retention keeps. If so, a roll lets the ledger
+    go.
+
+    Args:
+        metadata: The record of the log.
+        now_ms: The wall clock.
+        last_ms: The time of the newest record in the current ledger; None if it has none.
+    """
     age_s = metadata.retention.max_age_s
     return age_s is not None and last_ms is not None and last_ms + age_s * 1000 < now_ms
 
@@ -98,7 +116,10 @@ def _is_expired(segment: Segment, max_age_s: float | None, now_ms: int) -> bool:
 def why_kept(
     metadata: LogMetadata, cursors: Iterable[CursorState], now_ms: int, *, open_bytes: int = 0
 ) -> list[str]:
-    """For each segment of the list, why its ledger is still there: all that holds it."""
+    """Return, for each ledger of the list, all reasons why it is still there, in words.
+
+    The arguments are those of ``holds``, with all cursors of the log instead of ``pin``.
+    """
     pin = first_pin(cursors)
     whys: list[str] = []
     goes = True

@@ -1,9 +1,9 @@
 """Finding an entry by a value that never decreases along a ledger: its last offset, or its timestamp.
 
-Nothing but the entries themselves says what they hold, and looking at one costs a read. So the search
-probes as few as it can: where the values at both ends are known it guesses by interpolation, which
-finds an offset among entries of similar size in two or three probes; every other probe halves what is
-left, so that no distribution makes it slower than twice a binary search.
+Only an entry itself says what it holds, and looking at one costs a read. So the search probes few entries. If
+the values at both ends are known, it guesses by interpolation. That finds an offset among entries of similar
+size in two or three probes. Every other probe halves the remaining range. So no distribution makes the search
+slower than twice a binary search.
 
     search = EntrySearch(low, high, wanted)
     while search.probe is not None:
@@ -17,8 +17,15 @@ __all__ = ["EntrySearch"]
 
 
 class EntrySearch:
-    """The search in entries ``low`` to ``high``. ``value_below``, where it is known, is not more than the
-    value of any entry; ``value_at_high`` is that of the last one."""
+    """The search in entries ``low`` to ``high``.
+
+    Args:
+        low: The first entry of the range.
+        high: The last entry of the range.
+        wanted: Find the first entry whose value is at least this.
+        value_below: A value that is not greater than that of any entry in the range, if known.
+        value_at_high: The value of entry ``high``, if known.
+    """
 
     def __init__(
         self,
@@ -42,12 +49,12 @@ class EntrySearch:
 
     @property
     def found(self) -> int:
-        """Valid once ``probe`` is None."""
+        """The result. Valid once ``probe`` is None."""
         return self._low
 
     @property
     def probe(self) -> int | None:
-        """The entry to look at next; the same until ``on_value`` is told about it."""
+        """The entry to look at next. It stays the same until ``on_value`` reports its value."""
         low, high = self._low, self._high
         if low >= high:
             return None
@@ -58,7 +65,7 @@ class EntrySearch:
         return min(max(guess, low), high - 1)
 
     def on_value(self, value: int) -> None:
-        """The value of entry ``probe``."""
+        """Report the value of entry ``probe``."""
         at = self.probe
         assert at is not None
         if value >= self._wanted:
