@@ -1,7 +1,7 @@
 """The chain of a log's ledgers: taking over, rolling, ending (protocol A.6, D22 to D26, C01 to C05).
 
-Two machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is the leader's list of ledgers.
-Verbs in, state out: ``need`` says what the shell has to do next and stays so until it is answered.
+Two machines share the rules. ``Takeover`` makes a leader; ``LeaderChain`` is the leader's list of ledgers. In
+both, ``need`` says what the shell has to do next, and keeps saying so until the shell has answered.
 
 **Taking over**
 
@@ -12,15 +12,20 @@ Verbs in, state out: ``need`` says what the shell has to do next and stays so un
     SETTLE    read the record again                                        -> on_record
     DONE      ``record`` at ``version`` is stored; appends to ``ledger_id`` may begin (C04)
 
-Every ledger that is not counted is recovered before the write, which by the rule of rolling are the
-last two at most (C01, D23): fencing alone would leave their ends open. A write that met a conflict
-starts everything again, recovery included; the version alone is never read anew (C02).
+Before the write, the takeover recovers every ledger that is not counted. By the rule of rolling these are at
+most the last two (C01, D23). Fencing alone would not be enough, because it leaves the ends of the ledgers
+open. If the write meets a conflict, everything starts again, recovery included. Reading only the version anew
+would miss a ledger that a rival has added (C02).
 
-**A write whose fate is not clear is settled by reading** (rule 14). The record carries the token of who
-wrote it last. Our token: it is ours. The version we wrote at: it did not happen yet, and the same
-value at the same version is written again, so that if the first arrives after all, it is one and the
-same. Another version without our ledger: it never happened and never can, and the ledger that we made is
-garbage. Another version *with* our ledger: we led and have been deposed.
+**If the outcome of a write is unclear, reading settles it** (rule 14). The record carries the token of its
+last writer. There are four cases:
+
+- The record has our token: the write took effect.
+- The record has the version that our write replaces: the write has not happened yet. The same value is
+  written again at the same version. If the first attempt arrives after all, both writes are one and the same.
+- The record has another version and does not list our ledger: the write never happened and never can. Our
+  ledger is garbage.
+- The record has another version and lists our ledger: we led and have been deposed.
 
 **Leading**
 
@@ -29,26 +34,29 @@ garbage. Another version *with* our ledger: we led and have been deposed.
     SETTLE    read the record again                                        -> on_record
     CLOSE     every append of ``closing`` is acknowledged: close it        -> on_closed
 
-A roll writes the list with the spare at its end; from ``on_written`` on new appends go to it. It waits
-until the ledger before the current one is closed and counted (C03), so no more than two are ever open.
-The older ledger is closed once all that was sent to it is acknowledged, and what the new one confirms
-earlier is acknowledged after that (C05, which the queue of appends sees to).
+A roll writes the list with the spare at its end. From ``on_written`` on, new appends go to the spare. The
+next roll waits until the ledger before the current one is closed and counted (C03), so no more than two are
+ever open. The older ledger is closed once everything sent to it is acknowledged. If the new ledger confirms
+entries earlier than that, their acknowledgement waits (C05); the append queue ensures this.
 
-A conflict need not be a rival: truncation changes the record too. If epoch and current ledger are still
-ours, the change is adopted and the write formed anew. A takeover raises the epoch, so it is never
-mistaken for that. Who was deposed while his roll was unsettled may find his spare in the successor's list:
-then it is not his any more, empty as it is, and is not given back to be deleted.
+A conflict need not come from a rival: truncation changes the record too. If the epoch and the current ledger
+are still ours, the leader adopts the change and forms the write anew. A takeover raises the epoch, so the
+leader never mistakes it for such a change. A leader that is deposed while its roll is unsettled may find its
+spare in the successor's list. The spare then belongs to the log, though it is empty, and the leader does not
+hand it out for deletion.
 
-**A segment counts only if it continues the one before it.** During a roll both ledgers take entries. A
-leader that dies then may leave the older one without some of its last entries and the newer one with
-what followed them. Nothing of the newer one was acknowledged, as the older was not; counting it as
-empty keeps the log what its writer submitted, in order, up to some point. Every entry carries its
-offset, so the gap is seen (``count_segment``).
+**A segment counts only if it continues the one before it.** During a roll both ledgers take entries. If the
+leader dies then, the older ledger may lack some of its last entries while the newer one has the entries that
+followed them. For example, the older ledger ends at offset 90 and the newer one begins at 100. Nothing in the
+newer ledger was acknowledged, because offsets 90 to 99 were not. So the newer ledger counts as empty, and the
+log is what its writer submitted, in order, up to some record. Every entry carries its offset, so the gap is
+visible (``count_segment``).
 
 **Unless a loss was accepted.** ``ledger recover --accept-loss`` may end the older ledger before entries that
-were acknowledged, and then those of the newer one were too, perhaps. So where the older one was ended in that
-way nothing is counted as empty: the takeover stops (``LossUndecided``), and with ``accept_loss``, which is
-the operator's word for this log, the newer one counts where its entries say that it begins, behind a gap.
+were acknowledged. Then entries of the newer ledger may have been acknowledged too. So if an accepted loss
+ended the older ledger, no segment counts as empty, and the takeover stops with ``LossUndecided``. With
+``accept_loss``, the operator's decision for this log, the newer ledger counts from the offset that its
+entries carry, behind a gap.
 """
 
 from __future__ import annotations
@@ -87,11 +95,17 @@ class Contents:
     """What the first and the last entry of a closed ledger say."""
 
     first_offset: int
+    """The offset of the first record."""
     end_offset: int
+    """The offset after the last record."""
     bytes_before: int
+    """Bytes of all records of the log before the first entry."""
     bytes_after: int
+    """Bytes of all records of the log up to and including the last entry."""
     first_ms: int
+    """The time of the first entry."""
     last_ms: int
+    """The time of the last entry."""
 
 
 def count_segment(
@@ -102,11 +116,19 @@ def count_segment(
     follows_open: bool,
     keep_behind_gap: bool = False,
 ) -> SegmentCounts:
-    """What a closed ledger contributes to its log from ``start_offset`` on; ``contents`` is None where the
-    ledger is empty. ``follows_open``: the ledger before it was open together with it. ``keep_behind_gap``: it
-    counts also where it begins later than that one ended.
+    """Return what a closed ledger contributes to its log.
 
-    EntryCorrupt where its entries can belong to no such log."""
+    Args:
+        ledger_id: The ledger, for errors.
+        start_offset: The offset at which the log goes on.
+        contents: What its entries say; None if it is empty.
+        follows_open: Whether the ledger before it was open together with it. Only then may it begin at a
+            later offset.
+        keep_behind_gap: Count the ledger even if it begins at a later offset, behind a gap.
+
+    Raises:
+        EntryCorrupt: Its entries cannot belong to this log.
+    """
     if contents is None:
         return NOTHING
     lost = 0
@@ -116,7 +138,8 @@ def count_segment(
         lost = contents.first_offset - start_offset
         start_offset = contents.first_offset
     if contents.first_offset == contents.end_offset == start_offset:
-        return SegmentCounts(0, 0, lost_before=lost)  # A checkpoint of the producers, and no record.
+        # The ledger has a checkpoint of the producers and no record.
+        return SegmentCounts(0, 0, lost_before=lost)
     if contents.first_offset != start_offset or contents.end_offset <= start_offset:
         raise EntryCorrupt(
             ledger_id,
@@ -134,7 +157,12 @@ def count_segment(
 
 
 class Counting:
-    """The segments of ``base`` that are not counted, one after the other as their ledgers are recovered."""
+    """Counts the open segments of ``base``, one after the other as their ledgers are recovered.
+
+    Args:
+        base: The record of the log.
+        accept_loss: Keep records behind an accepted loss, behind a gap.
+    """
 
     def __init__(self, base: LogMetadata, *, accept_loss: bool = False) -> None:
         self._base = base
@@ -142,7 +170,7 @@ class Counting:
         self._short: int | None = None
         self._end = base.counted_end
         self.counts: list[SegmentCounts] = []
-        """Those of the first open segments, in order."""
+        """The counts of the segments that are done, in order."""
 
     @property
     def recovering(self) -> int | None:
@@ -151,11 +179,16 @@ class Counting:
         return left[0].ledger_id if left else None
 
     def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
-        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty). ``is_short``:
-        it was ended by an accepted loss.
+        """``recovering`` is CLOSED.
 
-        EntryCorrupt as for ``count_segment``; LossUndecided where its entries would be dropped because the
-        ledger before it is short."""
+        Args:
+            contents: What its first and last entry say; None if it is empty.
+            is_short: Whether an accepted loss ended it.
+
+        Raises:
+            EntryCorrupt: Its entries cannot belong to this log.
+            LossUndecided: Its entries would be dropped because the ledger before it is short.
+        """
         ledger_id = self.recovering
         assert ledger_id is not None
         is_behind_loss = (
@@ -186,6 +219,8 @@ class Counting:
 
 
 class TakeoverNeed(enum.Enum):
+    """What the shell has to do next in a takeover. The module explains each."""
+
     READ = "read the record"
     RECOVER = "recover a ledger"
     CREATE = "create a ledger"
@@ -196,15 +231,23 @@ class TakeoverNeed(enum.Enum):
 
 
 class TakeoverAim(enum.Enum):
+    """What a takeover is for."""
+
     LEAD = "lead"
     SEAL = "end the log"
     RECOVER = "count what is open, for the next leader"
 
 
 class Takeover:
-    """Becoming the leader of a log, or ending it, or its leadership: the same without a new ledger.
-    ``dedupe`` switches deduplication on or off; None leaves it as it is. ``accept_loss`` keeps what follows a
-    loss behind a gap."""
+    """Becoming the leader of a log, sealing the log, or ending its leadership. Only the first makes a ledger.
+
+    Args:
+        name: The name of the log, for errors.
+        new_token: Makes the random token of a write.
+        aim: What the takeover is for.
+        dedupe: Switch deduplication on or off; None keeps the log's setting.
+        accept_loss: Keep records behind an accepted loss, behind a gap.
+    """
 
     def __init__(
         self,
@@ -222,18 +265,20 @@ class Takeover:
         self._accept_loss = accept_loss
         self._counting: Counting | None = None
         self._garbage: list[int] = []
-        self._was_unsettled = False  # A write that names a ledger of ours may still be on its way.
+        self._was_unsettled = False  # A write that lists our ledger may still arrive.
         self._is_surely_unwritten = False
         self.base: LogMetadata | None = None
-        """The record as it was read: what ``record`` replaces."""
+        """The record that was read, which ``record`` replaces."""
         self.need = TakeoverNeed.READ
+        """What the shell has to do next."""
         self.record: LogMetadata | None = None
-        """The record to write, and in the end the one that is stored."""
+        """The record to write. At the end, the stored one."""
         self.version = -1
-        """The version that ``record`` replaces, and in the end the one that it has."""
+        """The version that ``record`` replaces. At the end, the version of ``record``."""
         self.ledger_id: int | None = None
         """The ledger that was made for this leadership."""
         self.failure: LedgerLogError | None = None
+        """Why the takeover failed, once ``need`` is FAILED."""
 
     @property
     def recovering(self) -> int:
@@ -245,18 +290,18 @@ class Takeover:
         return ledger_id
 
     def take_garbage(self) -> list[int]:
-        """Ledgers that were made here and surely are in no list: delete them."""
+        """Return ledgers that were made here and that surely no list names. Delete them."""
         garbage, self._garbage = self._garbage, []
         return garbage
 
     def abandon(self) -> None:
-        """The takeover is given up. What it made is garbage unless a write may have listed it."""
+        """Give the takeover up. Its ledger is garbage unless a write may have listed it."""
         is_unlisted = self.need is TakeoverNeed.WRITE and self._is_surely_unwritten
         if is_unlisted or self.need not in (TakeoverNeed.WRITE, TakeoverNeed.SETTLE, TakeoverNeed.DONE):
             self._discard_ledger()
 
     def on_record(self, metadata: LogMetadata | None, version: int) -> None:
-        """The stored record; None where the log is gone."""
+        """The record was read. ``metadata`` is None if the log is gone."""
         assert self.need in (TakeoverNeed.READ, TakeoverNeed.SETTLE)
         if self.need is TakeoverNeed.SETTLE and self._is_settled_by(metadata, version):
             return
@@ -271,8 +316,12 @@ class Takeover:
             self._go_on()
 
     def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
-        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty). ``is_short``:
-        it was ended by an accepted loss."""
+        """``recovering`` is CLOSED.
+
+        Args:
+            contents: What its first and last entry say; None if it is empty.
+            is_short: Whether an accepted loss ended it.
+        """
         assert self.need is TakeoverNeed.RECOVER
         assert self._counting is not None
         try:
@@ -283,6 +332,7 @@ class Takeover:
             self._go_on()
 
     def on_created(self, ledger_id: int) -> None:
+        """The ledger is made."""
         assert self.need is TakeoverNeed.CREATE
         self.ledger_id = ledger_id
         self._go_on()
@@ -302,7 +352,7 @@ class Takeover:
     def on_not_written(self) -> None:
         """The write surely did nothing: the store could not be reached, or the record has no room."""
         assert self.need is TakeoverNeed.WRITE
-        # Not so if one before it was lost: that one may take effect even now.
+        # If the answer to an earlier write was lost, that write may take effect even now.
         self._is_surely_unwritten = not self._was_unsettled
 
     def _go_on(self) -> None:
@@ -327,7 +377,8 @@ class Takeover:
             self.need = TakeoverNeed.WRITE
 
     def _is_settled_by(self, metadata: LogMetadata | None, version: int) -> bool:
-        """What the record that was read back says of our write; False where it starts over."""
+        """Decide from the record that was read back what became of our write. False if the takeover starts
+        again."""
         assert self.record is not None
         if metadata is not None and metadata.token == self.record.token:
             self.record, self.version = metadata, version
@@ -353,6 +404,8 @@ class Takeover:
 
 
 class ChainNeed(enum.Enum):
+    """What the shell has to do next for the leader's chain. The module explains each."""
+
     NOTHING = "nothing"
     SPARE = "create a ledger ahead"
     WRITE = "write the record"
@@ -361,9 +414,16 @@ class ChainNeed(enum.Enum):
 
 
 class LeaderChain:
-    """The chain in the hands of its leader, from the takeover's write to the end.
+    """The leader's chain of ledgers, from the takeover's write to the end.
 
-    ``failure`` is set once, and then nothing is needed any more."""
+    ``failure`` is set once. After that the chain needs nothing more.
+
+    Args:
+        metadata: The record that the takeover wrote.
+        version: The version of that record.
+        ledger_id: The ledger that the takeover made, the only open one.
+        new_token: Makes the random token of a write.
+    """
 
     def __init__(
         self, metadata: LogMetadata, version: int, ledger_id: int, *, new_token: Callable[[], bytes]
@@ -382,39 +442,42 @@ class LeaderChain:
         """The newest record known to be stored, at ``version``."""
         self.version = version
         self.current = ledger_id
-        """Where new appends go."""
+        """The ledger that new appends go to."""
         self.draining: int | None = None
         """The ledger before ``current``, until it is closed and counted."""
         self.spare: int | None = None
-        """A ledger made ahead, in no list."""
+        """A ledger that was made ahead. No list names it."""
         self.is_finished = False
         """Whether the last ledger is closed and counted."""
         self.failure: LedgerLogError | None = None
+        """Why the chain is lost; None while it is not."""
 
     @property
     def epoch(self) -> int:
+        """The epoch of this leadership."""
         return self.metadata.segments[-1].epoch
 
     @property
     def closing(self) -> int | None:
-        """The ledger that is closed next once it is drained."""
+        """The ledger that is closed next, once it is drained."""
         if self.draining is not None:
             return self.draining
         return self.current if self._finishing and not self.is_finished else None
 
     @property
     def has_spare(self) -> bool:
-        """Whether the next ledger is made, or is about to be."""
+        """Whether the next ledger is made, or is asked for."""
         return self.spare is not None or self._spare_wanted
 
     @property
     def is_rolling(self) -> bool:
-        """From the wish to roll until the older ledger is counted."""
+        """Whether a roll is under way: from the request until the older ledger is counted."""
         return self._roll_wanted or self.draining is not None
 
     @property
     def may_roll_by_policy(self) -> bool:
-        """Whether a roll may begin now, and the list is short enough for one that nobody asked for."""
+        """Whether a roll by policy may begin now. A long list forbids it; ``want_roll`` works all the
+        same."""
         return (
             self.failure is None
             and not self._finishing
@@ -424,6 +487,7 @@ class LeaderChain:
 
     @property
     def need(self) -> ChainNeed:
+        """What the shell has to do next."""
         if self.failure is not None or self.is_finished:
             return ChainNeed.NOTHING
         if self._settling:
@@ -440,7 +504,7 @@ class LeaderChain:
 
     @property
     def record(self) -> LogMetadata:
-        """The record to write at ``version``. The same value until its write is settled."""
+        """The record to write at ``version``. It stays the same until its write is settled."""
         assert self.need is ChainNeed.WRITE
         if self._tried is None:
             if self._counts is not None:
@@ -455,23 +519,23 @@ class LeaderChain:
     # --- what the writer wants ----------------------------------------------------------------
 
     def want_spare(self) -> None:
-        """The next roll is near."""
+        """Ask for the next ledger, because a roll is near."""
         self._spare_wanted = True
 
     def want_roll(self) -> None:
-        """Go on in a new ledger, as soon as the roll before has ended."""
+        """Ask to go on in a new ledger, as soon as the roll before it has ended."""
         assert not self._finishing
         self._spare_wanted = self._roll_wanted = True
 
     def finish(self) -> None:
-        """No more appends: close what is open as it drains. A roll that has not been written is dropped,
-        and the spare with it."""
+        """No more appends: close the open ledgers once they are drained. Drop a roll that is not being
+        written, and its spare."""
         self._finishing = True
         if self._tried is None or self._counts is not None:
             self._roll_wanted = self._spare_wanted = False
 
     def take_spare(self) -> int | None:
-        """A spare that surely will not be used: delete it. None while that is not sure."""
+        """Return a spare that surely will not be used: delete it. None while that is not sure."""
         if self._tried is not None or self._roll_wanted or not (self._finishing or self.failure):
             return None
         spare, self.spare = self.spare, None
@@ -480,6 +544,7 @@ class LeaderChain:
     # --- what the world did -------------------------------------------------------------------
 
     def on_spare(self, ledger_id: int) -> None:
+        """The spare is made."""
         assert self.spare is None
         self.spare = ledger_id
 
@@ -489,7 +554,7 @@ class LeaderChain:
         self._drained = True
 
     def on_closed(self, counts: SegmentCounts) -> None:
-        """``closing`` is CLOSED by us, at the last entry that we sent."""
+        """We have closed ``closing``, at the last entry that we sent."""
         if self.failure is None:
             assert self.need is ChainNeed.CLOSE
             self._counts = counts
@@ -518,7 +583,7 @@ class LeaderChain:
         self._settling = True
 
     def on_record(self, metadata: LogMetadata | None, version: int) -> None:
-        """The stored record, read to settle a write or because it may have changed."""
+        """The record was read, to settle a write or because it may have changed."""
         if self.failure is not None or self.is_finished:
             return
         tried, self._settling = self._tried, False
@@ -530,17 +595,18 @@ class LeaderChain:
         elif not metadata.has_same_chain(self.metadata):
             self._tried = None
             if self.spare is not None and metadata.index_of(self.spare) is not None:
-                self.spare = None  # The roll was written, and a successor found it.
+                self.spare = None  # The roll was written, and a successor adopted it.
             self._lose(_deposed_by(metadata))
         elif version != self.version:
-            # Somebody truncated the log or the like. What was tried can no longer take effect.
+            # The record changed without a takeover, for example by truncation. The write that was tried can
+            # no longer take effect.
             self.metadata, self.version = metadata, version
             self._tried = None
             if self._finishing:
                 self._roll_wanted = False
 
     def on_lost(self, failure: LedgerLogError) -> None:
-        """A ledger of ours failed, was fenced or was closed by somebody else."""
+        """One of our ledgers failed, was fenced, or was closed by somebody else."""
         self._lose(failure)
 
     def _lose(self, failure: LedgerLogError) -> None:

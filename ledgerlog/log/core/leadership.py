@@ -1,21 +1,26 @@
-"""One leadership of a log: the only owner of what it has taken, sent and confirmed, and of how it ends.
+"""One leadership of a log: the only owner of the records it has taken, sent and confirmed, and of how it
+ends.
 
-    queue        records that were taken and are not yet answered   (``log.core.append_queue``)
-    chain        the ledgers, the list of them, rolls and closes    (``log.core.chain``)
-    producers    who appended what, if the log has deduplication    (``log.core.producers``)
+It has three parts, and each part keeps its own rules:
 
-Each part keeps its own rules. Here is what concerns more than one of them: what was sent to each ledger, when
-a roll is due, when a ledger is drained, and why nothing more is taken or sent.
+    queue        records that were taken and are not yet answered      (``log.core.append_queue``)
+    chain        the log's ledgers: their list, rolls and closes       (``log.core.chain``)
+    producers    which producer appended what, with deduplication      (``log.core.producers``)
+
+This module does what concerns more than one part. It knows what was sent to each ledger, when a roll is due,
+when a ledger is drained, and why nothing more is taken or sent.
 
     on_sent         a batch became an entry of the current ledger
-    look            see what follows from what the parts did; call it whenever one of them may have changed
-    look_at         when time alone will make ``look`` find something new
-    on_lost         the leadership is over; ``leave``: its writer is left
-    end             the fate of every append that is not answered
+    look            bring the parts in line; call it whenever one of them may have changed
+    look_at         the time at which ``look`` will find something new even if nothing else happens
+    on_lost         the leadership is over
+    leave           the user leaves the writer
+    end             give every append that is not answered its verdict
 
-**Rolls by policy.** Each bound of the roll policy is used up to some part. From ``SPARE_AT`` on the next
-ledger is made, at 1 the log goes on in it. With ``max_records=100`` the 75th record asks for the ledger and
-the 100th for the roll. If the roll must wait for the one before it, the next ``look`` wants it again.
+**Rolls by policy.** Each bound of the roll policy is used up to some fraction. At ``SPARE_AT`` the leadership
+asks for the next ledger, and at 1 it asks for the roll. For example, with ``max_records=100`` the 75th record
+asks for the ledger and the 100th for the roll. If the roll must wait for the one before it, the next ``look``
+asks again.
 
 **The end.** ``refusal`` says why nothing more is taken, ``failure`` why nothing more is sent. The first
 failure stands; ``on_successor`` may only make it more precise.
@@ -42,21 +47,29 @@ from ledgerlog.model.segments import NOTHING, SegmentCounts
 __all__ = ["SPARE_AT", "Leadership", "SentSegment"]
 
 SPARE_AT = 0.75
-"""The next ledger is made when a bound of the roll policy is used up to this part."""
+"""The next ledger is made when this fraction of a bound of the roll policy is used up."""
 
 
 @attrs.define
 class SentCheckpoint:
-    """A table of producers that was sent to a ledger, and what was sent after it."""
+    """A table of producers that was sent to a ledger, and the amount of records sent after it."""
 
     entry_id: int
+    """The entry that holds the table."""
     size: int
+    """The size of that entry in bytes."""
     byte_length: int = 0
+    """Bytes of the records sent after it."""
     entries: int = 0
+    """Entries sent after it."""
 
     @property
     def is_old(self) -> bool:
-        """Whether replaying what follows it, rather than it, would make a takeover slow."""
+        """Whether so much follows the checkpoint that replaying it would make a takeover slow.
+
+        A large table needs more behind it before it counts as old, so checkpoints are at most a thirty-second
+        of what is written.
+        """
         return self.byte_length >= max(LOG_CHECKPOINT_BYTES, 32 * self.size) or self.entries >= max(
             LOG_CHECKPOINT_ENTRIES, self.size // 32
         )
@@ -72,17 +85,18 @@ class SentSegment:
     first_ms: int | None = None
     last_ms: int | None = None
     since: float = math.inf
-    """When the first entry was sent, by the clock of ``look``; an empty ledger does not age."""
+    """When the first entry was sent, by the clock of ``look``. inf for an empty ledger, which does not
+    age."""
     checkpoint: SentCheckpoint | None = None
 
     def counts(self) -> SegmentCounts:
-        """What the list says of the ledger once it is closed."""
+        """Return what the list will say of the ledger once it is closed."""
         if not self.record_count:
             return NOTHING
         return SegmentCounts(self.record_count, self.byte_length, self.first_ms, self.last_ms)
 
     def used(self, policy: RollPolicy) -> float:
-        """Which part of the policy's tightest bound is used up, age aside."""
+        """Return the used fraction of the policy's tightest bound, without age."""
         used = 0.0
         if policy.max_bytes is not None:
             used = self.byte_length / policy.max_bytes
@@ -92,7 +106,16 @@ class SentSegment:
 
 
 class Leadership:
-    """One leadership, from the takeover's write to the answer of its last append."""
+    """One leadership, from the takeover's write to the answer to its last append.
+
+    Args:
+        metadata: The record that the takeover wrote.
+        version: The version of that record.
+        ledger_id: The ledger that the takeover made.
+        new_token: Makes the random token of a write.
+        queue: The appends.
+        producers: The table of producers; None if the log has no deduplication.
+    """
 
     def __init__(
         self,
@@ -117,11 +140,11 @@ class Leadership:
         self._bytes_before = metadata.counted_bytes
         """Bytes of the records before this leadership."""
         self.bytes_total = self._bytes_before
-        """Bytes of all records of the log up to and with the last that was sent."""
+        """Bytes of all records of the log, including the last one that was sent."""
         self.last_ms = metadata.counted_ms
-        """The time of the newest entry, which the next one is not before."""
+        """The time of the newest entry. The next entry's time is not before it."""
         self.refusal: LedgerLogError | None = None
-        """Why nothing more is taken: the writer is being left, or ``failure``."""
+        """Why nothing more is taken: the user leaves the writer, or ``failure``."""
         self.failure: LedgerLogError | None = None
         """Why nothing more is sent."""
 
@@ -129,8 +152,10 @@ class Leadership:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether the table of producers goes into the current ledger before its next records: if it has none
-        yet, or if replaying what follows the newest would make a takeover slow."""
+        """Whether the table of producers must go into the current ledger before its next records.
+
+        That is so if the ledger has no table yet, or if its newest one is old (``SentCheckpoint.is_old``).
+        """
         checkpoint = self.segment.checkpoint
         return checkpoint is None or checkpoint.is_old
 
@@ -139,7 +164,8 @@ class Leadership:
         self.segment.checkpoint = SentCheckpoint(entry_id, size)
 
     def on_first(self, now: float) -> None:
-        """The first entry of the current ledger is being sent: it begins to age, by the clock of ``look``."""
+        """The first entry of the current ledger is about to be sent. The ledger begins to age, by the clock
+        of ``look``."""
         self.segment.since = now
 
     def on_sent(
@@ -149,9 +175,17 @@ class Leadership:
         now_ms: int,
         numbered: Collection[NumberedRecords] | None = None,
     ) -> bool:
-        """A batch became an entry of the current ledger, at ``now_ms`` of the wall clock. ``numbered`` says
-        which of its records are whose, if the log has deduplication. Whether the chain needs something now,
-        or ``look_at`` has changed."""
+        """A batch became an entry of the current ledger.
+
+        Args:
+            batch: The batch.
+            entry_id: The entry.
+            now_ms: The wall clock.
+            numbered: Which records belong to which producer; None if the log has no deduplication.
+
+        Returns:
+            Whether the chain needs something now, or ``look_at`` has changed.
+        """
         segment = self.segment
         if numbered is not None:
             assert self.producers is not None
@@ -178,8 +212,11 @@ class Leadership:
     # --- the chain ----------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Bring the parts in line: follow a roll that was written, end with a chain that has failed, close
-        what is drained, and want the roll that is due."""
+        """Bring the parts in line.
+
+        Follow a roll that was written, end with a chain that has failed, report a drained ledger to the
+        chain, and ask for a roll that is due.
+        """
         chain = self.chain
         if chain.current != self.segment.ledger_id:
             self.rolls += 1
@@ -198,7 +235,8 @@ class Leadership:
         self._want_roll(used)
 
     def look_at(self, now: float) -> float:
-        """When the age of the current ledger calls for another ``look``; inf if it never does."""
+        """Return when the age of the current ledger makes another ``look`` necessary; inf if it never
+        does."""
         age_s = self.chain.metadata.roll.max_age_s
         if age_s is None:
             return math.inf
@@ -223,7 +261,7 @@ class Leadership:
         return self.queue.is_drained(ledger_id)
 
     def on_closed(self) -> None:
-        """The ledger that the chain wanted closed is CLOSED by us, at the last entry that we sent."""
+        """We have closed the ledger that the chain wanted closed, at the last entry that we sent."""
         for segment in (self.segment, self._draining):
             if segment is not None and segment.ledger_id == self.chain.closing:
                 self.chain.on_closed(segment.counts())
@@ -238,13 +276,14 @@ class Leadership:
         return self._bytes_before + self.queue.durable_bytes
 
     def may_let_go(self, now_ms: int) -> bool:
-        """Whether retention lets a ledger go, whatever cursors pin."""
+        """Whether retention lets a ledger go, if cursors pin nothing."""
         metadata = self.chain.metadata
         open_bytes = max(0, self.durable_bytes - metadata.counted_bytes)
         return let_go(metadata, None, now_ms, open_bytes=open_bytes) > 0
 
     def want_roll_of_expired(self, now_ms: int) -> bool:
-        """Want a roll if retention would let go all that is in the current ledger; whether it is wanted."""
+        """Ask for a roll if retention would let everything in the current ledger go. Return whether it
+        asks."""
         chain = self.chain
         is_wanted = (
             is_current_expired(chain.metadata, now_ms, self.segment.last_ms) and chain.may_roll_by_policy
@@ -257,7 +296,7 @@ class Leadership:
 
     @property
     def is_over(self) -> bool:
-        """Whether the chain needs nothing any more, be it finished or lost."""
+        """Whether the chain needs nothing more, because it is finished or lost."""
         return self.chain.failure is not None or self.chain.is_finished
 
     def on_lost(self, failure: LedgerLogError) -> None:
@@ -269,18 +308,19 @@ class Leadership:
             self.chain.on_lost(failure)
 
     def leave(self) -> None:
-        """The writer is left: take nothing more, and close the ledgers as they drain."""
+        """The user leaves the writer: take nothing more, and close the ledgers once they are drained."""
         if self.refusal is None:
             self.refusal = self._left()
         self.chain.finish()
 
     @property
     def wants_successor(self) -> bool:
-        """Whether somebody else leads and it is not known who; see ``on_successor``."""
+        """Whether another leader may have taken over and its epoch is not known yet; see ``on_successor``."""
         return isinstance(self.failure, LostLeadership) and self.failure.epoch is None
 
     def on_successor(self, record: LogMetadata | None) -> None:
-        """What the log's record says of who leads now. Several tasks may tell it; the first answer counts."""
+        """Learn from the log's record who leads now. Several tasks may report a record; the first answer
+        counts."""
         if not self.wants_successor:
             return
         if record is None:
@@ -291,8 +331,11 @@ class Leadership:
             self.failure = self.refusal = LostLeadership(self.name, record.epoch)
 
     def end(self, ends: Mapping[int, int], short: Collection[int] = ()) -> LedgerLogError:
-        """Give every append that is not answered its verdict; see ``AppendQueue.resolve``. Why they fail that
-        are not durable."""
+        """Give every append that is not answered its verdict; see ``AppendQueue.resolve`` for the arguments.
+
+        Returns:
+            The error for the appends that are not durable.
+        """
         if self.failure is None:
             self.failure = self.refusal = self._left()
         self.queue.resolve(ends, short)
