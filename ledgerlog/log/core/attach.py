@@ -1,10 +1,10 @@
 """Making whole ledgers part of a log, once: the decisions of one commit.
 
-Somebody who writes in parallel, and may have to do it all again, writes to ledgers that are in no log (they
-are *staged*), closes them, and then splices them: one transaction on the metadata store appends them to the
-log's list, marks them as the log's, and moves the mark of their producer (``model.attach``). The batch is in
-the log if and only if that transaction took effect. Whoever is late, or does the same twice, has only written
-to ledgers that nothing names.
+A job that writes in parallel may have to write everything again after a failure. So it writes to ledgers that
+are in no log (*staged* ledgers), closes them, and then splices them. The splice is one transaction on the
+metadata store. It appends the ledgers to the log's list, labels them as the log's, and moves the mark of
+their producer (``model.attach``). The batch is in the log if and only if that transaction took effect. A task
+that comes too late, or runs twice, has only written to ledgers that no list names.
 
     READ      read the log's record, the producer's mark and the staged ledgers    -> on_read
     RECOVER   recover ``recovering`` to CLOSED and look at its entries             -> on_recovered
@@ -13,29 +13,34 @@ to ledgers that nothing names.
     DONE      the batch is in the log; ``was_there`` if it was so before this commit
     FAILED    ``failure``; nothing was spliced, or surely not by this commit
 
-**Once.** What was spliced already is known by the mark: the batch is the last one, and what is staged has as
-many records, or it is an older one of the same run. A transaction whose answer was lost is settled in the
-same way, by reading everything again, and one that may still arrive was made for versions that are gone by
-then or is the very same; the labels of the ledgers tell of one that arrives after the mark was read.
-Without a producer it is known by the ledgers alone: they carry the log's labels exactly if their transaction
-took effect.
+**Once.** The mark shows which batches are in the log. A batch is there if it is the mark's batch and as many
+records are staged, or if it is an older batch of the same run. If the answer to a transaction was lost,
+reading everything again settles it in the same way. The lost transaction may still arrive, but then either
+its versions are gone, or it is the very same transaction. If it arrives after the mark was read, the labels
+of the ledgers show it. Without a producer, only the ledgers show it: they carry the log's labels exactly if
+their transaction took effect.
 
-**Who leads.** The first commit of a run takes the log over as any leader does: what is open is recovered and
-counted, and the epoch grows, so that a writer who was forgotten fails instead of going on beside it. Later
-commits of the run find the epoch that the mark names, or somebody else has taken over meanwhile and this run
-is told (LostLeadership). A run that another run of the same producer has followed is told as well: two
-drivers on one checkpoint are one driver and one that fails.
+**Who leads.** The first commit of a run takes the log over, as any leader does. It recovers and counts the
+open ledgers and raises the epoch, so a forgotten writer fails instead of going on beside the run. Later
+commits of the run must find the epoch that the mark names. If they do not, another writer has taken over, and
+the run gets LostLeadership. A run also gets LostLeadership if another run of the same producer has followed
+it. So of two drivers on one checkpoint, one fails.
 
-**The traps.** A producer whose source is another one than the mark's has lost its checkpoint: its batches
-begin at 0 again and would all pass for done. One whose checkpoint was put back begins again below the mark,
-with batches that have the numbers of others and may hold other rows. A new run repeats the last batch and no
-older one, for whoever numbers the batches writes down that one is done before the next one begins. A batch
-with the mark's number and another count of records is another batch. One that is beyond the next means that
-the log lacks what lies between, as does a log that ends before the mark: it was deleted and made anew, or the
-store was put back. All of these are errors (``SpliceRefused``).
+**The traps.** All of these raise ``SpliceRefused``:
 
-A mark that version 0.1 wrote has no count and no end. Of the batch that it names only the number is compared;
-the next batch completes the mark."""
+- The mark names another source. The producer has lost its checkpoint. Its batches begin at 0 again, and they
+  would all pass for done.
+- A new run sends a batch below the mark. A driver writes down that a batch is done before it begins the next
+  one, so a new run repeats the last batch and no older one. Such a run has a checkpoint that was put back to
+  an older state. Its batches have the numbers of other batches and may hold other rows.
+- The batch has the mark's number and another count of records. It is another batch.
+- The batch is beyond the next one. The log lacks the batches between: it was deleted and created again, or
+  the metadata store was put back to an older state.
+- The log ends before the mark. The metadata store was put back to an older state.
+
+A mark that version 0.1 wrote has no count and no end. Of its batch only the number is compared. The next
+batch completes the mark.
+"""
 
 from __future__ import annotations
 
@@ -69,27 +74,32 @@ class SpliceRefused(LedgerLogError):
 
 @attrs.frozen
 class Staged:
-    """A ledger that was written apart."""
+    """A ledger that was written apart from its log and is closed."""
 
     ledger_id: int
     record_count: int
     byte_length: int
     last_entry: int
+    """The entry at which it was closed."""
 
 
 @attrs.frozen(kw_only=True)
 class Commit:
-    """One batch."""
+    """One batch to splice."""
 
     producer: str | None
-    """None: nobody numbers it, and only these very ledgers are known again."""
+    """The producer that numbers the batches. None: nobody does, and only the labels of the staged ledgers
+    tell whether the batch is in the log."""
     source: str
+    """Identifies the producer's checkpoint. Another source means that the checkpoint was lost."""
     run: str
+    """Identifies one run of the producer."""
     batch: int
+    """The number of the batch."""
     staged: tuple[Staged, ...]
-    """In the order of their records in the log; ledgers without records are left out."""
+    """The staged ledgers, in the order of their records in the log, without empty ones."""
     gaps: bool = False
-    """Whether numbers may be passed over."""
+    """Whether the producer may pass over numbers."""
 
     @property
     def records(self) -> int:
@@ -104,10 +114,12 @@ class StagedLedger:
     metadata: LedgerMetadata
     version: int
     is_spliced: bool
-    """Whether it carries the labels of the log that it is part of, or was."""
+    """Whether it carries the labels of a log, because it is or was part of it."""
 
 
 class SpliceNeed(enum.Enum):
+    """What the shell has to do next. The module explains each."""
+
     READ = "read what there is"
     RECOVER = "recover a ledger"
     WRITE = "write the transaction"
@@ -116,7 +128,13 @@ class SpliceNeed(enum.Enum):
 
 
 class Splice:
-    """One commit of a batch."""
+    """One commit of a batch.
+
+    Args:
+        name: The name of the log.
+        commit: The batch.
+        new_token: Makes the random token of a write.
+    """
 
     def __init__(self, name: str, commit: Commit, *, new_token: Callable[[], bytes]) -> None:
         self._name = name
@@ -129,17 +147,19 @@ class Splice:
         self._was_tried = False
         self.need = SpliceNeed.READ
         self.failure: LedgerLogError | None = None
+        """Why the commit failed, once ``need`` is FAILED."""
         self.was_there = False
+        """Whether the batch was in the log before this commit."""
         self.base: LogMetadata | None = None
-        """The record as it was read at ``version``."""
+        """The record of the log, as it was read at ``version``."""
         self.version = -1
         self.base_mark: SpliceMark | None = None
-        """The mark as it was read at ``mark_version``; None where there is none yet."""
+        """The mark as it was read at ``mark_version``; None if there is none yet."""
         self.mark_version = -1
         self.record: LogMetadata | None = None
         """The record to write."""
         self.mark: SpliceMark | None = None
-        """The mark to write; None where the batch has no producer."""
+        """The mark to write; None if the batch has no producer."""
         self.ledgers: Mapping[int, StagedLedger] = {}
         """The staged ledgers as they were read, by id."""
 
@@ -153,10 +173,14 @@ class Splice:
         return ledger_id
 
     def garbage(self) -> list[StagedLedger]:
-        """Once it has ended: the staged ledgers that are surely no part of the log and never will be. Those
-        of a batch that was there already, by another attempt."""
+        """Return the staged ledgers that surely are in no log and never will be. Valid once the commit has
+        ended.
+
+        These are the ledgers of a batch that another attempt has already put into the log.
+        """
         if not self._was_found:
-            return []  # They are a part of it now, or may become one by a transaction that is on its way.
+            # The ledgers are part of the log now, or a transaction that is on its way may still add them.
+            return []
         return [ledger for ledger in self.ledgers.values() if not ledger.is_spliced]
 
     # --- what the world says ------------------------------------------------------------------
@@ -170,8 +194,19 @@ class Splice:
         ledgers: Sequence[StagedLedger | None],
         now_ms: int,
     ) -> None:
-        """Everything, read in this order after a sync of the store: the producer's mark, the log's record,
-        which is therefore at least as new, the staged ledgers in theirs (None: it is gone)."""
+        """Everything was read, in this order, after a sync of the store: the mark, the log's record, the
+        staged ledgers.
+
+        So the record is at least as new as the mark.
+
+        Args:
+            metadata: The log's record; None if the log is gone.
+            version: The version of the record.
+            mark: The producer's mark; None if there is none.
+            mark_version: The version of the mark.
+            ledgers: The staged ledgers in the commit's order; None for a ledger that is gone.
+            now_ms: The wall clock.
+        """
         assert self.need is SpliceNeed.READ
         self._counting, self.record, self.mark = None, None, None
         self.base, self.version = metadata, version
@@ -179,7 +214,7 @@ class Splice:
         self.ledgers = {ledger.metadata.ledger_id: ledger for ledger in ledgers if ledger is not None}
         self._now_ms = now_ms
         if metadata is None:
-            # Its marks and its ledgers go after its record, and what they say is worth nothing any more.
+            # A log's marks and ledgers are deleted after its record, so what they say means nothing any more.
             self._fail(LogNotFound(self._name))
             return
         if self._is_there():
@@ -201,8 +236,12 @@ class Splice:
         self._go_on()
 
     def on_recovered(self, contents: Contents | None, *, is_short: bool = False) -> None:
-        """``recovering`` is CLOSED, and these are its first and last entry (None: it is empty). ``is_short``:
-        it was ended by an accepted loss."""
+        """``recovering`` is CLOSED.
+
+        Args:
+            contents: What its first and last entry say; None if it is empty.
+            is_short: Whether an accepted loss ended it.
+        """
         assert self.need is SpliceNeed.RECOVER
         assert self._counting is not None
         try:
@@ -234,17 +273,17 @@ class Splice:
         return mark is not None and mark.source == commit.source and commit.batch <= mark.batch
 
     def _is_ours(self) -> bool:
-        """Whether these very ledgers became part of the log: all did if one did. Some may be gone since, by
-        retention or because they lie in an archive."""
+        """Whether these very ledgers became part of the log. If one did, all did, though retention or the
+        archive may have removed some since."""
         return any(ledger.is_spliced for ledger in self.ledgers.values())
 
     def _doubt(self, metadata: LogMetadata) -> LedgerLogError | None:
-        """Why the batch that is there with this number may be another one; None where it is this one."""
+        """Return why the batch in the log with this number may be another batch; None if it is this one."""
         commit, mark = self._commit, self.base_mark
         assert mark is not None, "without a producer these very ledgers are there"
-        # Where each run has a checkpoint of its own (one was copied) the other run's batch of that number may
-        # hold other rows, and this run would pass for done batch after batch. After an attempt whose answer
-        # was lost, the run that followed may have found this batch.
+        # If each run has a checkpoint of its own (one was copied), the other run's batch of that number may
+        # hold other rows, and this run's batches would all pass for done. After an attempt whose answer was
+        # lost, the run that followed may have found this very batch, so this is not checked then.
         followed = None if self._was_tried else self._followed()
         if followed is not None:
             return followed
@@ -268,7 +307,7 @@ class Splice:
         return self._put_back(metadata)
 
     def _put_back(self, metadata: LogMetadata) -> LedgerLogError | None:
-        """What is wrong where the log's record is older than the mark, though one transaction writes both."""
+        """Return an error if the log's record is older than the mark, though one transaction writes both."""
         mark = self.base_mark
         if mark is None or mark.end_offset is None or mark.end_offset <= metadata.counted_end:
             return None

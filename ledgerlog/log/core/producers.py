@@ -1,28 +1,31 @@
-"""Who appended what: the table that makes an append count once (protocol-free; see ``model.producer``).
+"""The table of producers, which makes a numbered append count once (see ``model.producer``).
 
-A producer gives each record a sequence. The leader asks ``admit`` before it takes records:
+A producer gives each record a sequence. Before the leader takes records, it asks ``admit``:
 
-    a sequence beyond the last one    it is new; without ``gaps`` it must be the next
-    one that is known                 it is there already: where, or which batch carries it right now
+    a sequence beyond the last one    the record is new; without ``gaps`` it must be the next sequence
+    a known sequence                  the record was appended before: its offset, or the batch that carries it
     any other                         OutOfSequence: nothing is taken, nothing is guessed
 
-``on_taken`` notes what was taken, ``on_sent`` where it came to lie. Records with a sequence are never taken
-back, so what is taken is sent, or the leadership ends and the table with it.
+For example, a producer's last sequence is 7. Sequence 8 is new, and 7 is a duplicate. Sequence 10 raises
+OutOfSequence unless ``gaps`` is set.
 
-**How the next leader knows.** Every entry says which of its records are whose, and from time to time an
-entry is a *checkpoint*: the whole table as of its offset, the first thing in a ledger among others. Each
-entry also names the newest checkpoint of its ledger. So whoever comes next reads the last entry of the
-newest segment with records, the checkpoint that it names and what lies between:
-``limits.LOG_CHECKPOINT_BYTES`` or so, however long the log is. An entry is in the log only if all before it
-are, so the table is exactly that of the records which are there.
+``on_taken`` notes which batch took a record, ``on_sent`` the offset that it got. Records with a sequence are
+never taken back. So every taken record is sent, or the leadership ends and the table with it.
 
-**Bounds.** At most ``Dedupe.max_producers`` producers, each with its last ``limits.LOG_PRODUCER_RUNS_MAX``
-runs. One that has appended nothing for ``keep_s`` makes place for another; nobody is forgotten earlier, and
-a producer for whom there is no place is refused. The clock is the leader's, and only decides what is
-forgotten.
+**How the next leader gets the table.** Every entry says which of its records belong to which producer. Some
+entries are *checkpoints*: the whole table at the checkpoint's offset. The first entry of a ledger is one, and
+others follow from time to time. Each entry also names the newest checkpoint of its ledger. So the next leader
+reads the last entry of the newest segment with records, the checkpoint that this entry names, and the entries
+between. That is about ``limits.LOG_CHECKPOINT_BYTES``, however long the log is. An entry is in the log only
+if all entries before it are, so the table matches exactly the records in the log.
 
-Invariants: ``_states`` is in the order of last use; every producer with something in flight has a state; a
-run that is the newest of its producer ends with the producer's last sent sequence.
+**Bounds.** The table has at most ``Dedupe.max_producers`` producers, each with its last
+``limits.LOG_PRODUCER_RUNS_MAX`` runs. A producer that has appended nothing for ``keep_s`` may be forgotten to
+make room for another. No producer is forgotten earlier. If there is no room, a new producer is refused. The
+clock is the leader's, and it only decides which producers may be forgotten.
+
+Invariants: ``_states`` is in the order of last use. Every producer with records in flight has a state. A
+producer's newest run ends with its last sent sequence.
 """
 
 from __future__ import annotations
@@ -38,39 +41,47 @@ from ledgerlog.model.producer import Dedupe, NumberedRecords, ProducerState, Run
 __all__ = ["Known", "Producers"]
 
 Known = int | tuple[Batch, int]
-"""Where a record is that was appended before: its offset, or the batch and the slot that carry it."""
+"""The place of a record that was appended before: its offset, or the batch and the slot that carry it."""
 
 
 class Producers:
-    """The table of one leadership of one log."""
+    """The table of producers for one leadership of one log."""
 
     def __init__(self, name: str, policy: Dedupe) -> None:
         self._name = name
         self.policy = policy
         self._states: dict[str, ProducerState] = {}
         self._in_flight: dict[str, deque[tuple[Run, Batch]]] = {}
-        """What was taken and not known to be durable; ``first_offset`` of these runs is their first slot."""
+        """Runs that were taken and are not known to be durable. Their ``first_offset`` is their first slot in
+        the batch."""
 
     def __len__(self) -> int:
         return len(self._states)
 
     def __contains__(self, producer_id: str) -> bool:
-        """Whether the producer is known."""
+        """Whether the table knows the producer."""
         return producer_id in self._states
 
     # --- from the log ---------------------------------------------------------------------------
 
     def load(self, states: Iterable[ProducerState]) -> None:
-        """Start from a checkpoint. More producers than ``max_producers`` are kept until they are old."""
+        """Start from a checkpoint. If it has more than ``max_producers``, they stay until they are old."""
         self._states = {state.producer_id: state for state in states}
 
     def replay(self, numbered: Iterable[NumberedRecords], first_offset: int, timestamp_ms: int) -> None:
-        """An entry that lies behind the checkpoint."""
+        """Apply an entry that lies behind the checkpoint.
+
+        Args:
+            numbered: Which of its records belong to which producer.
+            first_offset: The offset of the entry's first record.
+            timestamp_ms: The time of the entry.
+        """
         for producer_id, slot, count, first_sequence in numbered:
             self._extend(producer_id, Run(first_sequence, count, first_offset + slot), timestamp_ms)
 
     def checkpoint(self, now_ms: int) -> list[ProducerState]:
-        """The table as of what was sent, without those who may be forgotten. In the order of last use."""
+        """Return the table as of the last sent record, in the order of last use. Forget the producers that
+        are old."""
         before_ms = now_ms - round(self.policy.keep_s * 1000)
         for producer_id, in_flight in list(self._in_flight.items()):
             self._retire(producer_id, in_flight)
@@ -84,10 +95,22 @@ class Producers:
     # --- appends --------------------------------------------------------------------------------
 
     def admit(self, producer_id: str, first_sequence: int, count: int, now_ms: int) -> list[Known]:
-        """How many of ``count`` records with consecutive sequences are there already, and where: the first
-        ones. The others may be taken, by this leadership's next call.
+        """Say which of ``count`` records with consecutive sequences were appended before.
 
-        OutOfSequence, TooManyProducers: none may."""
+        Args:
+            producer_id: The producer.
+            first_sequence: The sequence of the first record.
+            count: How many records there are.
+            now_ms: The leader's clock.
+
+        Returns:
+            The places of the first records, those that were appended before. The others are new: the next
+            call of this leadership may take them.
+
+        Raises:
+            OutOfSequence: A sequence does not continue the producer's; take none of the records.
+            TooManyProducers: The table has no room for this producer; take none of the records.
+        """
         last = self._last(producer_id)
         if last is None:
             if producer_id not in self._states:
@@ -116,7 +139,16 @@ class Producers:
     def on_taken(
         self, producer_id: str, first_sequence: int, batch: Batch, slot: int, count: int, now_ms: int
     ) -> None:
-        """Records were taken into a batch, from ``slot`` on."""
+        """A batch took records.
+
+        Args:
+            producer_id: The producer of the records.
+            first_sequence: The sequence of the first record.
+            batch: The batch that took them.
+            slot: The slot of the first record.
+            count: How many records.
+            now_ms: The leader's clock.
+        """
         if producer_id not in self._states:
             self._states[producer_id] = ProducerState(producer_id, now_ms, ())
         in_flight = self._in_flight.get(producer_id)
@@ -128,7 +160,7 @@ class Producers:
         batch.number(producer_id, slot, count, first_sequence)
 
     def on_sent(self, numbered: Iterable[NumberedRecords], first_offset: int, now_ms: int) -> None:
-        """A batch became an entry: its records have offsets now."""
+        """A batch became an entry, so its records have offsets now."""
         self.replay(numbered, first_offset, now_ms)
 
     # --- inside ---------------------------------------------------------------------------------
@@ -153,7 +185,7 @@ class Producers:
         return None
 
     def _retire(self, producer_id: str, in_flight: deque[tuple[Run, Batch]]) -> None:
-        """Forget what is durable: its offset is in the table."""
+        """Remove durable records from the flight list. Their offsets are in the table."""
         while in_flight and in_flight[0][1].state is BatchState.DURABLE:
             in_flight.popleft()
         if not in_flight:
@@ -175,7 +207,7 @@ class Producers:
         )
 
     def _make_place(self, now_ms: int) -> None:
-        """Forget the producers that may be forgotten, as far as one more needs it."""
+        """Forget old producers until there is room for one more."""
         before_ms = now_ms - round(self.policy.keep_s * 1000)
         while len(self._states) >= self.policy.max_producers:
             oldest = next(iter(self._states))

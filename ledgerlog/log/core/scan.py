@@ -1,26 +1,26 @@
-"""Reading much of a log in parallel: from what its ledgers hold to parts of about equal weight.
+"""Planning a parallel read of a log: from the ledgers' contents to parts of about equal weight.
 
-A scan is planned in one place and carried out in many. This module is the plan, a function of numbers alone:
-it knows offsets, entries and bytes, and neither bookies nor engines.
+A scan is planned in one place and carried out in many. This module is the plan, a function of numbers alone.
+It knows offsets, entries and bytes, and neither bookies nor engines.
 
-**Ranges** are half-open and of dense offsets, everywhere. A ``Stretch`` is what one ledger of a log holds;
-the stretches of a log adjoin each other, but for what was lost before one (``Stretch.lost_before``).
-``cut`` takes a range out of them, as one ``Piece`` a ledger.
-``share`` makes parts of the pieces: it splits what is too heavy for one part and packs neighbours that are
-light, so that a log of ten thousand small ledgers is not ten thousand tasks. Pieces stay in order, so what is
-read part after part is the log.
+**Ranges** are half-open and of dense offsets, everywhere. A ``Stretch`` is the part of a log that one ledger
+holds. The stretches of a log adjoin each other, except for lost records before a stretch
+(``Stretch.lost_before``). ``cut`` takes a range out of the stretches, as one ``Piece`` for each ledger.
+``share`` makes parts of the pieces: it splits a piece that is too heavy for one part, and packs light
+neighbours into one part. So a log of ten thousand small ledgers does not become ten thousand tasks. Pieces
+stay in order: if you read part after part, you read the log.
 
-Fragments are no places to cut at. The metadata say with which entry a fragment begins, and no more; its
-offset would cost the planner a read, and a part gains nothing by it, since within a fragment entries
-are striped over bookies as well.
+The plan does not cut at fragments. The metadata says with which entry a fragment begins, and no more. Its
+offset would cost the planner a read, and a part would gain nothing by it, because entries are striped over
+bookies within a fragment as well.
 
-**Weights** are bytes of records, taken to be spread evenly over a ledger, and on top of them what a record
-and a ledger cost however small they are. Cutting by an even spread is right by count and only about right
-by bytes.
+**Weights** are bytes of records, taken to be spread evenly over a ledger, plus a fixed cost for each record
+and each ledger. So a cut is right by count, and only about right by bytes.
 
-**Admission** (``admit``) is the same arithmetic for one micro-batch of a stream over several logs: how far
-each may go so that all together stay within a number of records and of bytes. Each log gets its share of the
-backlog, so that none waits for another to be done, and at least one of them moves, however small the bound.
+**Admission** (``admit``) does the same arithmetic for one micro-batch of a stream over several logs. It
+decides how far the stream may go in each log so that all logs together stay within a number of records and of
+bytes. Each log gets its share of the backlog, so no log waits until another is done. At least one log moves,
+however small the bound is.
 """
 
 from __future__ import annotations
@@ -35,45 +35,48 @@ from ledgerlog.model.record import Spliced
 __all__ = ["LEDGER_WEIGHT", "RECORD_WEIGHT", "Backlog", "Piece", "Stretch", "admit", "cut", "share"]
 
 RECORD_WEIGHT = 32
-"""What a record weighs beside its bytes."""
+"""The weight of a record besides its bytes."""
 
 LEDGER_WEIGHT = 256 * 1024
-"""What a ledger weighs beside its records: it has to be found and asked."""
+"""The weight of a ledger besides its records: a reader has to find it and ask for it."""
 
 
 @attrs.frozen(kw_only=True)
 class Stretch:
-    """The records that one ledger holds of its log: offsets ``start`` to below ``end``. One without records
-    is the end of a log whose last offsets were lost."""
+    """The records that one ledger holds of its log: offsets ``start`` to below ``end``.
+
+    A stretch without records stands for the end of a log whose last offsets were lost.
+    """
 
     ledger_id: int
     start: int
     end: int
     byte_length: int
-    """Bytes of the records, about right."""
+    """Bytes of the records, approximately."""
     last_entry: int | None
-    """The last entry that may be read; None for a closed ledger, whose metadata say it."""
+    """The last entry that may be read. None for a closed ledger, whose metadata has it."""
     spliced: Spliced | None = None
-    """What the log says of the records, for a ledger that was written apart."""
+    """The offsets and times that the log gives the records of a ledger that was written apart; None for other
+    ledgers."""
     lost_before: int = 0
-    """How many offsets between the stretch before it and ``start`` were lost; no piece is made of them."""
+    """How many offsets between the stretch before it and ``start`` were lost. They are in no piece."""
 
     def __attrs_post_init__(self) -> None:
         assert 0 <= self.start < self.end + (self.lost_before > 0), "a stretch holds records"
         assert self.byte_length >= 0
 
     def bytes_between(self, start: int, end: int) -> int:
-        """About how many bytes the records from ``start`` to below ``end`` have."""
+        """Return about how many bytes the records from ``start`` to below ``end`` have."""
         return self.byte_length * (end - start) // (self.end - self.start)
 
     def records_within(self, byte_count: int) -> int:
-        """About how many records ``byte_count`` bytes hold, one at least."""
+        """Return about how many records ``byte_count`` bytes hold, at least one."""
         return max(1, byte_count * (self.end - self.start) // max(1, self.byte_length))
 
 
 @attrs.frozen(kw_only=True)
 class Piece:
-    """The records from ``start`` to below ``end`` of one log, all of which lie in one stretch."""
+    """The records from ``start`` to below ``end`` of one log, all of them in one stretch."""
 
     log: str
     incarnation: int
@@ -98,7 +101,10 @@ class Piece:
 
 
 def cut(log: str, incarnation: int, stretches: Sequence[Stretch], start: int, end: int) -> list[Piece]:
-    """The range as pieces. The stretches must hold all of it, but for what was lost."""
+    """Return the range from ``start`` to below ``end`` as pieces.
+
+    The stretches must hold all of the range, except for lost offsets.
+    """
     pieces = []
     at = start
     for stretch in stretches:
@@ -108,7 +114,7 @@ def cut(log: str, incarnation: int, stretches: Sequence[Stretch], start: int, en
         at = max(at, stretch.start)
         stop = min(end, stretch.end)
         if at >= stop:
-            break  # It ends in a gap.
+            break  # The range ends in a gap.
         pieces.append(Piece(log=log, incarnation=incarnation, stretch=stretch, start=at, end=stop))
         at = stop
     assert at >= end, f"log {log!r}: offsets {at} to {end - 1} lie in no ledger"
@@ -122,8 +128,14 @@ def share(
     max_records: int | None = None,
     min_parts: int = 1,
 ) -> list[tuple[Piece, ...]]:
-    """The pieces as parts, each of about ``max_bytes`` at most and never of more than ``max_records``
-    records. At least ``min_parts`` of them where there are so many records."""
+    """Make parts of the pieces.
+
+    Args:
+        pieces: The pieces, in order.
+        max_bytes: About the most weight of one part.
+        max_records: The most records of one part; None for no such bound.
+        min_parts: Make at least this many parts, if there are so many records.
+    """
     assert max_bytes > 0
     assert max_records is None or max_records > 0
     total = sum(piece.records for piece in pieces)
@@ -131,8 +143,8 @@ def share(
         return []
     wanted = min(min_parts, total)
     if wanted > 1:
-        # Packing what was split leaves a part as full as its limit allows, so a limit by count gives the
-        # number.
+        # Split pieces are packed until a part is as full as its limit allows, so a limit by count gives the
+        # number of parts.
         limit = -(-total // wanted)
         max_records = limit if max_records is None else min(limit, max_records)
     parts: list[tuple[Piece, ...]] = []
@@ -183,7 +195,7 @@ def _halve_largest(parts: list[tuple[Piece, ...]]) -> list[tuple[Piece, ...]]:
 
 @attrs.frozen
 class Backlog:
-    """What a stream has yet to read of one log: its stretches, from ``start`` to below ``end``."""
+    """The part of one log that a stream has yet to read: its stretches, from ``start`` to below ``end``."""
 
     stretches: Sequence[Stretch]
     start: int
@@ -197,7 +209,8 @@ class Backlog:
         return cut("", 0, self.stretches, self.start, self.end) if self.records else []
 
     def offset_after(self, byte_count: int) -> int:
-        """How far about ``byte_count`` bytes go; ``start`` where they do not go as far as one record."""
+        """Return the offset that about ``byte_count`` bytes reach; ``start`` if they hold less than one
+        record."""
         at, left = self.start, byte_count
         for piece in self.pieces():
             size = piece.byte_length
@@ -210,7 +223,7 @@ class Backlog:
 def admit(
     backlogs: Mapping[str, Backlog], *, max_records: int | None = None, max_bytes: int | None = None
 ) -> dict[str, int]:
-    """The end of the next micro-batch in each log. All of the backlog where nothing bounds it."""
+    """Return the end of the next micro-batch in each log. Without bounds it is the end of the backlog."""
     ends = {log: backlog.end for log, backlog in backlogs.items()}
     if max_records is not None:
         counts = {log: backlog.records for log, backlog in backlogs.items()}
@@ -221,7 +234,7 @@ def admit(
             log: sum(piece.byte_length + RECORD_WEIGHT * piece.records for piece in backlog.pieces())
             for log, backlog in backlogs.items()
         }
-        # A record has a weight of its own here too, or a backlog of empty ones would weigh nothing.
+        # A record has a weight of its own here too. Otherwise a backlog of empty records would weigh nothing.
         for log, granted in _proportionally(sizes, max_bytes).items():
             size, backlog = sizes[log], backlogs[log]
             own = sum(piece.byte_length for piece in backlog.pieces())
@@ -236,8 +249,8 @@ def admit(
 
 
 def _proportionally(wants: Mapping[str, int], total: int) -> dict[str, int]:
-    """``total`` shared out by what each wants, rounded down; what rounding left goes to the first by name
-    that still want more."""
+    """Share ``total`` out in proportion to what each name wants, rounded down. What rounding leaves goes, one
+    each, to the first names in order that still want more."""
     wanted = sum(wants.values())
     if wanted <= total:
         return dict(wants)
