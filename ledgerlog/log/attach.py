@@ -1,18 +1,21 @@
 """Writing ledgers apart from their log, and making them part of it: the shell around ``log.core.attach``.
 
-``stage`` is for many processes at once: each writes a ledger of its own, which nothing names, and closes it.
-``splice`` is for one: a transaction that makes any number of them part of the log, in their order, or none.
+Many processes may ``stage`` at the same time. Each one writes a ledger of its own, which no list names, and
+closes it. One process calls ``splice``: a transaction that makes all of the given ledgers part of the log, in
+their order, or none.
 
-**Labels.** A staged ledger says in its own metadata which incarnation of which log it was written for, and
-that it is staged. The transaction replaces that by the labels of a ledger that a leader made (``registry``).
-So a sweep knows the one from the other, and since the labels are written by the same transaction that lists
-the ledger, a sweep that read the ledger before finds another version and deletes nothing.
+**Labels.** A staged ledger's own metadata says for which incarnation of which log it was written, and that it
+is staged. The transaction replaces that by the labels of a ledger that a leader made (``registry``). So a
+sweep can tell staged ledgers from the log's own. The transaction that lists a ledger also writes its labels.
+So if a sweep read the ledger before the transaction, it finds another version when it deletes, and deletes
+nothing.
 
-**Bounds.** A transaction carries the metadata of every ledger in it; ``LOG_SPLICE_LEDGERS_MAX`` of them and
-the log's record stay below what a ZooKeeper server takes, unless the list is nearly full or ensembles are
-large. What is over that is refused before it is sent. Whether the list has room for a splice is looked at by
-each stage as well, so that no task writes its rows in vain (LogListFull). Each ledger is a segment of the log
-for as long as its records are kept, so few large ledgers are better than many small ones."""
+**Bounds.** A transaction carries the metadata of every ledger in it. ``LOG_SPLICE_LEDGERS_MAX`` ledgers and
+the log's record stay below the size that a ZooKeeper server takes, unless the list is nearly full or
+ensembles are large. A larger transaction is refused before it is sent. Each stage also checks that the list
+has room for a splice (LogListFull), so no task writes its rows in vain. Each ledger is a segment of the log
+for as long as its records are kept, so few large ledgers are better than many small ones.
+"""
 
 from __future__ import annotations
 
@@ -63,17 +66,18 @@ _RECORD_COST_BYTES = 4
 
 @attrs.frozen(kw_only=True)
 class Spliced:
-    """What came of a commit."""
+    """The result of a commit."""
 
     was_there: bool
-    """Whether the batch was in the log already; nothing was changed then."""
+    """Whether the batch was in the log already. The commit changed nothing then."""
     epoch: int
+    """The epoch of the log after the commit."""
     end_offset: int
-    """The offset after the last record of the log as it was then."""
+    """The offset after the last record of the log at that time."""
 
 
 class Stage:
-    """A ledger that is written for a log and is in none. From ``stage``."""
+    """A ledger that is written for a log and that no list names. ``stage`` gives it to you."""
 
     def __init__(self, client: LedgerClient, metadata: LogMetadata) -> None:
         self._client = client
@@ -85,32 +89,39 @@ class Stage:
         self._bytes = 0
 
     async def append_many(self, records: Sequence[bytes]) -> None:
-        """Write records, in order; they are durable once ``close`` returns. RecordTooLarge; NotEnoughBookies,
-        AppendUnknown and the like from the ledger, after which the stage is worth nothing."""
+        """Write records in their order. They are durable once ``close`` returns.
+
+        Raises:
+            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``.
+            LedgerLogError: The ledger failed, for example with NotEnoughBookies or AppendUnknown. Discard the
+                stage and begin again.
+        """
         for record in records:
             if len(record) > RECORD_BYTES_MAX:
                 raise RecordTooLarge(len(record), RECORD_BYTES_MAX)
             cost = len(record) + _RECORD_COST_BYTES
             if self._records and self._size + cost > RECORD_BYTES_MAX:
-                await self._write()  # One as large as may be has room in an entry, and not others beside it.
+                # A record of the greatest size fits into an entry, but not together with others.
+                await self._write()
             self._records.append(record)
             self._size += cost
             if self._size >= LOG_ENTRY_BYTES_TARGET:
                 await self._write()
 
     async def close(self) -> Staged | None:
-        """Close the ledger: what there is to splice; None where no record was appended."""
+        """Close the ledger and return what to splice; None if no record was appended."""
         if self._records:
             await self._write()
         if self._writer is None:
             return None
-        await self._writer.flush()  # Closing would give up, after a while, what is not acknowledged.
+        # After a timeout, closing would give up the entries that are not acknowledged.
+        await self._writer.flush()
         last = await self._writer.close()
         return Staged(self._writer.ledger_id, self._count, self._bytes, last)
 
     async def _write(self) -> None:
         if self._writer is None:
-            # Made with the first entry, so that a task without rows leaves nothing to sweep.
+            # The ledger is made with the first entry, so a task without rows leaves nothing to sweep.
             self._writer = await self._client.ledgers.create(
                 replication=self._metadata.replication,
                 metadata={
@@ -136,7 +147,7 @@ class Stage:
         self._writer.push([payload])
 
     async def leave(self) -> None:
-        """End the writer, closed or not."""
+        """End the ledger writer, whether or not the ledger is closed."""
         if self._writer is not None:
             await self._writer.aclose()
 
@@ -145,9 +156,22 @@ class Stage:
 async def stage(
     client: LedgerClient, registry: LogRegistry, name: str, incarnation: int
 ) -> AsyncIterator[Stage]:
-    """A stage for the body of the ``async with``. A body that does not come to ``close`` leaves a ledger that
-    a sweep finds. LogNotFound, MetadataUnavailable; LogListFull where the log may have no room for
-    ``limits.LOG_SPLICE_LEDGERS_MAX`` ledgers more: it is told here, before anything is written."""
+    """Open a stage for the body of an ``async with``.
+
+    If the body does not reach ``close``, it leaves a ledger for a sweep.
+
+    Args:
+        client: The client of the cluster.
+        registry: The records of the logs.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+
+    Raises:
+        LogNotFound: The log does not exist any more.
+        LogListFull: The log's list may have no room for ``limits.LOG_SPLICE_LEDGERS_MAX`` more ledgers.
+            Raised before anything is written.
+        MetadataUnavailable: The metadata store cannot be reached. Nothing was written.
+    """
     metadata, _ = await registry.read(incarnation)
     if metadata is None:
         raise LogNotFound(name)
@@ -164,11 +188,32 @@ async def splice(
 ) -> Spliced:
     """Make the staged ledgers part of the log, all of them and once; see ``log.core.attach``.
 
-    SpliceRefused, LostLeadership (another run or another writer leads), LogSealed, LogNotFound, LogListFull,
-    InvalidArgument (too many ledgers for one transaction): nothing was spliced. RecoveryFailed,
-    EntryUnavailable (retryable), EntryCorrupt: the ledger of the leader before could not be ended.
-    LossUndecided: an operator has to decide first. MetadataUnavailable: it was not spliced.
-    MetadataOutcomeUnknown, and cancelling: it may be spliced or not; the same commit again finds out."""
+    Args:
+        client: The client of the cluster.
+        registry: The records of the logs.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+        commit: The batch.
+
+    Raises:
+        SpliceRefused: Nothing was spliced, and trying again will not change that.
+        LostLeadership: Another run or another writer leads. Nothing was spliced.
+        LogSealed: The log is sealed. Nothing was spliced.
+        LogNotFound: The log does not exist any more. Nothing was spliced.
+        LogListFull: The log's list has no room for the ledgers. Nothing was spliced.
+        InvalidArgument: The producer's id is malformed, or one transaction cannot hold so many ledgers.
+            Nothing was spliced.
+        RecoveryFailed: Too few bookies answer to end the previous leader's ledgers. Nothing was spliced; try
+            again.
+        EntryUnavailable: No bookie answers for an entry that tells where the log ends. Nothing was spliced;
+            try again.
+        EntryCorrupt: An entry that tells where the log ends is damaged. Nothing was spliced.
+        LossUndecided: An operator has to decide about a loss first. Nothing was spliced.
+        MetadataUnavailable: The metadata store cannot be reached. Nothing was spliced.
+        MetadataOutcomeUnknown: The ledgers may or may not be spliced. The same commit again finds out.
+
+    Cancelling: the ledgers may or may not be spliced. The same commit again finds out.
+    """
     if commit.producer is not None:
         check_splicer(commit.producer)
     if len(commit.staged) > LOG_SPLICE_LEDGERS_MAX:
@@ -216,7 +261,7 @@ async def splice(
 
 
 async def delete_marks(client: LedgerClient, incarnation: int) -> None:
-    """Delete what producers have left of a log that is gone."""
+    """Delete the producers' marks of a log that is gone."""
     for component in await client.store.children(splices_path(incarnation)):
         await remove(client.store, f"{splices_path(incarnation)}/{component}")
 
@@ -272,8 +317,10 @@ def _is_list_too_long(operations: Sequence[Operation]) -> bool:
 
 
 async def _delete_garbage(client: LedgerClient, core: Splice) -> None:
-    """Ledgers of an attempt that came too late. One that cannot be deleted now is left to a sweep: the batch
-    is there, whatever becomes of them."""
+    """Delete the staged ledgers of an attempt that came too late.
+
+    A ledger that cannot be deleted now is left to a sweep, because the batch is in the log in any case.
+    """
     ledgers = LedgerRegistry(client.store, client.environment)
     for ledger in core.garbage():
         ledger_id = ledger.metadata.ledger_id

@@ -1,27 +1,27 @@
-"""A leadership at work: the shell around ``log.core.leadership.Leadership``, from records to answers.
+"""A leadership at work, from records to answers: the shell around ``log.core.leadership.Leadership``.
 
-    pump         batches become entries of the current ledger: at once while few entries are on their
-                 way, else when a batch is full; what arrives meanwhile gathers
-    progress     a ledger confirmed entries: their tickets are answered, and the pump runs
+    pump         turns batches into entries of the current ledger: at once while few entries
+                 are on their way, otherwise when a batch is full. Records gather meanwhile
+    progress     a ledger confirmed entries: answer their tickets, then pump
     maintain     one task gives the chain what it needs: rolls and closes (``log.maintenance``)
 
-Calls go one way. The ``LogWriter`` calls the ``Leader``, which calls the core and the chain maintenance;
-neither of these calls back. The leader looks at the core after each step of the maintenance, before any other
-task runs, so that no record is sent to a ledger that was left.
+Calls go one way. The ``LogWriter`` calls the ``Leader``, which calls the core and the chain maintenance.
+Neither of these calls back. The leader looks at the core after each step of the maintenance, before any other
+task runs, so it sends no record to a ledger that was left.
 
-A lone record is on the wire before its caller first waits, and a busy writer pays the protocol once
-per entry of ``limits.LOG_ENTRY_BYTES_TARGET``. There is no timer and no task per record. With ``linger_s`` a
-batch that takes more records waits for them that long, which is one timer for all.
+A lone record is on the wire before its caller first waits. A busy writer pays the protocol once per entry of
+``limits.LOG_ENTRY_BYTES_TARGET``. There is no timer and no task per record. With ``linger_s``, a batch that
+still takes records waits that long for more of them; that needs one timer for all batches.
 
-**Deduplication.** The table of producers (``log.core.producers``) grows with what is sent, and goes into the
-log as a checkpoint: before the first records of each ledger, and again after so much that replaying it would
-make a takeover slow.
+**Deduplication.** The table of producers (``log.core.producers``) grows with the records that are sent. It
+goes into the log as a checkpoint before the first records of each ledger, and again whenever so much follows
+that replaying it would make a takeover slow.
 
-**The end.** A leadership ends once: the writer is left, or a ledger of it fails, or the record shows a
-successor. From then on nothing more is sent. What was never sent is surely not in the log. What
-was sent is looked for: the leader recovers its own ledgers, which is harmless since they are dead
-already, and where each ends tells the fate of every entry. Only where that cannot be found out in
-``limits.LOG_RESOLVE_TIMEOUT_S`` is the outcome unknown. Every way out goes through ``_answer_all``, so no
+**The end.** A leadership ends once: the user leaves the writer, one of its ledgers fails, or the record shows
+a successor. After that nothing more is sent. A record that was never sent is surely not in the log. To find
+the records that were sent, the leader recovers its own ledgers. That is harmless, because they take no more
+entries. The end of each ledger tells the outcome of every entry. The outcome is unknown only if this takes
+longer than ``limits.LOG_RESOLVE_TIMEOUT_S`` or fails. Every way out goes through ``_answer_all``, so no
 append waits for ever.
 """
 
@@ -59,14 +59,14 @@ from ledgerlog.model.log import LogMetadata
 from ledgerlog.wire.records import Numbering, encode_checkpoint, encode_entry
 
 _DISCARD_TIMEOUT_S = 2.0
-"""Leaving in a hurry tries for this long to delete a ledger that nobody will use."""
+"""A leader that is abandoned tries for this many seconds to delete a ledger that will not be used."""
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
 class SendOptions:
-    """How records become entries."""
+    """How records become entries. ``Log.writer`` explains each option."""
 
     window_records: int = LOG_WINDOW_RECORDS
     window_bytes: int = LOG_WINDOW_BYTES
@@ -76,7 +76,17 @@ class SendOptions:
 
 
 class Leader:
-    """One leadership at work. ``run`` serves it; the ``LogWriter`` in front of it takes the records."""
+    """One leadership at work. ``run`` serves it; the ``LogWriter`` in front of it takes the records.
+
+    Args:
+        metadata: The record that the takeover wrote.
+        version: The version of that record.
+        ledger: The writer of the ledger that the takeover made.
+        client: The client of the cluster.
+        registry: The records of the logs.
+        options: How records become entries.
+        producers: The table of producers; None if the log has no deduplication.
+    """
 
     def __init__(
         self,
@@ -111,10 +121,10 @@ class Leader:
         self._compress = options.compress
         self._linger_s = options.linger_s
         self._due_ticket = 0
-        """With lingering: an open batch that begins below this ticket has lingered enough."""
+        """For lingering: an open batch that begins below this ticket has lingered long enough."""
         self._linger_wanted = trio.Event()
         self.answered = Watermark()
-        """The last ticket that is answered. It fails once everything is, at the end."""
+        """The last answered ticket. At the end, once every append is answered, it fails."""
         self._pumping = False
         self._pump_again = False
         self._room_wanted = trio.Event()
@@ -126,8 +136,11 @@ class Leader:
     # --- sending ------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send what is due. A ledger may report progress or its failure from within ``push``, hence the
-        guard: that is looked at before this returns."""
+        """Send the batches that are due.
+
+        A ledger may report progress or its failure from within ``push``. The guard handles that: such a
+        report is looked at before this returns.
+        """
         if self._pumping:
             self._pump_again = True
             return
@@ -138,7 +151,7 @@ class Leader:
                 self._pump_again = False
                 self._send_due()
                 if self._pump_again:
-                    # What was just sent may be what was just confirmed.
+                    # Entries that were just sent may be confirmed already.
                     writer = self._writer
                     self.queue.on_confirmed(writer.ledger_id, writer.last_add_confirmed)
         finally:
@@ -160,7 +173,8 @@ class Leader:
                     self._linger_wanted.set()
                 break
             if not writer.has_room:
-                if writer.failure is None:  # One that failed has no room any more, and tells its failure.
+                # A failed ledger has no more room, and reports its failure itself.
+                if writer.failure is None:
                     self._room_wanted.set()
                 break
             now_ms = max(core.last_ms, self._now_ms())
@@ -186,16 +200,16 @@ class Leader:
                 self._maintenance.look()
 
     def now_ms(self) -> int:
-        """The leader's clock, which never goes back."""
+        """Return the leader's clock, which never goes back."""
         return max(self.core.last_ms, self._now_ms())
 
     def hurry(self) -> None:
-        """Send what was taken without lingering."""
+        """Send everything that was taken, without lingering."""
         self._due_ticket = self.queue.next_ticket
         self.pump()
 
     def _numbering(self, producers: Producers, batch: Batch, now_ms: int) -> Numbering:
-        """What the next entry says of producers. Sends a checkpoint first where one is due."""
+        """Return what the next entry says about producers. If a checkpoint is due, send it first."""
         core, writer = self.core, self._writer
         if core.is_checkpoint_due:
             entry_id = writer.last_add_pushed + 1
@@ -215,7 +229,7 @@ class Leader:
         return Numbering(checkpoint.entry_id, batch.live_numbered())
 
     def _follow(self, writer: LedgerWriter) -> None:
-        """New appends go to this ledger from now on."""
+        """Send new appends to this ledger from now on."""
 
         def on_progress() -> None:
             self._on_progress(writer)
@@ -244,7 +258,7 @@ class Leader:
     # --- the tasks, and the end -----------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve the leadership until it ends; then answer whoever still waits."""
+        """Serve the leadership until it ends, then answer every append that still waits."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._maintenance.watch, self._client.store)
             nursery.start_soon(self._make_room)
@@ -274,17 +288,25 @@ class Leader:
         self._tell_moved()
 
     def _tell_moved(self) -> None:
-        """Wake whoever waits for the chain to change."""
+        """Wake the tasks that wait for the chain to change."""
         self._moved.set()
         self._moved = trio.Event()
 
     async def wait_over(self) -> None:
-        """Return once the leadership has ended and every append is answered."""
+        """Wait until the leadership has ended and every append is answered."""
         await self._over.wait()
 
     async def refuse(self) -> None:
-        """Raise why nothing more is taken, as well as that gets known: whoever fenced us may not have written
-        his epoch yet when we looked. Returns if nothing is wrong; then it is no checkpoint."""
+        """Raise the reason why nothing more is taken, if there is one.
+
+        The reason is as precise as possible: a successor that fenced us may not have written its epoch yet
+        when we looked, so this looks again. If nothing is wrong, this returns at once and is no checkpoint.
+
+        Raises:
+            LostLeadership: Another writer leads, or the user leaves this one.
+            LogSealed: The log was sealed.
+            NotEnoughBookies: The leadership ended because too few bookies were writable.
+        """
         core = self.core
         if core.refusal is None:
             return
@@ -308,9 +330,12 @@ class Leader:
             await self.refuse()
 
     async def _make_room(self) -> None:
-        """Run the pump again once a full ledger window has room. Progress does that by itself, but in
-        guaranteed mode room can come without progress of the LAC, or not come at all: where the last copies
-        find no bookie within the append deadline, those who wait are told."""
+        """Pump again once a full ledger window has room.
+
+        Usually progress does that. In guaranteed mode, room can come without progress of the LAC. It can also
+        never come: if the last copies find no bookie within the append deadline, the leadership ends and the
+        waiting appends get that error.
+        """
         while True:
             await self._room_wanted.wait()
             self._room_wanted = trio.Event()
@@ -321,7 +346,7 @@ class Leader:
                 if writer is self._writer:
                     self._on_lost(failure)
             except LedgerLogError:
-                pass  # The failure of a ledger that still matters is told by its progress.
+                pass  # A ledger that still matters reports its failure by progress.
             self.pump()
 
     async def _retain(self) -> None:
@@ -357,7 +382,7 @@ class Leader:
                     await self._moved.wait()
 
     async def truncate(self, before_offset: int, *, ignore_pins: bool) -> None:
-        """Give records up, as long as we lead; see ``LogWriter.truncate``."""
+        """Give up records, as long as we lead; see ``LogWriter.truncate``."""
         await truncate(
             self._client,
             self._registry,
@@ -370,19 +395,19 @@ class Leader:
         )
 
     async def _linger(self) -> None:
-        """Send an open batch once its first record has waited for company long enough."""
+        """Send an open batch once its first record has lingered long enough."""
         while True:
             await self._linger_wanted.wait()
             ticket = self.queue.open_ticket
             await trio.sleep(self._linger_s)
-            # What was wanted meanwhile is seen by the pump, which wants it again where it is not sent.
+            # The pump sees a request that came meanwhile, and asks again if it does not send.
             self._linger_wanted = trio.Event()
-            # What came later may have made the batch full, and then another one is open by now.
+            # Later records may have filled the batch, and another batch may be open by now.
             self._due_ticket = max(self._due_ticket, ticket + 1)
             self.pump()
 
     async def _resolve(self) -> None:
-        """Find out what became of what was sent, and who leads now."""
+        """Find out what became of the records that were sent, and who leads now."""
         ends: dict[int, int] = {}
         short: set[int] = set()
         with trio.move_on_after(LOG_RESOLVE_TIMEOUT_S):
@@ -415,7 +440,7 @@ class Leader:
         core.on_successor(record)
 
     def _answer_all(self, ends: dict[int, int], short: Collection[int] = ()) -> None:
-        """Answer every append that still waits; afterwards none can wait."""
+        """Answer every append that still waits. After this none can wait."""
         failure = self.core.end(ends, short)
         if self.answered.failure is None:
             self.answered.advance(max(self.queue.answered, self.answered.value))
@@ -424,7 +449,7 @@ class Leader:
         self._tell_moved()
 
     async def leave(self) -> None:
-        """Take nothing more, send and acknowledge what was taken, close the ledger, count it."""
+        """Take nothing more, send and acknowledge what was taken, close the ledger and count it."""
         self.core.leave()
         self._linger_s = 0.0
         self.pump()
@@ -432,7 +457,7 @@ class Leader:
         await self._over.wait()
 
     async def abandon(self) -> None:
-        """Let go of everything, whatever state it is in."""
+        """End everything at once, in whatever state it is."""
         self._answer_all({})
         with trio.move_on_after(_DISCARD_TIMEOUT_S, shield=True):
             await delete_ledgers(self._client.ledgers, await self._maintenance.give_up_ledgers())

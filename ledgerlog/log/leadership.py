@@ -1,11 +1,14 @@
-"""Leadership of a log for the body of an ``async with``: how it is entered, served and left.
+"""Leading a log for the body of an ``async with``: how a leadership is entered, served and left.
 
-Entering takes the log over (``log.takeover``) and, where the log tells who appended what, reads that before
-the first append. Then one task, the ``Leader``'s, serves the leadership beside the body. A body that ends,
-in whatever way but cancellation, sends and acknowledges what was taken and closes the ledger, within
-``limits.LOG_CLOSE_TIMEOUT_S``; a cancelled one leaves at once. Either way every append is answered before
-the ``async with`` is over, and one that nobody waits for any more and that failed is told by an exception
-from it."""
+Entering takes the log over (``log.takeover``). If the log has deduplication, it also reads the table of
+producers before the first append. Then one task, the ``Leader``'s, serves the leadership beside the body.
+
+If the body ends, normally or by an exception, the writer sends what it has taken, waits for the
+acknowledgements and closes the ledger, within ``limits.LOG_CLOSE_TIMEOUT_S``. If the body is cancelled, it
+leaves at once. In every case each append is answered before the ``async with`` is over. If records were still
+on their way when the body ended, and one of them is lost or unknown, the ``async with`` itself raises,
+because perhaps no task waits for that record.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,18 @@ __all__ = ["WriterOptions", "lead"]
 
 @attrs.frozen(kw_only=True)
 class WriterOptions:
-    """What ``Log.writer`` was asked for; see there."""
+    """The arguments of ``Log.writer``."""
 
     send: SendOptions = attrs.field(factory=SendOptions)
+    """How records become entries."""
     producer: str | None = None
+    """The producer of records that name no other one."""
     dedupe: Dedupe | bool | None = None
+    """Whether and how the log remembers producers; None keeps the log's setting."""
 
     @property
     def switches_dedupe(self) -> bool | None:
-        """Whether the takeover turns deduplication on or off; None: it stays as it is."""
+        """Whether the takeover turns deduplication on or off; None keeps the log's setting."""
         if self.dedupe is None:
             return True if self.producer is not None else None
         return self.dedupe is not False
@@ -53,7 +59,15 @@ async def lead(
     *,
     options: WriterOptions | None = None,
 ) -> AsyncIterator[LogWriter]:
-    """Leadership of a log for the body of the ``async with``; see ``Log.writer``."""
+    """Lead a log for the body of an ``async with``; see ``Log.writer`` for the errors.
+
+    Args:
+        client: The client of the cluster.
+        registry: The records of the logs.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+        options: The arguments of ``Log.writer``; None for the defaults.
+    """
     options = options or WriterOptions()
     metadata, version, ledger = await take_over(
         client, registry, name, incarnation, dedupe=options.switches_dedupe
@@ -64,7 +78,7 @@ async def lead(
         try:
             await load_producers(client.ledgers, metadata, producers)
         except BaseException:
-            # The next leader ends the ledger, which is empty and in the list.
+            # The next leader recovers and closes the ledger, which is empty and in the list.
             await ledger.aclose()
             raise
     leader = Leader(
@@ -84,7 +98,7 @@ async def lead(
                 yield writer
             finally:
                 outstanding = leader.queue.records_outstanding
-                # A cancelled body leaves at once, and the ledger to the next leader's recovery.
+                # A cancelled body leaves at once. The next leader recovers the ledger.
                 if not await is_cancelled():
                     with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
                         await leader.leave()

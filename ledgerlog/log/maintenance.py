@@ -1,13 +1,13 @@
 """Chain maintenance: carries out what ``log.core.chain.LeaderChain`` needs, one step at a time.
 
-It creates the next ledger ahead, writes the list, closes the ledger that is drained, and rereads the
-record when it may have changed. All of it happens beside the appends, which never wait for it: until
-a roll is written they go on in the old ledger, from then on in the new one.
+It makes the next ledger ahead of time, writes the list, closes the ledger that is drained, and reads the
+record again when it may have changed. Appends never wait for any of this. They go to the old ledger until a
+roll is written, and to the new one after that.
 
-It acts on the core of the leadership and calls nobody back: whoever runs the steps looks at the core, and at
-``current``, after each. ``look`` says that something may have changed, and carries no data.
-What fails for want of metadata or bookies is tried again, with a growing pause, for as long as the
-leadership lasts; a roll that is late makes a segment longer and nothing else.
+It acts on the core of the leadership and calls nobody back. Whoever runs the steps looks at the core, and at
+``current``, after each step. ``look`` says that something may have changed, and carries no data. If a step
+fails for want of metadata or bookies, it is tried again with growing pauses, for as long as the leadership
+lasts. A late roll makes a segment longer and does no other harm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ logger = logging.getLogger(__name__)
 
 
 class ChainMaintenance:
-    """Maintains the chain of one leadership."""
+    """Maintains the chain of one leadership.
+
+    Args:
+        leadership: The core to act on.
+        current: The writer of the ledger that the takeover made.
+        client: The client of the cluster.
+        registry: The records of the logs.
+    """
 
     def __init__(
         self,
@@ -61,15 +68,16 @@ class ChainMaintenance:
         self.current = current
         """The writer of the ledger that new appends go to."""
         self.draining: LedgerWriter | None = None
+        """The writer of the ledger before it, until that is closed and counted."""
         self._spare: LedgerWriter | None = None
         self._wake = trio.Event()
         self._reread = False
         self._is_list_full = False
-        """The write that was tried last had no room in the record."""
+        """Whether the last write had no room in the record."""
         self._is_unanswered = False
-        """The answer to the write that was tried last was lost."""
+        """Whether the answer to the last write was lost."""
         self._refused: ChainNeed | None = None
-        """What could not be done when it was tried last; it is tried again at ``_retry_at``."""
+        """The need that could not be met at the last try. It is tried again at ``_retry_at``."""
         self._backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         self._retry_at = math.inf
 
@@ -78,18 +86,21 @@ class ChainMaintenance:
         self._wake.set()
 
     async def wait(self, until: float) -> None:
-        """Return once another step is worth trying: after a ``look`` since the last step began, after a
-        pause, or at ``until`` of trio's clock."""
+        """Return once another step is worth trying.
+
+        That is after a ``look`` since the last step began, after a pause, or at ``until`` of trio's clock.
+        """
         with trio.move_on_at(min(self._retry_at, until)):
             await self._wake.wait()
 
     async def step(self) -> bool:
-        """Do one thing that is needed; False if nothing is, or if it could not be done now."""
+        """Do one thing that the chain needs. False if it needs nothing, or if the step could not be done
+        now."""
         self._wake = trio.Event()
         chain = self._chain
         need = chain.need
-        # A write that can be made finds out by itself that the record has changed. One that cannot, because
-        # the list is too long for it, is formed anew on what is there now.
+        # A write finds out by itself that the record has changed. But if the list is too long to be written,
+        # it must be formed anew on the record that is there now, so read it first.
         if self._reread and (need is not ChainNeed.WRITE or self._is_list_full):
             need = ChainNeed.SETTLE
         if need is not self._refused:
@@ -128,7 +139,8 @@ class ChainMaintenance:
             self._pause(need, cause)
             return False
         except LedgerLogError as cause:
-            # Fenced or closed by somebody else, deleted, or not what it should be: not ours any more.
+            # The ledger was fenced, closed or deleted by somebody else, or is damaged. It is not ours any
+            # more.
             chain.on_lost(LostLeadership(chain.metadata.name, None, str(cause)))
         self._backoff.reset()
         self._is_list_full = False
@@ -142,7 +154,7 @@ class ChainMaintenance:
             self._chain.on_unsettled()
             self._is_unanswered = isinstance(cause, MetadataOutcomeUnknown)
             if was_unanswered and self._is_unanswered:
-                # A store that is read and answers no write would be asked as fast as it can be read.
+                # If the store serves reads but answers no write, it would be asked as fast as it can be read.
                 await trio.sleep(RECONNECT_DELAY_MIN_S)
         self._follow()
 
@@ -152,17 +164,17 @@ class ChainMaintenance:
         assert ledger_id is not None
         writer = self.draining if self.draining is not None else self.current
         assert writer.ledger_id == ledger_id
-        # Its end is ours to see from here on, and not a failure that progress has to tell.
+        # From here on this method sees the ledger's end. Its progress must not report that end as a failure.
         writer.set_progress_callback(None)
         last: int | None
         try:
             last = await writer.close()
         except AppendUnknown:
-            # The store did not say whether it took the end. Everything in the ledger is acknowledged, so
-            # there is but one place where it can end, and whoever recovers it finds that.
+            # The answer to the close was lost. Everything in the ledger is acknowledged, so it can only end
+            # in one place, and any recovery finds that place.
             last = (await self._client.ledgers.recover(ledger_id)).last_entry
         if last != writer.last_add_pushed:
-            # All of it was acknowledged, so this is no recovery's doing but an operator's.
+            # All of it was acknowledged, so no ordinary recovery has ended it earlier. An operator has.
             raise LedgerClosed(
                 ledger_id,
                 last,
@@ -171,7 +183,7 @@ class ChainMaintenance:
         self._leadership.on_closed()
 
     def _follow(self) -> None:
-        """Bring the writers in line with the chain, in one step with what changed it."""
+        """Bring the writers in line with the chain, without an await after the change of the chain."""
         chain = self._chain
         if chain.current != self.current.ledger_id:
             assert self._spare is not None
@@ -202,11 +214,13 @@ class ChainMaintenance:
     # --- beside it ----------------------------------------------------------------------------
 
     async def watch(self, store: MetadataStore) -> None:
-        """Have the record reread whenever it may have changed, so that a leader that has nothing to append
-        learns of its successor as well."""
+        """Read the record again whenever it may have changed.
+
+        So a leader that has nothing to append also learns of its successor.
+        """
 
         async def look() -> None:
-            # At once as well: a successor may have come before the watch was there.
+            # The first call comes at once: a successor may have come before the watch was there.
             self._reread = True
             self.look()
 
@@ -214,8 +228,11 @@ class ChainMaintenance:
         await follow(store, path, look, what=f"log={self._chain.metadata.name} is not watched", log=logger)
 
     async def give_up_ledgers(self) -> list[int]:
-        """End the ledger writers that are left, without closing their ledgers; the spare if nobody can have
-        listed it, to be deleted."""
+        """End the ledger writers that are left, without closing their ledgers.
+
+        Returns:
+            The spare, to be deleted, if nobody can have listed it.
+        """
         unused = self._chain.take_spare()
         for writer in (self.draining, self.current, self._spare):
             if writer is not None:

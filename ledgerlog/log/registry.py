@@ -1,12 +1,12 @@
-"""Log records in the store: the typed face of the metadata capability for logs.
+"""Log records in the metadata store, with types.
 
-A log is two nodes. ``logs/NAME`` holds the number of the log's incarnation, ``log/NUMBER`` its record. They
-are made and removed in one transaction each. Whoever works with a log remembers the incarnation, so
-that one that was deleted and made again under its name is never mistaken for it.
+A log is two nodes. ``logs/NAME`` holds the number of the log's incarnation, ``log/NUMBER`` its record. One
+transaction creates both, and one removes both. Every user of a log remembers the incarnation, so it never
+mistakes a log that was deleted and created again under the same name for the old one.
 
-Making a log makes no ledger, and removing one removes the list before its ledgers: a crash in between
-leaves ledgers that no list names, and each of them carries the incarnation it was made for
-(``ledger_labels``), which is how a sweep knows them.
+Creating a log makes no ledger. Removing a log removes the list before its ledgers. A crash in between leaves
+ledgers that no list names. Each of them carries the incarnation that it was made for (``ledger_labels``), and
+a sweep knows it by that.
 """
 
 from __future__ import annotations
@@ -37,18 +37,24 @@ from ledgerlog.model.quorum import Replication
 _FORMAT = 1
 
 INCARNATION_LABEL = "log-incarnation"
+"""On a ledger: the incarnation of the log that it was made for."""
 NAME_LABEL = "log-name"
+"""On a ledger: the name of that log. For people; the incarnation decides."""
 
 
 EPOCH_LABEL = "log-epoch"
+"""On a ledger: the epoch of the leader that made it."""
 
 STAGED_LABEL = "log-staged"
-"""On a ledger that was written apart from its log and is no part of it yet (``log.attach``)."""
+"""On a ledger that was written apart from its log and is not part of it yet (``log.attach``)."""
 
 
 def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
-    """What a ledger's own metadata says of the log that it was made for, and of the leader who made it. Only
-    that leader can list it, and only while ``epoch`` is his (``log.sweep``)."""
+    """Return the labels for the metadata of a ledger: the log that it is made for, and the epoch of its
+    leader.
+
+    Only that leader can list the ledger, and only while ``epoch`` is the log's epoch (``log.sweep``).
+    """
     return {
         NAME_LABEL: metadata.name.encode(),
         INCARNATION_LABEL: str(metadata.incarnation).encode(),
@@ -57,7 +63,7 @@ def ledger_labels(metadata: LogMetadata, epoch: int) -> dict[str, bytes]:
 
 
 class LogRegistry:
-    """All logs' records. Every method may raise MetadataUnavailable; those that write may raise
+    """All logs' records. Every method may raise MetadataUnavailable. Methods that write may raise
     MetadataOutcomeUnknown (``meta.settle``)."""
 
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
@@ -65,11 +71,11 @@ class LogRegistry:
         self._environment = environment
 
     async def find(self, name: str) -> int | None:
-        """The incarnation of the log of that name, None where there is none."""
+        """Return the incarnation of the log of this name; None if there is none."""
         path = log_name_path(check_log_name(name))
         node = await self._store.get(path)
         if node is None:
-            # A read may be older than what another client has just made.
+            # A read may be older than the log, if another client has just created it.
             await self._store.sync()
             node = await self._store.get(path)
         return None if node is None else _decode_name(node.value, name)
@@ -77,10 +83,18 @@ class LogRegistry:
     async def read(
         self, incarnation: int, *, fresh: bool = True, known: tuple[LogMetadata, int] | None = None
     ) -> tuple[LogMetadata | None, int]:
-        """A log's record and version; None where it is gone. Unless ``fresh`` is waived, at least as new as
-        every write that ended before the call. ``known`` is a record and its version, which is given back
-        where it is still the one that is stored: a long list takes some milliseconds to decode.
-        MetadataCorrupt."""
+        """Read a log's record and its version; (None, -1) if the log is gone.
+
+        Args:
+            incarnation: The incarnation of the log.
+            fresh: Return a record at least as new as every write that ended before the call. That costs a
+                sync of the store.
+            known: A record and its version that you have. If that version is still stored, it is returned
+                without decoding. A long list takes some milliseconds to decode.
+
+        Raises:
+            MetadataCorrupt: The record does not decode.
+        """
         if fresh:
             await self._store.sync()
         node = await self._store.get(log_record_path(incarnation))
@@ -91,8 +105,14 @@ class LogRegistry:
         return LogMetadata.decode_untrusted(node.value, incarnation), node.version
 
     async def write(self, metadata: LogMetadata, version: int) -> int:
-        """Replace the record if it is at ``version``; the new version. VersionConflict, NodeMissing,
-        MetadataOutcomeUnknown: see ``log.core.chain`` for how to go on."""
+        """Replace the record if it is at ``version``; return the new version.
+
+        Raises:
+            VersionConflict: The record has another version.
+            NodeMissing: The log is gone.
+            LogListFull: The record is too large. Nothing was written.
+            MetadataOutcomeUnknown: The answer was lost; see ``log.core.chain`` for how to go on.
+        """
         return await self._store.set(
             log_record_path(metadata.incarnation), metadata.encode(), version=version
         )
@@ -105,14 +125,28 @@ class LogRegistry:
         *,
         once: bool = False,
     ) -> LogMetadata | None:
-        """Compare-and-set until it takes effect, or ``change`` finds that there is nothing to do; what was
-        written, None where nothing was. ``change`` is given the record as it is and a new token, and may
-        look at other nodes: what it sees is at least as new as the record. LogNotFound.
+        """Change a log's record by compare-and-set, again and again until it takes effect.
 
-        A write whose answer was lost is settled by its token. If somebody has written since, it is not known
-        whether ours took effect: with ``once`` that is MetadataOutcomeUnknown, without, the change is made
-        again on what is there now."""
-        sent: LogMetadata | None = None  # What was written last, perhaps.
+        If the answer to a write was lost, its token settles whether it took effect. If somebody else has
+        written since, nobody can know. ``once`` says what happens then.
+
+        Args:
+            name: The name of the log, for errors.
+            incarnation: The incarnation of the log.
+            change: Takes the current record and a new token. Returns the new record, or None if there is
+                nothing to do. It may read other nodes; what it reads is at least as new as the record. It may
+                be called several times.
+            once: If nobody can know whether the write took effect, raise MetadataOutcomeUnknown. Without
+                ``once``, make the change again on the record that is there now.
+
+        Returns:
+            The record that was written; None if there was nothing to do.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+            MetadataOutcomeUnknown: The change may or may not have happened.
+        """
+        sent: LogMetadata | None = None  # The last record that was sent, which may be stored.
         sent_at = -1
         is_overtaken = False
 
@@ -125,7 +159,7 @@ class LogRegistry:
             if is_unsure and sent is not None and metadata.token == sent.token:
                 return sent
             if is_unsure and version == sent_at:
-                changed = sent  # The same again: whichever of the two arrives, it is one and the same.
+                changed = sent  # The same again: whichever of the two arrives, the result is the same.
             elif is_unsure and once:
                 is_overtaken = True
                 return None
@@ -153,7 +187,19 @@ class LogRegistry:
         retention: RetentionPolicy | None = None,
         properties: dict[str, str] | None = None,
     ) -> LogMetadata:
-        """A new, empty log. LogExists; InvalidArgument."""
+        """Create an empty log and return its record.
+
+        Args:
+            name: The name of the log.
+            replication: How its ledgers are replicated.
+            roll: When the log goes on in a new ledger. None: the default policy.
+            retention: Which old ledgers may go. None: none.
+            properties: The log's properties. None: no properties.
+
+        Raises:
+            LogExists: A log has this name already.
+            InvalidArgument: The name or the properties are malformed.
+        """
         path = log_name_path(check_log_name(name))
         metadata = LogMetadata.create(
             name=name,
@@ -174,7 +220,7 @@ class LogRegistry:
             try:
                 await self._store.transaction(nodes)
             except NodeExists:
-                # It may be our own, of an attempt whose answer was lost.
+                # The node may be our own, from an attempt whose answer was lost.
                 if await self.find(name) != metadata.incarnation:
                     raise LogExists(name) from None
             return metadata
@@ -182,8 +228,11 @@ class LogRegistry:
         return await settle(self._store, write, what=f"the creation of log {name!r}")
 
     async def find_damaged(self, name: str) -> int | None:
-        """The incarnation of the log of that name. Where the node that should tell it cannot be read, that of
-        the record which has the name. None where there is none, or its record cannot be read either."""
+        """Return the incarnation of the log of this name, even if the node of the name cannot be read.
+
+        In that case, search the records for one with this name. None if there is no log, or if its record
+        cannot be read either.
+        """
         try:
             return await self.find(name)
         except MetadataCorrupt:
@@ -197,11 +246,21 @@ class LogRegistry:
     async def delete(
         self, name: str, incarnation: int | None, *, damaged: bool = False
     ) -> LogMetadata | None:
-        """Remove a log's two nodes; its last record, whose ledgers are to be deleted now. LogNotFound where
-        the log is not, or no longer, of that incarnation. MetadataCorrupt for a node that cannot be read.
+        """Remove a log's two nodes. The caller then deletes the ledgers that the returned record lists.
 
-        With ``damaged`` such nodes are removed as well, and a name without a record; None then instead of a
-        record. Without an ``incarnation`` the name alone is removed, and it must be unreadable."""
+        Args:
+            name: The name of the log.
+            incarnation: The incarnation of the log. None: remove only the node of the name, which must be
+                unreadable.
+            damaged: Also remove nodes that cannot be read, and a name that has no record.
+
+        Returns:
+            The last record; None if it is missing or cannot be read.
+
+        Raises:
+            LogNotFound: The name has no log, or a log of another incarnation.
+            MetadataCorrupt: A node cannot be read, and ``damaged`` is not set.
+        """
         path = log_name_path(name)
         last: LogMetadata | None = None
 
@@ -213,7 +272,7 @@ class LogRegistry:
             node = None if incarnation is None else await self._store.get(log_record_path(incarnation))
             is_there = name_node is not None and _names(name_node.value, name, incarnation, damaged=damaged)
             if is_unsure and not is_there:
-                return last  # By the attempt whose answer was lost: both nodes go at once.
+                return last  # The attempt whose answer was lost removed it. Both nodes go at once.
             if name_node is None or not is_there or (node is None and not damaged):
                 raise LogNotFound(name)
             operations = [Delete(path, name_node.version)]
@@ -231,8 +290,9 @@ class LogRegistry:
         return await settle(self._store, write, what=f"the deletion of log {name!r}")
 
     async def list(self, prefix: str) -> list[str]:
-        """The names of all logs that start with ``prefix``, sorted; complete, or an error."""
-        await self._store.sync()  # A replica of the store that lags behind would leave out the newest.
+        """Return the names of all logs that start with ``prefix``, sorted. The list is complete, or this
+        raises."""
+        await self._store.sync()  # A replica of the store that lags behind would leave out the newest logs.
         names = (log_name_of(component) for component in await self._store.children(LOG_NAMES))
         return sorted(name for name in names if name.startswith(prefix))
 
@@ -244,7 +304,8 @@ def _encode_name(name: str, incarnation: int) -> bytes:
 
 
 def _names(data: bytes, name: str, incarnation: int | None, *, damaged: bool) -> bool:
-    """Whether the node of a name is that of this incarnation; with ``damaged`` also if it cannot be read."""
+    """Whether the node of a name belongs to this incarnation. With ``damaged``, also if the node cannot be
+    read."""
     try:
         return _decode_name(data, name) == incarnation
     except MetadataCorrupt:

@@ -1,12 +1,12 @@
 """Giving records up: truncation and retention, on demand and by the leader.
 
-The order is always the same. The record of the log is changed first, by compare-and-set: the new first
-offset, and a list without the ledgers that hold only older records. Then these are deleted. A crash in
-between leaves ledgers that no list names (``log.sweep``). Who may not do it fails at the compare-and-set: a
-leader who was deposed looks at the epoch in the record that he is about to replace.
+The order is always the same. First a compare-and-set changes the log's record: it writes the new first
+offset, and a list without the ledgers that hold only older records. Then these ledgers are deleted. A crash
+in between leaves ledgers that no list names (``log.sweep``). A deposed leader must not give up records, so it
+compares the epoch in the record that it is about to replace with its own.
 
-Cursors are read after the record that is replaced. One that begins to pin meanwhile has written the record
-anew (``log.cursors``), so that the compare-and-set fails and all is looked at again.
+The cursors are read after the record that is replaced. If a cursor begins to pin meanwhile, it has written
+the record anew (``log.cursors``). The compare-and-set then fails, and everything is read again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,23 @@ async def truncate(
     ignore_pins: bool = False,
     epoch: int | None = None,
 ) -> None:
-    """Give up the records before an offset that is not beyond ``end_offset``, the confirmed end. LogNotFound,
-    TruncationPinned; with ``epoch`` LostLeadership where that is not the log's any more."""
+    """Give up the records below an offset.
+
+    Args:
+        client: The client of the cluster.
+        registry: The records of the logs.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+        before_offset: The first offset to keep, at most ``end_offset``.
+        end_offset: The confirmed end of the log.
+        ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
+        epoch: Truncate only while this is the log's epoch; None: in any case.
+
+    Raises:
+        LogNotFound: The log does not exist any more.
+        TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
+        LostLeadership: The log has another epoch than ``epoch``. Nothing was given up.
+    """
     dropped: set[int] = set()
 
     async def shorten(metadata: LogMetadata, token: bytes) -> LogMetadata | None:
@@ -62,9 +77,23 @@ async def apply_retention(
     epoch: int | None = None,
     durable_bytes: int = 0,
 ) -> int:
-    """Drop what the log's retention lets go and no cursor pins; how many records. With ``epoch`` only while
-    that is the log's. ``durable_bytes``: of all records that were ever appended, as far as they are known to
-    be durable; what is in the ledgers that are counted is known without. LogNotFound."""
+    """Drop the ledgers that the log's retention lets go and that no cursor pins.
+
+    Args:
+        client: The client of the cluster.
+        registry: The records of the logs.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+        epoch: Drop only while this is the log's epoch, otherwise nothing; None: in any case.
+        durable_bytes: Bytes of all records ever appended that are known to be durable. The record already
+            tells those in counted ledgers, so 0 means that the caller knows of no others.
+
+    Returns:
+        How many records were dropped.
+
+    Raises:
+        LogNotFound: The log does not exist any more.
+    """
     dropped: set[int] = set()
     gone_records = 0
 
@@ -76,14 +105,14 @@ async def apply_retention(
         open_bytes = max(0, durable_bytes - metadata.counted_bytes)
         now_ms = client.environment.now_ms()
         if not let_go(metadata, None, now_ms, open_bytes=open_bytes):
-            return None  # Whatever cursors pin.
+            return None  # Even without pins nothing would go.
         pin = first_pin(await read_cursors(client, incarnation))
         count = let_go(metadata, pin, now_ms, open_bytes=open_bytes)
         if not count:
             return None
         end = metadata.segments[count - 1].end_offset
         assert end is not None, "what retention lets go is counted"
-        # Whole ledgers go, and nothing of the next one.
+        # Only whole ledgers go, and no record of the next one.
         shortened, gone = metadata.truncated(max(end, metadata.first_offset), metadata.counted_end, token)
         assert len(gone) == count, "what the list loses is what retention lets go"
         gone_records = shortened.first_offset - metadata.first_offset
@@ -98,7 +127,7 @@ async def apply_retention(
 async def _delete_unlisted(
     client: LedgerClient, registry: LogRegistry, incarnation: int, dropped: set[int]
 ) -> None:
-    """Delete the ledgers that an attempt to shorten the list left out, and that surely are not in it."""
+    """Delete the ledgers that an attempt to shorten the list left out, if they surely are not in the list."""
     if dropped:
         with left_to_a_sweep("what a shorter list left out"):
             metadata, _ = await registry.read(incarnation)

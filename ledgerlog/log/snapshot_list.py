@@ -1,7 +1,8 @@
 """The list of a log's snapshots in the metadata store (``model.snapshots``), changed by compare-and-set.
 
-Snapshots are made and read by state machines (``ledgerlog.machine``). They are part of what a log leaves
-behind all the same: who deletes a log deletes them with it, and the sweep finds those that nobody will use.
+State machines make and read snapshots (``ledgerlog.machine``). This module is here because snapshots are also
+part of what a log leaves behind. Deleting a log deletes its snapshots, and the sweep finds snapshots that
+nobody will use.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ class SnapshotList:
         self._path = snapshots_path(incarnation)
 
     async def read(self, *, fresh: bool = True) -> list[ListedSnapshot]:
-        """The list; unless ``fresh`` is waived, at least as new as every write that ended before the call."""
+        """Return the list.
+
+        Args:
+            fresh: Return a list at least as new as every write that ended before the call. That costs a sync
+                of the store.
+        """
         if fresh:
             await self._store.sync()
         return (await self._read())[0]
@@ -36,9 +42,18 @@ class SnapshotList:
     async def change(
         self, change: Callable[[list[ListedSnapshot]], list[ListedSnapshot]]
     ) -> list[ListedSnapshot]:
-        """Compare-and-set until it takes effect; the list as it is then. ``change`` may be made more than
-        once, also on what it has changed already, and must not mind. MetadataOutcomeUnknown: see
-        ``meta.settle``."""
+        """Change the list by compare-and-set, again and again until it takes effect.
+
+        Args:
+            change: Takes the current list and returns the new one. It may be called several times, also on a
+                list that it has changed already, so a second call must do no harm.
+
+        Returns:
+            The list after the change.
+
+        Raises:
+            MetadataOutcomeUnknown: The change may or may not have happened (``meta.settle``).
+        """
 
         async def write(_: bool) -> list[ListedSnapshot]:
             listed, version = await self._read()
@@ -66,7 +81,7 @@ class SnapshotList:
 
 
 async def delete_snapshots(client: LedgerClient, incarnation: int) -> None:
-    """Delete the snapshots of a log that is gone. What is made of them meanwhile is left to a sweep."""
+    """Delete the snapshots of a log that is gone. Snapshots that are made meanwhile are left to a sweep."""
     snapshots = SnapshotList(client.store, incarnation)
     listed = await snapshots.read()
     await snapshots.delete()

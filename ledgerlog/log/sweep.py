@@ -1,39 +1,42 @@
-"""Sweeping: finding the ledgers that were made for a log and that no list of it names.
+"""Sweeping: finding the ledgers that were made for a log and that no list names.
 
-A crash leaves them: between making a ledger and listing it, and between taking one off the list and
-deleting it. Each says in its own metadata which incarnation of which log it was made for and in which epoch
-(``registry.ledger_labels``), which is all that it takes to know that it can never be listed again:
+A crash leaves such ledgers, if it comes between making a ledger and listing it, or between taking a ledger
+off the list and deleting it. Each ledger's metadata says for which incarnation of which log it was made, and
+in which epoch (``registry.ledger_labels``). That is enough to know that it can never be listed again:
 
-    the log's record is gone                  a log that is made anew has another incarnation
+    the log's record is gone                  a log that is created again has another incarnation
     the record's epoch is beyond the ledger's only the leader of that epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         nobody lists anything any more
-    it is staged, and a day old               nobody made it part of the log (``log.attach``); whoever would
-                                              do so now is told that it is gone
+    it is staged, and a day old               nobody made it part of the log (``log.attach``); a splice that
+                                              comes later is told that the ledger is gone
     it is closed with entries, same epoch     its leader has used it, so it was listed; truncation took it off
 
-A ledger of the present epoch that is open or empty is kept: it may be the one that the leader made for his
-next roll. He lists it, or a successor's epoch gives it away.
+A ledger of the present epoch that is open or empty is kept: the leader may have made it for its next roll.
+Either the leader lists it, or a later epoch makes it an orphan.
 
 **Snapshots** of state machines lie in ledgers as well, with labels and a list of their own
-(``model.snapshots``). Replicas prune that list as they go; what is left for the sweep is
+(``model.snapshots``). Replicas prune that list as they go. The sweep finds the rest:
 
-    the log's record is gone                  no replica can follow it any more
-    no list names it                          its saver died before he listed it, or whoever took it off the
-                                              list before he deleted it. A saver lists, writes and closes: one
-                                              that comes to list it only now cannot close it, and fails
-    it is unfinished, and a day old           its saver has died. It is taken off the list first: were he
-                                              still alive, he could not finish it any more
+    the log's record is gone                  no replica can follow the log any more
+    no list names it                          a replica stopped before it listed the snapshot, or between
+                                              taking it off the list and deleting it. A replica lists,
+                                              writes and closes a snapshot. One that lists it only after the
+                                              sweep cannot close it, and fails
+    it is unfinished, and a day old           the replica that wrote it has stopped. The sweep takes it off
+                                              the list first, so the replica, if it still runs, cannot
+                                              finish it any more
 
-So what a replica may restore from, a finished snapshot in the list of a log that is there, is never touched.
+So the sweep never touches a snapshot that a replica may restore from: a finished one in the list of an
+existing log.
 
-**Nothing is deleted on a guess.** The ledger's metadata is read first, then, after a sync of the store, the
-record of its log; both must be there to be read and decode, or the record be missing of a number that was
-given out. Each of the reasons stays true once it is true. The ledger is deleted at the version at which it
-was read. And it must be old, by the wall clock, as a margin against what nobody thought of.
+**Nothing is deleted on a guess.** The sweep reads the ledger's metadata first, then syncs the store and reads
+the record of the log. Both must decode. If there is no record, its number must have been given out. Each of
+the reasons above stays true once it is true. The sweep deletes the ledger at the version that it has read.
+And the ledger must be old, by the wall clock, as a margin for what this design has overlooked.
 
-Of a log whose record cannot be read nothing is swept, and all others are. Once it was deleted as damaged
-(``log.delete_log``) it is gone, and its ledgers are swept.
+If the record of a log cannot be read, nothing of that log is swept, but other logs are. Once such a log is
+deleted as damaged (``log.delete_log``), its record is gone and its ledgers are swept.
 """
 
 from __future__ import annotations
@@ -84,21 +87,40 @@ class Orphan:
     """A ledger that no log can list any more."""
 
     ledger_id: int
+    """The ledger."""
     log: str
     """The name of the log that it was made for."""
     age_s: float
+    """Seconds since it was made, by the wall clock."""
     why: str
+    """Why no log can list it, in words."""
     is_deleted: bool
+    """Whether this sweep deleted it."""
 
 
 async def sweep(
     client: LedgerClient, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True
 ) -> list[Orphan]:
-    """Find the orphans that are at least so old, and unless told otherwise delete them; cursors of logs that
-    are gone, what producers left of them, and lists of their snapshots are deleted as well. InvalidArgument;
-    MetadataUnavailable: no ledger was deleted; MetadataOutcomeUnknown: some were, or may be, and others were
-    not looked at."""
-    if not min_age_s >= 0:  # NaN as well: nothing would be too young.
+    """Find orphans and delete them.
+
+    Deletes also what logs that are gone have left in the metadata store: cursors, producers' marks and lists
+    of snapshots.
+
+    Args:
+        client: The client of the cluster.
+        min_age_s: Leave younger ledgers alone, in seconds.
+        delete: Delete what is found. False only reports orphans.
+
+    Returns:
+        The orphans.
+
+    Raises:
+        InvalidArgument: ``min_age_s`` is negative or NaN.
+        MetadataUnavailable: The metadata store went away; no ledger was deleted.
+        MetadataOutcomeUnknown: The metadata store went away after some ledgers were, or may have been,
+            deleted. Others were not looked at.
+    """
+    if not min_age_s >= 0:  # NaN is refused too: with it no ledger would be too young.
         raise InvalidArgument(f"min_age_s must not be negative, not {min_age_s!r}")
     orphans: list[Orphan] = []
     try:
@@ -119,9 +141,10 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
     logs = LogRegistry(client.store, client.environment)
     ledgers = LedgerRegistry(client.store, client.environment)
     listed: dict[int, frozenset[int]] = {}
-    """What was in a list when it was looked at last; if it is not now, the next sweep finds it."""
+    """The ledgers that each log listed when its record was read. A ledger that leaves a list meanwhile is
+    found by the next sweep."""
     unreadable: set[int] = set()
-    """Logs whose record is damaged. Whether it lists a ledger nobody knows."""
+    """Logs whose record is damaged. Nobody knows which ledgers such a record lists."""
     for ledger_id in await ledgers.list():
         found = await ledgers.find(ledger_id)
         if found is None:
@@ -147,7 +170,7 @@ async def _look_over(client: LedgerClient, min_age_s: float, delete: bool, orpha
             logger.warning("nothing is swept of a log whose record cannot be read: %s", damage)
             continue
         if record is None and await client.store.highest_id(LOG_COUNTER) < incarnation:
-            continue  # A number that was never given out: this is not the store that the ledger belongs to.
+            continue  # The number was never given out, so the ledger does not belong to this metadata store.
         if is_snapshot:
             why = await _why_lost_snapshot(client, ledger_id, incarnation, record, age_s, delete=delete)
         else:
@@ -178,7 +201,7 @@ def _number(label: bytes | None) -> int | None:
 
 
 def _why_orphan(ledger: LedgerMetadata, record: LogMetadata | None, age_s: float) -> str | None:
-    """Why no list will ever name the ledger again; None where one does or may."""
+    """Return why no list will ever name the ledger again; None if a list does or may."""
     epoch = _number(ledger.custom.get(EPOCH_LABEL))
     if STAGED_LABEL in ledger.custom and age_s < LOG_STAGED_SWEEP_AGE_S:
         return None
@@ -208,9 +231,11 @@ async def _why_lost_snapshot(
     *,
     delete: bool,
 ) -> str | None:
-    """Why nobody will restore from a snapshot; None where somebody may. With ``delete`` one that is
-    unfinished is taken off its list, so that it stays so. The list is read after the ledger's own
-    metadata."""
+    """Return why nobody will restore from a snapshot; None if somebody may.
+
+    The list is read after the ledger's own metadata. With ``delete``, an unfinished snapshot is taken off its
+    list, so it stays unfinished.
+    """
     if record is None:
         return "its log is gone"
     snapshots = SnapshotList(client.store, incarnation)

@@ -1,7 +1,7 @@
 """Taking a log over, and ending it: the shell around ``log.core.chain.Takeover``.
 
-One task, one step at a time; the core says which. Whatever goes wrong, a ledger that was made here and
-that surely no list names is deleted again, and one that may be listed is left alone.
+One task does one step at a time, and the core says which. If anything goes wrong, a ledger that was made here
+is deleted again if surely no list names it. A ledger that may be listed is left alone.
 """
 
 from __future__ import annotations
@@ -48,15 +48,38 @@ async def take_over(
     *,
     dedupe: bool | None = None,
 ) -> tuple[LogMetadata, int, LedgerWriter]:
-    """Become the leader: the log's record and version with the new epoch, and the writer of its new ledger.
-    ``dedupe`` switches deduplication on or off from here on; None leaves it as it is.
+    """Become the leader of a log.
 
-    Raises LogNotFound, LogSealed; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable) where too
-    few bookies answer to end the ledgers of the leader before and to look at their first and last entries;
-    MetadataUnavailable; EntryCorrupt, EntryNotFound; LossUndecided (an operator has to decide first): the
-    epoch is what it was, and the ledgers of the leader before may be ended. MetadataOutcomeUnknown: the log
-    may have the new epoch, which nobody writes in. Cancelling leaves at most a ledger behind that nobody
-    lists."""
+    Args:
+        client: The client of the cluster.
+        registry: The records of the logs.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+        dedupe: Switch deduplication on or off from here on; None keeps the log's setting.
+
+    Returns:
+        The log's record with the new epoch, the version of that record, and the writer of the new ledger.
+
+    Raises:
+        LogNotFound: The log does not exist any more.
+        LogSealed: The log is sealed.
+        LogListFull: The log's list has no room for another ledger.
+        RecoveryFailed: Too few bookies answer to end the previous leader's ledgers. Try again.
+        NotEnoughBookies: Too few bookies are writable for a new ledger. Try again.
+        EntryUnavailable: No bookie answers for the first or last entry of a ledger of the previous leader.
+            Try again.
+        EntryCorrupt: Such an entry is damaged or does not belong to this log.
+        EntryNotFound: Bookies have lost such an entry.
+        LossUndecided: An operator has to decide about a loss first.
+        MetadataUnavailable: The metadata store cannot be reached.
+        MetadataOutcomeUnknown: The log may have the new epoch. Nobody writes in that epoch.
+
+    After any error but MetadataOutcomeUnknown the epoch is what it was. The previous leader's ledgers may be
+    ended.
+
+    Cancelling: the log may or may not have the new epoch. At most one ledger is left behind, for a sweep or
+    for the next leader.
+    """
     core = Takeover(name, new_token=client.environment.new_token, dedupe=dedupe)
     writer = await _run(client, registry, core, incarnation, f"the takeover of log {name!r}")
     assert core.record is not None
@@ -81,9 +104,20 @@ async def recover(
     accept_loss: bool,
     accept_unreachable: bool,
 ) -> tuple[LogMetadata, tuple[Gap, ...]]:
-    """End the leadership that there is: fence, close and count its ledgers. With ``accept_loss`` also those
-    whose end nobody can know any more, and what follows such an end stays behind a gap. The record after
-    that, and the gaps that are new in it. Errors as for ``take_over``."""
+    """End the current leadership: fence, close and count its ledgers. Errors as for ``take_over``.
+
+    Args:
+        client: The client of the cluster.
+        registry: The records of the logs.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+        accept_loss: Also end ledgers whose end nobody can know any more. Records behind such an end stay,
+            behind a gap.
+        accept_unreachable: Treat bookies that do not answer as gone for good.
+
+    Returns:
+        The record after that, and the gaps that are new in it.
+    """
     core = Takeover(
         name, new_token=client.environment.new_token, aim=TakeoverAim.RECOVER, accept_loss=accept_loss
     )
@@ -169,13 +203,13 @@ async def _run(
 
 
 def is_short(metadata: LedgerMetadata) -> bool:
-    """Whether a closed ledger was ended by an accepted loss, perhaps before entries that were
-    acknowledged."""
+    """Whether an accepted loss ended a closed ledger, perhaps before entries that were acknowledged."""
     return LOST_FROM in metadata.custom
 
 
 async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> Contents | None:
-    """What the first and last entry of a closed ledger say; None where it is empty."""
+    """Return what the first and last entry of a closed ledger say; None if it is empty. Errors as for
+    reading."""
     ledger_id, last = metadata.ledger_id, metadata.last_entry
     assert last is not None, "a recovered ledger is closed"
     if last == NO_ENTRY:
@@ -197,12 +231,14 @@ async def read_contents(ledgers: Ledgers, metadata: LedgerMetadata) -> Contents 
 
 
 async def load_producers(ledgers: Ledgers, metadata: LogMetadata, producers: Producers) -> None:
-    """Bring the table of producers to what it is at the end of the counted segments: the newest checkpoint,
-    and the entries behind it. Errors as for reading."""
+    """Load the table of producers as of the end of the counted segments.
+
+    This reads the newest checkpoint and the entries behind it. Errors as for reading.
+    """
     assert metadata.dedupe_epoch is not None
     for segment in reversed(metadata.segments):
         if not segment.record_count:
-            continue  # If it holds a checkpoint, then of what the segment before it tells as well.
+            continue  # If it holds a checkpoint, the segment before it tells the same.
         if segment.epoch < metadata.dedupe_epoch:
             return
         reader = await ledgers.open(segment.ledger_id)
@@ -231,7 +267,8 @@ async def _replay(reader: LedgerReader, last: int, producers: Producers) -> None
 
 @contextmanager
 def left_to_a_sweep(what: str) -> Iterator[None]:
-    """For tidying up behind an operation that has happened: a store that is away does not make it fail."""
+    """Wrap the clean-up after an operation that has happened. If the store is away, log that a sweep will do
+    it."""
     try:
         yield
     except (MetadataError, SessionExpired) as cause:
@@ -239,7 +276,7 @@ def left_to_a_sweep(what: str) -> Iterator[None]:
 
 
 async def delete_ledgers(ledgers: Ledgers, ledger_ids: list[int]) -> None:
-    """Delete ledgers that no list names. One that cannot be deleted now is left to a sweep."""
+    """Delete ledgers that no list names. A ledger that cannot be deleted now is left to a sweep."""
     for ledger_id in ledger_ids:
         try:
             await ledgers.delete(ledger_id)
