@@ -129,8 +129,8 @@ class Log:
         The previous leader can append nothing more after that.
 
         Leaving sends the records that the writer has taken, waits until they are durable, and closes the
-        ledger. It does so for at most ``limits.LOG_CLOSE_TIMEOUT_S`` (15 s). A cancelled body leaves at once;
-        the next leader then recovers the open ledger.
+        ledger. It does so for at most ``limits.LOG_CLOSE_TIMEOUT_S`` (15 s). If the body is cancelled, it
+        leaves at once, and the next leader recovers the open ledger.
 
         Args:
             producer: The producer whose sequences you give to ``LogWriter.append``, unless that call names
@@ -542,7 +542,7 @@ class Log:
         Cancelling: the leadership may or may not have ended.
         """
         if accept_unreachable and not accept_loss:
-            raise InvalidArgument("accept_unreachable says which loss is accepted: it goes with accept_loss")
+            raise InvalidArgument("accept_unreachable needs accept_loss: it says which loss is accepted")
         _, gaps = await recover(
             self._client,
             self._registry,

@@ -117,11 +117,11 @@ class LogReader:
     - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for each
       gap; iterate again to go on behind it.
     - LossUndecided: an operator has not decided about a loss yet, and reading would end there.
-    - EntryUnavailable: no bookie answers for an entry. Read again later.
+    - EntryUnavailable: no bookie answers for an entry. Retryable.
     - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
-    - MetadataUnavailable: the metadata store cannot be reached. Read again later.
+    - MetadataUnavailable: the metadata store cannot be reached. Retryable.
     - LogNotFound: the log was deleted.
-    - ArchiveUnavailable: the archive file cannot be read now. Read again later.
+    - ArchiveUnavailable: the archive file cannot be read now. Retryable.
     - ArchiveCorrupt: the archive file is damaged.
     - ArchiveSupportMissing: the records are in an archive, and the packages that read it are not installed.
     - ConnectionClosed: the ``async with`` was left.

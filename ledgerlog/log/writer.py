@@ -549,7 +549,7 @@ class LogWriter:
                     producer_id,
                     first,
                     first + len(known) - 1,
-                    "a part of the group is there already",
+                    "a part of the group is in the log already",
                 )
             if fresh_count:
                 at = len(known)

@@ -291,18 +291,19 @@ class Splice:
             return SpliceRefused(
                 f"log {self._name!r}: a new run of producer {commit.producer!r} writes batch {commit.batch}, "
                 f"and the log has those up to {mark.batch}: a checkpoint was put back to an older state, or "
-                "the numbers of jobs go back. Its rows may be others than those that were written under that "
-                f"number. Go on with the newer checkpoint, or with a number beyond {mark.batch}; or take "
-                "another producerId (for a stream together with failOnDataLoss=false), and see what is there "
-                "twice"
+                "the numbers of jobs go back. Its rows may not be those that were written under that number. "
+                f"Go on with the newer checkpoint, or with a number beyond {mark.batch}. Or take another "
+                "producerId (for a stream together with failOnDataLoss=false), and look for rows that are "
+                "in the log twice"
             )
         if commit.batch == mark.batch and mark.records not in (None, commit.records):
             return SpliceRefused(
                 f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} has "
                 f"{commit.records} records, and the batch of that number in the log has {mark.records} "
-                f"(up to offset {mark.end_offset}): they are not the same batch, as after a checkpoint was "
-                "put back, or the query gives other rows when it is run again. Take another producerId (for "
-                "a stream together with failOnDataLoss=false), and see what is there twice"
+                f"(up to offset {mark.end_offset}): they are not the same batch. A checkpoint was put back "
+                "to an older state, or the query gives other rows when it is run again. Take another "
+                "producerId (for a stream together with failOnDataLoss=false), and look for rows that are in "
+                "the log twice"
             )
         return self._put_back(metadata)
 
@@ -334,15 +335,15 @@ class Splice:
             return LogSealed(self._name)
         if metadata.dedupe_epoch is not None:
             return SpliceRefused(
-                f"log {self._name!r} remembers who appended what (dedupe), which whole ledgers do not say; "
-                "enter log.writer(dedupe=False) once to switch it off"
+                f"log {self._name!r} has deduplication (dedupe), and spliced ledgers do not say which "
+                "producer appended their records; enter log.writer(dedupe=False) once to switch it off"
             )
         if mark is not None and mark.source != commit.source:
             return SpliceRefused(
                 f"log {self._name!r}: producer {commit.producer!r} wrote batches up to {mark.batch} from "
                 f"another checkpoint ({mark.source}, not {commit.source}). If its checkpoint was deleted, "
-                "its batches begin at 0 again and would pass for done: take another producerId, and see what "
-                "is there twice"
+                "its batches begin at 0 again and would be taken for batches that are done: take another "
+                "producerId, and look for rows that are in the log twice"
             )
         followed = self._followed()
         if followed is not None:
@@ -356,9 +357,9 @@ class Splice:
         if commit.producer is not None and commit.batch > expected and not commit.gaps:
             there = "none" if mark is None else f"those up to {mark.batch}"
             return SpliceRefused(
-                f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} where the log has "
-                f"{there}: the batches between are missing, as after a log was deleted and made again. "
-                "failOnDataLoss=false goes on without them"
+                f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} skips batches: the log "
+                f"has {there}. Those between are missing, as after a log was deleted and made again. "
+                "With failOnDataLoss=false the stream goes on without them"
             )
         if len(metadata.segments) + len(commit.staged) > LOG_SEGMENTS_SPLICE_MAX:
             return LogListFull(self._name, len(metadata.segments))
