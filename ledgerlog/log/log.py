@@ -655,7 +655,7 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
         return
     if metadata is not None:
         await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
-    with left_to_a_sweep(f"what log {name!r} left"):
+    with left_to_a_sweep(f"the rest of log {name!r}"):
         await delete_cursors(client, incarnation)
         await delete_marks(client, incarnation)
         try:

@@ -129,7 +129,7 @@ async def _delete_unlisted(
 ) -> None:
     """Delete the ledgers that an attempt to shorten the list left out, if they surely are not in the list."""
     if dropped:
-        with left_to_a_sweep("what a shorter list left out"):
+        with left_to_a_sweep("a ledger that its log no longer lists"):
             metadata, _ = await registry.read(incarnation)
             listed = set() if metadata is None else {segment.ledger_id for segment in metadata.segments}
             await delete_ledgers(client.ledgers, sorted(dropped - listed))
