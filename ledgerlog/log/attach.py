@@ -77,7 +77,7 @@ class Spliced:
 
 
 class Stage:
-    """A ledger that is written for a log and that no list names. ``stage`` gives it to you."""
+    """A ledger that is written for a log and that no list names. Enter ``stage`` to get one."""
 
     def __init__(self, client: LedgerClient, metadata: LogMetadata) -> None:
         self._client = client
@@ -310,8 +310,7 @@ def _operations(core: Splice, commit: Commit) -> list[Operation]:
 
 
 def _is_list_too_long(operations: Sequence[Operation]) -> bool:
-    """Whether most of a transaction that is too large is the log's record, which comes first, and not the
-    ledgers in it."""
+    """Whether the log's record, which comes first, is more than half of a transaction that is too large."""
     first, *others = (len(each.value) for each in operations if isinstance(each, Create | Set))
     return first > sum(others)
 

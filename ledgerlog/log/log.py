@@ -232,7 +232,7 @@ class Log:
             start: Where to begin: an offset, a ``Position``, a datetime, "earliest" or "latest". A datetime
                 means the first record written at that time or later; a naive datetime is UTC. "latest" means
                 after the last record that is confirmed now. If an offset lies beyond the tail, the reader
-                waits for it with ``follow`` and gives nothing without.
+                waits for it with ``follow``, and otherwise ends at once.
             until: The offset to stop before. None: no such bound.
             follow: Wait at the tail for more records instead of ending there.
             dense: Raise Truncated if compaction of the archive has removed records, as if everything up to
@@ -633,9 +633,9 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
     Args:
         client: The client of the cluster.
         name: The name of the log.
-        damaged: Also delete a log whose record, or the node of whose name, cannot be read. Nobody knows then
-            which ledgers the record listed. They are left for a sweep: once the record is gone, the sweep
-            knows them by their own labels.
+        damaged: Also delete the log if its record, or the node of its name, cannot be read. Nobody knows then
+            which ledgers the record listed. They are left for a sweep, which knows them by their own labels
+            once the record is gone.
 
     Raises:
         LogNotFound: No log has this name.
@@ -655,7 +655,7 @@ async def delete_log(client: LedgerClient, name: str, *, damaged: bool = False) 
         return
     if metadata is not None:
         await delete_ledgers(client.ledgers, [segment.ledger_id for segment in metadata.segments])
-    with left_to_a_sweep(f"the rest of log {name!r}"):
+    with left_to_a_sweep(f"what log {name!r} left"):
         await delete_cursors(client, incarnation)
         await delete_marks(client, incarnation)
         try:

@@ -100,7 +100,7 @@ class ChainMaintenance:
         chain = self._chain
         need = chain.need
         # A write finds out by itself that the record has changed. But if the list is too long to be written,
-        # it must be formed anew on the record that is there now, so read it first.
+        # read the record first: the next write must be prepared from the record that is there now.
         if self._reread and (need is not ChainNeed.WRITE or self._is_list_full):
             need = ChainNeed.SETTLE
         if need is not self._refused:
@@ -211,7 +211,7 @@ class ChainMaintenance:
         self._refused = need
         self._retry_at = trio.current_time() + self._backoff.next_s()
 
-    # --- beside it ----------------------------------------------------------------------------
+    # --- called beside the steps -----------------------------------------------------------------
 
     async def watch(self, store: MetadataStore) -> None:
         """Read the record again whenever it may have changed.

@@ -5,7 +5,7 @@ the headers of its entries say the rest. In a segment that is not counted, the c
 ``LedgerReader`` tells which these are. A newer open segment belongs to the log only if it continues the older
 one (``log.core.chain``); its first entry says so.
 
-A counted segment may be archived (``model.archive``). If no bookie gives its ledger, the search goes on in
+A counted segment may be archived (``model.archive``). If no bookie serves its ledger, the search goes on in
 its file. A file can be read from any offset on, so a ``Place`` in a file is the offset itself, with entry 0.
 
 "Errors as for reading" below means: EntryUnavailable, EntryNotFound, EntryCorrupt and LedgerNotFound from the
@@ -134,7 +134,7 @@ the copies on all bookies may be damaged while the file, which has digests of it
 async def archive_of(
     archives: ArchiveRegistry, metadata: LogMetadata, segment: Segment, failure: LedgerLogError
 ) -> ArchiveRecord:
-    """Return the record of the archive file that holds a segment which no bookie gives.
+    """Return the record of the archive file that holds a segment, because no bookie serves it.
 
     Args:
         archives: The archive records.

@@ -18,7 +18,7 @@ it has sent to the newer one. If the first confirmed entry of the newer ledger c
 the older one, nothing lies between them, and the reader goes on in the newer one. For example, the older
 ledger is confirmed up to offset 99 and the newer one begins with offset 100.
 
-**Archives.** If no bookie gives a ledger, the reader takes its archive file instead (``archive.reader``),
+**Archives.** If no bookie serves a ledger, the reader reads its archive file instead (``archive.reader``),
 from the offset that it has reached. That happens if the bookies' copies were given up after archiving, or if
 no bookie answers. The records are the same: bytes, positions and timestamps. Only a compacted file lacks
 records. Offsets then grow with gaps, and a ``dense`` reader gets Truncated instead.
@@ -99,7 +99,7 @@ def check_start(start: Start, until: int | None) -> None:
 
 
 class LogReader:
-    """The records of a log, as an async iterator. ``async with log.read()`` gives it to you.
+    """The records of a log, as an async iterator. Enter ``Log.read`` to get one.
 
     One task at a time may use it. Iterating gives ``Record`` objects; ``batches`` gives the same records by
     the batch.
@@ -357,7 +357,7 @@ class LogReader:
     # --- archives -----------------------------------------------------------------------------
 
     async def _read_elsewhere(self, segment: Segment, failure: LedgerLogError) -> bool:
-        """Go on with a ledger that no bookie gives, if its records are in an archive.
+        """Go on with a ledger that no bookie serves, if its records are in an archive.
 
         Args:
             segment: The segment of the ledger.

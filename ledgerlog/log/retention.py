@@ -6,7 +6,7 @@ in between leaves ledgers that no list names (``log.sweep``). A deposed leader m
 compares the epoch in the record that it is about to replace with its own.
 
 The cursors are read after the record that is replaced. If a cursor begins to pin meanwhile, it has written
-the record anew (``log.cursors``). The compare-and-set then fails, and everything is read again.
+the record again (``log.cursors``). The compare-and-set then fails, and everything is read again.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ in which epoch (``registry.ledger_labels``). That is enough to know that it can 
 A ledger of the present epoch that is open or empty is kept: the leader may have made it for its next roll.
 Either the leader lists it, or a later epoch makes it an orphan.
 
-**Snapshots** of state machines lie in ledgers as well, with labels and a list of their own
-(``model.snapshots``). Replicas prune that list as they go. The sweep finds the rest:
+**Snapshots** of state machines lie in ledgers too, with labels and a list of their own (``model.snapshots``).
+Replicas prune that list as they go. The sweep finds the rest:
 
     the log's record is gone                  no replica can follow the log any more
     no list names it                          a replica stopped before it listed the snapshot, or between
@@ -33,7 +33,7 @@ existing log.
 **Nothing is deleted on a guess.** The sweep reads the ledger's metadata first, then syncs the store and reads
 the record of the log. Both must decode. If there is no record, its number must have been given out. Each of
 the reasons above stays true once it is true. The sweep deletes the ledger at the version that it has read.
-And the ledger must be old, by the wall clock, as a margin for what this design has overlooked.
+The ledger must also be old, by the wall clock. That is a margin for cases that these rules overlook.
 
 If the record of a log cannot be read, nothing of that log is swept, but other logs are. Once such a log is
 deleted as damaged (``log.delete_log``), its record is gone and its ledgers are swept.
@@ -103,8 +103,8 @@ async def sweep(
 ) -> list[Orphan]:
     """Find orphans and delete them.
 
-    Deletes also what logs that are gone have left in the metadata store: cursors, producers' marks and lists
-    of snapshots.
+    It also deletes the nodes that deleted logs have left in the metadata store: cursors, producers' marks and
+    lists of snapshots.
 
     Args:
         client: The client of the cluster.

@@ -118,7 +118,7 @@ class _Answered(Submission):
 
 
 class LogWriter:
-    """The leader of a log: it appends records. ``async with log.writer()`` gives it to you.
+    """The leader of a log: it appends records. Enter ``Log.writer`` to get one.
 
     Any number of tasks may append at the same time. Records get their offsets in the order in which the
     writer takes them.
@@ -204,8 +204,8 @@ class LogWriter:
             data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes (4 MiB).
             expected_offset: Write the record at this offset or not at all. Excludes ``sequence``.
             sequence: The number of the record among those of its producer, from 0. The log then holds the
-                record once, however often you append it and whoever leads. Needs deduplication (see
-                ``Log.writer``).
+                record once, even if you append it several times or the leader changes. Needs deduplication
+                (see ``Log.writer``).
             producer: The producer of the record. None: the producer that you gave to ``Log.writer``. Needs
                 ``sequence``.
 

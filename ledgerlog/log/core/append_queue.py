@@ -540,8 +540,8 @@ class AppendQueue:
     def resolve(self, ends: Mapping[int, int], short: Collection[int] = ()) -> int:
         """Give every batch its verdict, because the leadership is over.
 
-        What was sent to a ledger is in it up to its last entry and no further. What was sent to a newer
-        ledger is in the log only if everything sent to the older one is, because the newer ledger counts as
+        A batch is in its ledger if its entry is not beyond the ledger's last entry. A batch in a newer ledger
+        is in the log only if every batch sent to the older ledger is, because the newer ledger counts as
         empty otherwise. Three rules follow:
 
         - The first lost batch loses all batches behind it.

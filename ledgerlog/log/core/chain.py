@@ -14,8 +14,8 @@ both, ``need`` says what the shell has to do next, and keeps saying so until the
 
 Before the write, the takeover recovers every ledger that is not counted. By the rule of rolling these are at
 most the last two (C01, D23). Fencing alone would not be enough, because it leaves the ends of the ledgers
-open. If the write meets a conflict, everything starts again, recovery included. Reading only the version anew
-would miss a ledger that a rival has added (C02).
+open. If the write meets a conflict, everything starts again, recovery included. Reading only the version
+again would miss a ledger that a rival has added (C02).
 
 **If the outcome of a write is unclear, reading settles it** (rule 14). The record carries the token of its
 last writer. There are four cases:
@@ -40,10 +40,10 @@ ever open. The older ledger is closed once everything sent to it is acknowledged
 entries earlier than that, their acknowledgement waits (C05); the append queue ensures this.
 
 A conflict need not come from a rival: truncation changes the record too. If the epoch and the current ledger
-are still ours, the leader adopts the change and forms the write anew. A takeover raises the epoch, so the
-leader never mistakes it for such a change. A leader that is deposed while its roll is unsettled may find its
-spare in the successor's list. The spare then belongs to the log, though it is empty, and the leader does not
-hand it out for deletion.
+are still ours, the leader adopts the change and prepares its write again from the changed record. A takeover
+raises the epoch, so the leader never mistakes it for such a change. A leader that is deposed while its roll
+is unsettled may find its spare in the successor's list. The spare then belongs to the log, though it is
+empty, and the leader does not hand it out for deletion.
 
 **A segment counts only if it continues the one before it.** During a roll both ledgers take entries. If the
 leader dies then, the older ledger may lack some of its last entries while the newer one has the entries that

@@ -249,8 +249,8 @@ def admit(
 
 
 def _proportionally(wants: Mapping[str, int], total: int) -> dict[str, int]:
-    """Share ``total`` out in proportion to what each name wants, rounded down. What rounding leaves goes, one
-    each, to the first names in order that still want more."""
+    """Share ``total`` out in proportion to the wants, rounded down. The rest goes, one each, to the first
+    names in order that still want more."""
     wanted = sum(wants.values())
     if wanted <= total:
         return dict(wants)
