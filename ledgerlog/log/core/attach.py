@@ -357,9 +357,9 @@ class Splice:
         if commit.producer is not None and commit.batch > expected and not commit.gaps:
             there = "none" if mark is None else f"those up to {mark.batch}"
             return SpliceRefused(
-                f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} skips batches. "
-                f"But the log has {there}: those between are missing, as after a log was deleted and made again. "
-                "With failOnDataLoss=false the stream goes on without them"
+                f"log {self._name!r}: batch {commit.batch} of producer {commit.producer!r} skips batches: "
+                f"the log has {there}, and those between are missing, as after a log was deleted and made "
+                "again. With failOnDataLoss=false the stream goes on without them"
             )
         if len(metadata.segments) + len(commit.staged) > LOG_SEGMENTS_SPLICE_MAX:
             return LogListFull(self._name, len(metadata.segments))
