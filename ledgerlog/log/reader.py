@@ -127,7 +127,7 @@ class LogReader:
     - ConnectionClosed: the ``async with`` was left.
 
     After any error but RecordsLost the reader has ended, and iterating raises the same error again. Enter
-    ``Log.read`` again, from ``next_offset``.
+    ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ off the list and deleting it. Each ledger's metadata says for which incarnation 
 in which epoch (``registry.ledger_labels``). That is enough to know that it can never be listed again:
 
     the log's record is gone                  a log that is created again has another incarnation
-    the record's epoch is beyond the ledger's only the leader of that epoch could list it, by a
+    the record has a later epoch              only the leader of the ledger's epoch could list it, by a
                                               compare-and-set on a record of that epoch or the one before
     the log is sealed                         nobody lists anything any more
     it is staged, and a day old               nobody made it part of the log (``log.attach``); a splice that
@@ -117,6 +117,7 @@ async def sweep(
     Raises:
         InvalidArgument: ``min_age_s`` is negative or NaN.
         MetadataUnavailable: The metadata store went away; no ledger was deleted.
+        SessionExpired: The metadata session ended; no ledger was deleted.
         MetadataOutcomeUnknown: The metadata store went away after some ledgers were, or may have been,
             deleted. Others were not looked at.
     """

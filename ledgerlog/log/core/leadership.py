@@ -67,8 +67,9 @@ class SentCheckpoint:
     def is_old(self) -> bool:
         """Whether so much follows the checkpoint that replaying it would make a takeover slow.
 
-        A large table needs more behind it before it counts as old, so checkpoints are at most a thirty-second
-        of what is written.
+        A large table needs more behind it before it counts as old: 32 times its size in bytes of records, or
+        one entry for each 32 bytes of it. For example, after a table of 64 KiB that is 2 MiB of records, or
+        2048 entries.
         """
         return self.byte_length >= max(LOG_CHECKPOINT_BYTES, 32 * self.size) or self.entries >= max(
             LOG_CHECKPOINT_ENTRIES, self.size // 32
