@@ -104,22 +104,31 @@ class Cluster(ConnectedFace):
 
 
 class Log(Face[AsyncLog]):
-    """One log. Made by ``Cluster.create_log`` and ``Cluster.open_log``.
+    """A replicated log: append with ``writer``, read with ``read``.
 
-    A log that is deleted and made again under its name is another log: this object then raises
-    LogNotFound. Every method may raise MetadataUnavailable, which says that what was asked for did not
-    happen; those that write may raise MetadataOutcomeUnknown: it may have happened."""
+    ``Cluster.create_log`` and ``Cluster.open_log`` return it. It holds no connection, so there is
+    nothing to close, and any number of threads may use it.
+
+    If a log is deleted and created again under the same name, that is another log: this object then
+    raises LogNotFound.
+
+    Every method that reads or writes metadata may raise MetadataUnavailable: the metadata store could
+    not be reached or did not answer, and the change that you asked for did not happen. Methods that
+    write may also raise MetadataOutcomeUnknown: the change may or may not have happened, so read before
+    you decide."""
 
     def __repr__(self) -> str:
         return f"<blocking {self._inner!r}>"
 
     @property
     def name(self) -> str:
+        """The name of the log."""
         return self._inner.name
 
     @property
     def incarnation(self) -> int:
-        """The number of this log, never given to another."""
+        """The number of this log. No other log ever gets it, not even one that is created again under the
+        same name."""
         return self._inner.incarnation
 
     def writer(
@@ -133,29 +142,70 @@ class Log(Face[AsyncLog]):
         linger_s: float = 0.0,
         compression: Literal["zstd"] | None = None,
     ) -> Entered[AsyncLogWriter, LogWriter]:
-        """Leadership of the log for the body of a ``with``. Entering takes the log over: it fences whoever
-        led before, finds out where his records end, and raises the epoch.
+        """Take the log over and lead it for the body of a ``with``.
 
-        ``window`` and ``window_bytes`` bound what is taken and not yet durable (default
-        ``limits.LOG_WINDOW_RECORDS`` and ``limits.LOG_WINDOW_BYTES``). Records are packed into entries
-        of about ``entry_bytes`` (default ``limits.LOG_ENTRY_BYTES_TARGET``). While few entries are on
-        their way a record is sent at once; with ``linger_s`` it waits up to so many seconds for others
-        to share its entry. ``compression`` packs the records of each entry where that makes it smaller;
-        readers need not be told.
+        Entering fences the previous leader's ledgers, finds out where its records end, and raises the
+        epoch. The previous leader can append nothing more after that.
 
-        ``dedupe`` switches deduplication on (True, or a ``Dedupe`` with its bounds) or off (False); by
-        default it stays as the log has it, off in a new log, and naming a ``producer`` switches it on.
-        It is a matter of the log: once on, every later leader keeps the table. ``producer`` is whose
-        the sequences of ``append`` are unless it says otherwise.
+        Leaving sends the records that the writer has taken, waits until they are durable, and closes
+        the ledger. It does so for at most ``limits.LOG_CLOSE_TIMEOUT_S`` (15 s). If the body is
+        interrupted, it leaves at once, and the next leader recovers the open ledger.
 
-        InvalidArgument at once. Entering raises LogNotFound; LogSealed; RecoveryFailed,
-        NotEnoughBookies and EntryUnavailable (retryable: too few bookies answer); EntryCorrupt;
-        EntryNotFound where bookies have lost what tells how far the log came; LossUndecided where a
-        loss that was accepted for a ledger would drop records behind it, until ``recover`` says what
-        becomes of them. Leaving sends what was taken, waits until it is durable and closes the ledger,
-        for at most ``limits.LOG_CLOSE_TIMEOUT_S``; it raises AppendUnknown if records that nobody
-        waited for could not be brought to an end. Leaving by an interruption leaves the ledger open for
-        the next leader to recover.
+        Args:
+            producer: The producer whose sequences you give to ``LogWriter.append``, unless that call
+                names another one. 1 to ``limits.PRODUCER_ID_BYTES_MAX`` (64) bytes in UTF-8. Switches
+                deduplication on.
+            dedupe: True, or a ``Dedupe`` with its bounds, switches deduplication on. False switches it
+                off and forgets the producers. None keeps the log's setting, which is off in a new log.
+                This is a setting of the log: once it is on, every later leader keeps the table of
+                producers.
+            window: How many records may be taken and not yet durable, at least 1; appends wait beyond
+                that. The default is ``limits.LOG_WINDOW_RECORDS``.
+            window_bytes: The same in bytes of records, at least 1. The default is
+                ``limits.LOG_WINDOW_BYTES``.
+            entry_bytes: Pack records into entries of about this size, from 1 to
+                ``limits.RECORD_BYTES_MAX`` bytes. The default is ``limits.LOG_ENTRY_BYTES_TARGET``.
+            linger_s: How long a record waits for others to share its entry, from 0 to
+                ``limits.LOG_LINGER_S_MAX`` seconds. A full entry, ``LogWriter.flush`` and leaving do
+                not wait. With 0, a record is sent at once while few entries are on their way.
+            compression: ``zstd`` compresses the records of an entry if that makes the entry smaller.
+                Readers need no setting.
+
+        Returns:
+            A context manager. Entering it gives you the ``LogWriter``.
+
+        Raises:
+            InvalidArgument: An argument is out of range, or you named a producer and switched
+                deduplication off. Raised by the call itself.
+            LogNotFound: Entering: the log does not exist any more.
+            LogSealed: Entering: the log is complete and takes no more records.
+            LogListFull: Entering: the log's list of ledgers has no room for another one. Truncate the
+                log first.
+            RecoveryFailed: Entering: too few bookies answer to end the previous leader's ledgers. Try
+                again.
+            NotEnoughBookies: Entering: too few bookies are writable for a new ledger. Try again.
+            EntryUnavailable: Entering: no bookie answers for an entry that tells where the log ends.
+                Try again.
+            EntryCorrupt: Entering: an entry that tells where the log ends is damaged or does not belong
+                there.
+            EntryNotFound: Entering: bookies have lost an entry that tells where the log ends.
+            LossUndecided: Entering: an operator accepted a loss for one ledger, and the takeover would
+                drop the records behind it. Decide with ``recover``.
+            AppendUnknown: Leaving: at least one record that was still on its way may or may not be in
+                the log.
+            LostLeadership: Leaving: the leadership ended early. Each record that was still on its way
+                is durable or is not in the log, and at least one is not. LogSealed and NotEnoughBookies
+                say the same with another reason.
+
+        If the body itself raises, you get the body's exception and no error about records that were on
+        their way.
+
+        Example:
+            ```python
+            with log.writer() as writer:
+                ack = writer.append(b"order 17 was paid")
+                print(ack.offset)
+            ```
 
         A body that raises leaves as one that does not: what was taken is made durable and the ledger
         closed. KeyboardInterrupt leaves at once, and the ledger to the next leader."""
@@ -181,46 +231,100 @@ class Log(Face[AsyncLog]):
         follow: bool = False,
         dense: bool = False,
     ) -> Entered[Fetched, LogReader]:
-        """The log's records from ``start`` on, as an iterator in the body of a ``with``.
+        """Read the log's records from ``start`` on, in the body of a ``with``.
 
-        ``start`` is an offset, a ``Position``, a datetime (the first record written at that time or
-        later; naive means UTC), "earliest" or "latest" (behind the last record that is confirmed now).
-        An offset beyond the tail waits for it with ``follow`` and gives nothing without. ``until`` is
-        the offset to stop before. Without ``follow`` reading ends at the tail that it finds; with it,
-        only at ``until`` or where the log is sealed. Never shows a record that could still be lost.
+        The reader never shows a record that could still be lost. Without ``follow``, reading ends at
+        the tail that the reader finds. With ``follow``, it ends only at ``until`` or at the end of a
+        sealed log.
 
-        Offsets grow by one from record to record, but where the archive of the log was compacted: there
-        only the latest record of each key is left. With ``dense`` such a gap is Truncated, as if all up
-        to the end of the compacted file had been truncated away. Where records were lost with bookies
-        and an operator accepted that, everybody is told of the gap, by RecordsLost (see ``LogReader``).
+        Offsets grow by one from record to record, with two exceptions. If the archive of the log was
+        compacted, only the latest record of each key is left there. If bookies lost records and an
+        operator accepted that, there is a gap, and every reader is told of it by RecordsLost (see
+        ``LogReader``).
 
-        InvalidArgument at once. Entering raises Truncated(first_offset) where ``start`` is no longer
-        there, LogNotFound, and what iterating raises; see ``LogReader``."""
+        Args:
+            start: Where to begin: an offset, a ``Position``, a datetime, "earliest" or "latest". A
+                datetime means the first record written at that time or later; a naive datetime is UTC.
+                "latest" means after the last record that is confirmed now. If an offset lies beyond the
+                tail, the reader waits for it with ``follow``, and otherwise ends at once.
+            until: The offset to stop before. None: no such bound.
+            follow: Wait at the tail for more records instead of ending there.
+            dense: Raise Truncated if compaction of the archive has removed records, as if everything up
+                to the end of the compacted file were truncated.
+
+        Returns:
+            A context manager. Entering it gives you the ``LogReader``.
+
+        Raises:
+            InvalidArgument: ``start`` or ``until`` is malformed: raised by the call itself. Entering:
+                the log has no such position.
+            Truncated: Entering: the records at ``start`` are truncated; ``first_offset`` is the first
+                one that you can read.
+            LogNotFound: Entering: the log does not exist any more.
+
+        Entering may also raise whatever iterating raises; see ``LogReader``.
+
+        Example:
+            ```python
+            with log.read("earliest", follow=True) as records:
+                for record in records:
+                    print(record.offset, record.data)
+            ```"""
         return Entered(
             self._portal, fetch(self._inner.read(start, until=until, follow=follow, dense=dense)), LogReader
         )
 
     def info(self) -> LogInfo:
-        """The log as it is now. LogNotFound; EntryUnavailable where no bookie of an open ledger answers."""
+        """Return the state of the log now: its offsets, ledgers, policies and properties.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+            EntryUnavailable: No bookie answers for the last entry of an open ledger. Try again.
+            EntryCorrupt: Every copy of the entry that tells where the log ends is damaged.
+            EntryNotFound: Bookies have lost the entry that tells where the log ends."""
         return self._run(self._inner.info)
 
     def properties(self) -> dict[str, str]:
-        """The log's properties. LogNotFound."""
+        """Return the log's properties.
+
+        Raises:
+            LogNotFound: The log does not exist any more."""
         return self._run(self._inner.properties)
 
     def set_properties(
         self, properties: Mapping[str, str], *, expected: Mapping[str, str] | None = None
     ) -> None:
-        """Replace the log's properties; with ``expected`` only if they are that now, else
-        PropertiesConflict.
+        """Replace all properties of the log.
 
-        LogNotFound, InvalidArgument. MetadataOutcomeUnknown also if, with ``expected``, the answer was
-        lost and others have written the log's record since."""
+        Args:
+            properties: The new properties. Keys and values are text, together at most
+                ``limits.LOG_PROPERTIES_BYTES_MAX`` bytes in UTF-8.
+            expected: Replace only if the log has exactly these properties now. None: replace in any
+                case.
+
+        Raises:
+            InvalidArgument: The properties are not text, or too large.
+            PropertiesConflict: The properties are not the ``expected`` ones; nothing was changed.
+            LogNotFound: The log does not exist any more.
+            MetadataOutcomeUnknown: The properties may or may not be replaced. With ``expected``, this
+                also happens if the answer to the write was lost and others have written the log's
+                record since."""
         self._run(lambda: self._inner.set_properties(properties, expected=expected))
 
     def update_properties(self, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set some of the log's properties, in one step, and remove those that are None; all of them after
-        that. Others' changes of other properties are kept. LogNotFound, InvalidArgument."""
+        """Set or remove some of the log's properties, in one step.
+
+        If others change other properties at the same time, their changes are kept.
+
+        Args:
+            changes: The new value of each property to set; None removes the property.
+
+        Returns:
+            All properties after the change.
+
+        Raises:
+            InvalidArgument: The resulting properties are not text, or too large.
+            LogNotFound: The log does not exist any more."""
         return self._run(lambda: self._inner.update_properties(changes))
 
     def configure(
@@ -229,85 +333,175 @@ class Log(Face[AsyncLog]):
         roll: RollPolicy | Callable[[RollPolicy], RollPolicy] | None = None,
         retention: RetentionPolicy | Callable[[RetentionPolicy], RetentionPolicy] | None = None,
     ) -> None:
-        """Give the log other policies; None leaves one as it is. A leader keeps to them as soon as he sees
-        the record, which he watches. LogNotFound.
+        """Change the log's policies.
 
-        To change one setting and keep what others set meanwhile, give a function of the policy that is
-        there: ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. It may be called
-        several times, and what it raises is raised here."""
+        The leader watches the log's record and follows the new policies as soon as it sees them.
+
+        To change one setting and keep what others set meanwhile, give a function of the current policy:
+        ``configure(roll=lambda there: attrs.evolve(there, max_bytes=2**30))``. The function may be
+        called several times. If it raises, ``configure`` raises the same.
+
+        Args:
+            roll: The new roll policy, or a function that takes the current one and returns the new one.
+                None: keep it.
+            retention: The new retention policy, or such a function. None: keep it.
+
+        Raises:
+            LogNotFound: The log does not exist any more."""
         self._run(lambda: self._inner.configure(roll=roll, retention=retention))
 
     def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
-        """Give up the records below ``before_offset``; those from there on keep their offsets. Ledgers
-        that held nothing else are deleted. Truncating again, or less, changes nothing.
+        """Give up the records below ``before_offset``.
 
-        TruncationPinned where a cursor pins a record below, unless ``ignore_pins``. InvalidArgument
-        where the offset is beyond the confirmed end. LogNotFound, EntryUnavailable. If interrupted, it
-        may have happened, and ledgers may be left for a sweep, as they are if the store is away by
-        then."""
+        The other records keep their offsets. Ledgers that held only records below ``before_offset`` are
+        deleted. If the log is truncated there already, or further, nothing changes.
+
+        Args:
+            before_offset: The first offset to keep, at most the offset after the last confirmed record.
+            ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
+
+        Raises:
+            InvalidArgument: ``before_offset`` is not an offset, or lies beyond the confirmed end.
+                Nothing was given up.
+            TruncationPinned: A cursor pins a record below ``before_offset``. Nothing was given up.
+            LogNotFound: The log does not exist any more.
+            EntryUnavailable: No bookie answers for the entry that tells where the log ends. Nothing was
+                given up; try again.
+
+        Interrupting: the records may or may not be given up. Ledgers may then stay behind for a sweep.
+        They also stay behind if the metadata store goes away before they are deleted."""
         self._run(lambda: self._inner.truncate(before_offset, ignore_pins=ignore_pins))
 
     def apply_retention(self) -> int:
-        """Drop what the log's retention lets go now, as its leader does from time to time; how many
-        records. Ledgers that are not counted are taken to hold nothing, so nothing is dropped early.
-        Errors as for ``truncate``, pins aside: they are kept to."""
+        """Drop the old ledgers that the log's retention lets go now.
+
+        The leader does the same from time to time. Cursors that pin records are respected. This call
+        does not know the size of ledgers that are not counted yet and takes them for empty, so it never
+        drops a ledger too early.
+
+        Returns:
+            How many records were dropped.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+
+        Interrupting: the ledgers may or may not be dropped, as for ``truncate``."""
         return self._run(self._inner.apply_retention)
 
     def why_kept(self) -> list[tuple[Segment, str]]:
-        """Each ledger of the log, and why it is still there. LogNotFound."""
+        """Return each ledger of the log, oldest first, with the reasons why it is still there.
+
+        Raises:
+            LogNotFound: The log does not exist any more."""
         return self._run(self._inner.why_kept)
 
     def cursor(self, name: str) -> Cursor:
-        """The cursor of that name, there or not: a durable place in the log with some properties, moved by
-        compare-and-set. InvalidArgument. Looks at nothing yet."""
+        """Return the cursor of this name, whether or not it exists yet.
+
+        A cursor is a durable place in the log, with properties, moved by compare-and-set. This call
+        reads nothing from the metadata store.
+
+        Args:
+            name: The name of the cursor, by the same rules as the name of a log.
+
+        Raises:
+            InvalidArgument: The name is malformed."""
         self._check()
         return Cursor(self._portal, self._inner.cursor(name))
 
     def cursors(self) -> list[CursorState]:
-        """All cursors of the log, by name. LogNotFound."""
+        """Return the states of all cursors of the log, sorted by name.
+
+        Raises:
+            LogNotFound: The log does not exist any more."""
         return self._run(self._inner.cursors)
 
     def seal(self) -> None:
-        """End the log for good: its leader, if there is one, is deposed, what he had in flight is brought
-        to an end, and nothing is appended any more. Sealing a sealed log does nothing.
+        """End the log for good: nothing can be appended after this.
 
-        LogNotFound; RecoveryFailed, NotEnoughBookies and EntryUnavailable (retryable); EntryCorrupt,
-        EntryNotFound; LossUndecided, see ``recover``: it is not sealed."""
+        If there is a leader, it is deposed. Its appends that are on their way are decided first: each
+        one is in the sealed log or not. Sealing a sealed log does nothing.
+
+        Raises:
+            LogNotFound: The log does not exist any more.
+            RecoveryFailed: Too few bookies answer to end the leader's ledgers; the log is not sealed.
+                Try again.
+            EntryUnavailable: No bookie answers for an entry that tells where the log ends; the log is
+                not sealed. Try again.
+            NotEnoughBookies: Too few bookies are writable; the log is not sealed. Try again.
+            EntryCorrupt: An entry that tells where the log ends is damaged; the log is not sealed.
+            EntryNotFound: Bookies have lost an entry that tells where the log ends; the log is not
+                sealed.
+            LossUndecided: Sealing would drop records behind an accepted loss; the log is not sealed.
+                See ``recover``."""
         self._run(self._inner.seal)
 
     def recover(self, *, accept_loss: bool = False, accept_unreachable: bool = False) -> tuple[Gap, ...]:
-        """End the leadership that there is, without another: its ledgers are fenced, closed and counted,
-        and the next writer goes on behind them. A leader that lives is deposed. Returns the gaps that
-        this made, nearly always none; a log whose ledgers are all counted is not changed.
+        """End the current leadership without starting another one.
 
-        ``accept_loss`` is for an operator who knows that bookies lost what they had. A ledger whose end
-        nobody can know is ended before the first entry that nobody has (`ledgerlog ledger recover
-        --accept-loss`, also for ``accept_unreachable``), and records behind such an end stay where they
-        are, behind a gap: the offsets of the records that were lost are given to no others, and readers
-        are told by RecordsLost.
+        The leader's ledgers are fenced, closed and counted, and the next writer goes on behind them. A
+        leader that is alive is deposed. If all ledgers of the log are counted already, nothing changes.
 
-        LogNotFound; LogSealed; LossUndecided without ``accept_loss``; RecoveryFailed, NotEnoughBookies
-        and EntryUnavailable (retryable); EntryCorrupt, EntryNotFound. If interrupted it may have
-        happened."""
+        Args:
+            accept_loss: For an operator who knows that bookies lost data. If nobody can know the end of
+                a ledger, the ledger ends before the first entry that no bookie has (`ledgerlog ledger
+                recover --accept-loss`). Records behind such an end keep their offsets, behind a gap.
+                The offsets of the lost records are given to no other records, and readers are told by
+                RecordsLost.
+            accept_unreachable: Treat bookies that do not answer as gone for good. Without it,
+                RecoveryFailed names the bookies that do not answer and may hold the entry. Needs
+                ``accept_loss``.
+
+        Returns:
+            The gaps that this call made; nearly always none.
+
+        Raises:
+            InvalidArgument: ``accept_unreachable`` without ``accept_loss``.
+            LogNotFound: The log does not exist any more.
+            LogSealed: The log is sealed.
+            LossUndecided: Records behind an accepted loss would be dropped. Call again with
+                ``accept_loss`` to keep them behind a gap.
+            RecoveryFailed: Too few bookies answer to end the leader's ledgers. Try again.
+            NotEnoughBookies: Too few bookies are writable. Try again.
+            EntryUnavailable: No bookie answers for an entry that tells where the log ends. Try again.
+            EntryCorrupt: An entry that tells where the log ends is damaged.
+            EntryNotFound: Bookies have lost an entry that tells where the log ends.
+
+        Interrupting: the leadership may or may not have ended."""
         return self._run(
             lambda: self._inner.recover(accept_loss=accept_loss, accept_unreachable=accept_unreachable)
         )
 
 
 class Cursor(Face[AsyncCursor]):
-    """One cursor of a log, there or not. From ``Log.cursor``; it holds no state and no connection.
+    """A named, durable place in a log. ``Log.cursor`` returns it, whether or not the cursor exists yet.
 
-    Every method may raise MetadataUnavailable; after MetadataOutcomeUnknown the cursor may have moved."""
+    Use it to remember how far you have processed a log. A cursor that pins holds back truncation and
+    retention: the records from its offset on stay. The object holds no state and no connection.
+
+    Every method may raise MetadataUnavailable: the cursor was not changed. Methods that write may also
+    raise MetadataOutcomeUnknown: the cursor may or may not have changed.
+
+    Example:
+        ```python
+        cursor = log.cursor("billing")
+        state = cursor.get()
+        with log.read(state.offset if state else 0) as records:
+            for record in records:
+                handle(record)
+                state = cursor.move(record.offset + 1, expected=state)
+        ```"""
 
     def __repr__(self) -> str:
         return f"<blocking {self._inner!r}>"
 
     @property
     def name(self) -> str:
+        """The name of the cursor."""
         return self._inner.name
 
     def get(self) -> CursorState | None:
-        """Where the cursor is now; None where there is none."""
+        """Return the state of the cursor now; None if it does not exist."""
         return self._run(self._inner.get)
 
     def move(
@@ -318,12 +512,30 @@ class Cursor(Face[AsyncCursor]):
         properties: Mapping[str, str] | None = None,
         pins: bool | None = None,
     ) -> CursorState:
-        """Move the cursor from ``expected``, a state that was read or returned before (None: it does not
-        exist yet, make it); its new state. ``properties`` and ``pins`` stay as they are unless given.
+        """Move the cursor, if it is still at ``expected``.
 
-        CursorConflict: it is not at ``expected`` any more, and was not moved by this call, or was and
-        has been moved again. Truncated: it begins to pin, or is moved back, where records are gone.
-        LogNotFound, InvalidArgument."""
+        Args:
+            offset: The new offset: the next record that you have not processed.
+            expected: The state that ``get``, ``move`` or ``set`` returned last. None: the cursor does
+                not exist yet; create it.
+            properties: The new properties, together at most ``limits.CURSOR_PROPERTIES_BYTES_MAX``
+                bytes in UTF-8. None: keep those of ``expected``.
+            pins: Whether the cursor keeps the records from ``offset`` on. None: as in ``expected``; a
+                new cursor does not pin.
+
+        Returns:
+            The new state. Pass it as ``expected`` to the next move.
+
+        Raises:
+            CursorConflict: The cursor is not at ``expected`` any more. This call did not move it, or
+                did so before another client moved it again.
+            Truncated: The cursor would begin to pin, or move its pin back, at records that are
+                truncated. It was not moved.
+            LogNotFound: The log does not exist any more.
+            InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor
+                was not moved.
+
+        Interrupting: the cursor may or may not have moved."""
         return self._run(
             lambda: self._inner.move(offset, expected=expected, properties=properties, pins=pins)
         )
@@ -331,40 +543,76 @@ class Cursor(Face[AsyncCursor]):
     def set(
         self, offset: int, *, properties: Mapping[str, str] | None = None, pins: bool | None = None
     ) -> CursorState:
-        """Move the cursor wherever it is, or make it; its new state. Of several who do so at once, one is
-        last. Errors as for ``move``, CursorConflict aside."""
+        """Move the cursor, wherever it is now; create it if it does not exist.
+
+        If several clients do this at the same time, the last one wins.
+
+        Args:
+            offset: The new offset.
+            properties: The new properties. None: keep the current ones.
+            pins: Whether the cursor keeps the records from ``offset`` on. None: keep the current
+                setting.
+
+        Returns:
+            The new state.
+
+        Raises:
+            Truncated: The cursor would begin to pin, or move its pin back, at records that are
+                truncated. It was not moved.
+            LogNotFound: The log does not exist any more.
+            InvalidArgument: ``offset`` is not an offset, or the properties are malformed. The cursor
+                was not moved.
+
+        Interrupting: the cursor may or may not have moved."""
         return self._run(lambda: self._inner.set(offset, properties=properties, pins=pins))
 
     def delete(self, *, expected: CursorState | None = None) -> None:
-        """Delete the cursor, with what it pins. One that is not there is deleted already. CursorConflict
-        where it is not at ``expected``, if that is given."""
+        """Delete the cursor. It pins nothing any more.
+
+        If the cursor does not exist and you give no ``expected``, nothing happens.
+
+        Args:
+            expected: Delete the cursor only if it is still in this state. None: delete it in any case.
+
+        Raises:
+            CursorConflict: The cursor is not at ``expected``, or does not exist; this call did not
+                delete it.
+
+        Interrupting: the cursor may or may not be deleted."""
         self._run(lambda: self._inner.delete(expected=expected))
 
 
 class LogWriter(Face[AsyncLogWriter]):
-    """The leader of a log, from ``with log.writer()``. Any number of threads may append at once; the
-    records get their offsets in the order in which they were taken."""
+    """The leader of a log: it appends records. Enter ``Log.writer`` to get one.
+
+    Any number of threads may append at the same time. Records get their offsets in the order in which
+    the writer takes them.
+
+    ``append`` writes one record and waits. ``append_many`` writes a list. ``submit`` takes a record and
+    lets you wait for it later."""
 
     @property
     def epoch(self) -> int:
-        """The number of this leadership: one more at each takeover of the log. A fencing token that
-        callers may use elsewhere."""
+        """The number of this leadership. It grows by one with each takeover of the log.
+
+        You may use it elsewhere as a fencing token: for example, a storage service can refuse requests
+        with an older epoch."""
         return self._inner.epoch
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next record, if all that is on its way arrives.
+        """The offset of the next record, if all records that are on their way arrive.
 
         As of a moment ago, if other threads append."""
         return self._inner.next_offset
 
     @property
     def failure(self) -> LedgerLogError | None:
-        """Why nothing more can be appended, None while the leadership lasts."""
+        """The reason why nothing more can be appended; None while the leadership lasts."""
         return self._inner.failure
 
     def statistics(self) -> WriterStatistics:
-        """Where the writer stands. Cheap."""
+        """Return counts and the current state of the writer. Cheap."""
         return self._inner.statistics()
 
     def append(
@@ -375,21 +623,54 @@ class LogWriter(Face[AsyncLogWriter]):
         sequence: int | None = None,
         producer: str | None = None,
     ) -> Ack:
-        """Append one record; its Ack once it is durable on an ack quorum and so is all before it.
+        """Append one record and wait until it is durable.
 
-        ``data`` is 0 to ``limits.RECORD_BYTES_MAX`` bytes. With ``expected_offset`` it is written at
-        that offset or not at all. Waits for a place in the window first.
+        The record is durable once an ack quorum of bookies has synced it and every record before it. If
+        the window is full, the call waits for a place first.
 
-        With ``sequence``, the record's number among those of its ``producer`` (default: that of the
-        writer), it is written once, however often it is appended: a repeat gives the first one's
-        offset, with ``duplicate`` set, whoever led the log meanwhile. It needs a writer with
-        deduplication (see ``Log.writer``), excludes ``expected_offset``, and is not taken back by an
-        interruption: repeat it. OutOfSequence, TooManyProducers: it was not written.
+        Args:
+            data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes (4 MiB).
+            expected_offset: Write the record at this offset or not at all. Excludes ``sequence``.
+            sequence: The number of the record among those of its producer, from 0. The log then holds
+                the record once, even if you append it several times or the leader changes. Needs
+                deduplication (see ``Log.writer``).
+            producer: The producer of the record. None: the producer that you gave to ``Log.writer``.
+                Needs ``sequence``.
 
-        LostLeadership, LogSealed, NotEnoughBookies, OffsetMismatch, RecordTooLarge, InvalidArgument: it
-        was not written. AppendUnknown: it may or may not be in the log. Interrupted before it was sent,
-        it is not written; afterwards its outcome is unknown. The writer stays usable and in order
-        either way."""
+        Returns:
+            The record's ``Ack``. If the record was in the log already, ``duplicate`` is set and ``offset`` is
+            the offset of the first one.
+
+        Raises:
+            AppendUnknown: The record was sent and the leadership ended; the record may or may not be in
+                the log.
+            LostLeadership: Another writer took the log over, or this one was left; the record is not in
+                the log.
+            LogSealed: The log was sealed; the record is not in the log.
+            NotEnoughBookies: The leadership ended because too few bookies were writable; the record is
+                not in the log.
+            OffsetMismatch: The record would not get ``expected_offset``; it was not written. The writer
+                goes on.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; this call wrote
+                nothing. The writer goes on.
+            TooManyProducers: The log remembers as many producers as it may; the record was not written.
+                The writer goes on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not written. The
+                writer goes on.
+            InvalidArgument: An argument is malformed, or arguments exclude each other; the record was
+                not written. The writer goes on.
+
+        Interrupting: if the record was not sent yet, it is not written. If it was sent, or if it has a
+        sequence, it may or may not be in the log. If it has a sequence, append it again to find out.
+        The writer stays usable in every case.
+
+        Example:
+            ```python
+            with log.writer(producer="billing") as writer:
+                ack = writer.append(b"invoice 7", sequence=7)
+                again = writer.append(b"invoice 7", sequence=7)
+                assert again.duplicate and again.offset == ack.offset
+            ```"""
         return self._run(
             lambda: self._inner.append(
                 data, expected_offset=expected_offset, sequence=sequence, producer=producer
@@ -404,20 +685,44 @@ class LogWriter(Face[AsyncLogWriter]):
         sequence: int | None = None,
         producer: str | None = None,
     ) -> list[Ack]:
-        """Append records in their order, pipelined through the window; one Ack for each once all are
-        durable. Other threads' records may come in between. An empty sequence gives an empty list.
+        """Append records in their order and wait until all of them are durable.
 
-        ``atomic`` puts them into one entry: they are in the log all together or not at all, at
-        consecutive offsets; RecordTooLarge where they are over about ``limits.ENTRY_BYTES_MAX``
-        together.
+        The records are pipelined through the window. Without ``atomic``, records of other threads may
+        come in between.
 
-        ``sequence`` is that of the first record, the others follow it; see ``append``. Those at the
-        start that are there already are answered as duplicates, the others are written; of an atomic
-        group all or none.
+        Args:
+            datas: The records, each 0 to ``limits.RECORD_BYTES_MAX`` bytes. An empty sequence does
+                nothing.
+            atomic: Put the records into one entry. They are then in the log all together or not at all,
+                at consecutive offsets.
+            sequence: The sequence of the first record; the next ones count up from it. Records at the
+                start that are in the log already are answered as duplicates, and the others are
+                written. With ``atomic``, all records must be new or all must be duplicates. See
+                ``append``.
+            producer: The producer of the records, as for ``append``.
 
-        Errors as for ``append``, RecordTooLarge and InvalidArgument before anything is taken. After
-        another error, and after an interruption, a prefix of the records may be in the log; where that
-        is so, or cannot be known, the error is AppendUnknown and says how many are surely there.
+        Returns:
+            One ``Ack`` for each record, in their order.
+
+        Raises:
+            AppendUnknown: A prefix of the records may be in the log. The message says how many are
+                surely in it, how many may be, and how many are not.
+            LostLeadership: Another writer took the log over, or this one was left; none of the new
+                records is in the log. LogSealed and NotEnoughBookies say the same with another reason.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences, or only a part of
+                the atomic group is in the log already; this call wrote nothing. The writer goes on.
+            TooManyProducers: The log remembers as many producers as it may; nothing was written. The
+                writer goes on.
+            RecordTooLarge: A record is over ``limits.RECORD_BYTES_MAX``, or the atomic group is over
+                about ``limits.ENTRY_BYTES_MAX``; nothing was written. The writer goes on.
+            InvalidArgument: An argument is malformed; nothing was written. The writer goes on.
+
+        Interrupting: a prefix of the records may be in the log.
+
+        Example:
+            ```python
+            acks = writer.append_many([b"debit", b"credit"], atomic=True)
+            ```
 
         This is the way to write much: it takes one hop for all of them."""
         return self._run(
@@ -425,58 +730,134 @@ class LogWriter(Face[AsyncLogWriter]):
         )
 
     def submit(self, data: bytes, *, sequence: int | None = None, producer: str | None = None) -> Submission:
-        """Wait for a place in the window and take the record; ``submission.wait()`` gives its Ack.
+        """Take one record and return without waiting until it is durable.
 
-        If interrupted before that, it is not written. ``sequence`` and errors as for ``append``, as far
-        as they are known when it is taken."""
+        The call waits only for a place in the window, then takes the record. If interrupted before
+        that, it is not written. After that, ``submission.wait()`` gives the record's ``Ack``.
+
+        Args:
+            data: The record, 0 to ``limits.RECORD_BYTES_MAX`` bytes.
+            sequence: The sequence of the record, as for ``append``.
+            producer: The producer of the record, as for ``append``.
+
+        Returns:
+            The ``Submission`` to wait for. You may drop it: the record goes into the log all the same.
+
+        Raises:
+            LostLeadership: The leadership has ended; the record was not taken. LogSealed and
+                NotEnoughBookies say the same with another reason.
+            OutOfSequence: ``sequence`` does not continue the producer's sequences; the record was not
+                taken. The writer goes on.
+            TooManyProducers: The log remembers as many producers as it may; the record was not taken.
+                The writer goes on.
+            RecordTooLarge: The record is over ``limits.RECORD_BYTES_MAX``; it was not taken. The writer
+                goes on.
+            InvalidArgument: An argument is malformed; the record was not taken. The writer goes on."""
         return Submission(
             self._portal, self._run(lambda: self._inner.submit(data, sequence=sequence, producer=producer))
         )
 
     def flush(self) -> None:
-        """Return once all that was taken before the call is durable. Errors as for ``append``, for any of
-        it."""
+        """Wait until every record that was taken before the call is durable.
+
+        Records that linger are sent at once.
+
+        Raises:
+            AppendUnknown: The leadership ended, and some of the records may or may not be in the log;
+                the message says how many.
+            LostLeadership: The leadership ended, and some of the records are not in the log. LogSealed
+                and NotEnoughBookies say the same with another reason."""
         self._run(self._inner.flush)
 
     def roll(self) -> None:
-        """Go on in a new ledger; returns once new records go there and the ledger before is closed. Does
-        nothing while the current ledger is empty. Appends go on meanwhile. Interrupting abandons the
-        wait, not the roll. LostLeadership and the like if the leadership ends first."""
+        """Go on in a new ledger.
+
+        Returns once new records go to the new ledger and the ledger before it is closed. Appends go on
+        meanwhile. If the current ledger is empty, nothing happens.
+
+        Raises:
+            LostLeadership: The leadership ended first. LogSealed and NotEnoughBookies say the same with
+                another reason.
+
+        Interrupting: abandons the wait. The roll still happens."""
         self._run(self._inner.roll)
 
     def truncate(self, before_offset: int, *, ignore_pins: bool = False) -> None:
-        """Give up the records below ``before_offset``, as their leader: ``Log.truncate`` with the promise
-        that nothing is given up by one who was deposed, which matters to whoever truncates behind his
-        own state.
+        """Give up the records below ``before_offset``, but only while this writer leads.
 
-        LostLeadership, and nothing was given up. InvalidArgument where the offset is beyond what is
-        durable; TruncationPinned, LogNotFound, MetadataUnavailable as for ``Log.truncate``."""
+        This is ``Log.truncate`` for a leader. A leader that was deposed gives up nothing. Use it if you
+        truncate records that your own state has absorbed.
+
+        Args:
+            before_offset: The first offset to keep, at most the offset after the last durable record.
+            ignore_pins: Truncate even if a cursor pins records below ``before_offset``.
+
+        Raises:
+            LostLeadership: This writer does not lead any more; nothing was given up. LogSealed and
+                NotEnoughBookies say the same with another reason.
+            InvalidArgument: ``before_offset`` is not an offset, or lies beyond the durable end; nothing
+                was given up.
+            TruncationPinned: A cursor pins a record below ``before_offset``; nothing was given up.
+            LogNotFound: The log does not exist any more.
+            MetadataUnavailable: The metadata store could not be reached; nothing was given up.
+            MetadataOutcomeUnknown: The records may or may not be given up.
+
+        Interrupting: the records may or may not be given up, as for ``Log.truncate``."""
         self._run(lambda: self._inner.truncate(before_offset, ignore_pins=ignore_pins))
 
 
 class Submission(Face[AsyncSubmission]):
-    """A record that is on its way. It goes there whether or not anybody waits."""
+    """A record that ``LogWriter.submit`` has taken. It goes into the log whether or not you wait for it."""
 
     def wait(self) -> Ack:
-        """The record's Ack once it is durable. Errors as for ``LogWriter.append``. Interrupting abandons
-        the wait and not the record; it may be waited for again, and by several threads."""
+        """Wait until the record is durable.
+
+        You may call it several times, and from several threads.
+
+        Returns:
+            The record's ``Ack``, with its offset.
+
+        Raises:
+            AppendUnknown: The record was sent and the leadership ended; the record may or may not be in
+                the log.
+            LostLeadership: The leadership ended; the record is not in the log. LogSealed and
+                NotEnoughBookies say the same with another reason.
+
+        Interrupting: abandons the wait. The record still goes into the log."""
         return self._run(self._inner.wait)
 
 
 class LogReader(RecordsFace):
-    """The records of a log: an iterator, from ``with log.read()``. For one thread at a time.
+    """The records of a log, as an iterator. Enter ``Log.read`` to get one.
 
-    Iterating raises Truncated where records that were still to come have been truncated away;
-    RecordsLost, which is one, where they were lost with bookies: once for each gap, and iterating again
-    goes on behind it; LossUndecided where that is not decided yet and reading would end there;
-    EntryUnavailable (retryable), EntryCorrupt, MetadataUnavailable (retryable); LogNotFound once the
-    log was deleted; where records lie in an archive, ArchiveUnavailable (retryable), ArchiveCorrupt,
-    ArchiveSupportMissing; ConnectionClosed once the ``with`` was left. What was fetched before an error
-    is given out first. It waits whenever nothing is fetched ahead. Interrupting is harmless: no record
-    is lost by it.
+    One thread at a time may use it. Iterating gives ``Record`` objects; ``batches`` gives the same
+    records by the batch.
 
-    Offsets grow by one from record to record, but for those that compaction of the archive has removed
-    and those of a gap."""
+    Offsets grow by one from record to record, except where compaction of the archive has removed
+    records, and at a gap of lost records.
+
+    The reader fetches ahead. Records that were fetched before an error come out before the error is
+    raised. It waits whenever nothing is fetched ahead. Interrupting loses no record.
+
+    Iterating raises:
+
+    - Truncated: records that were still to come have been truncated. ``first_offset`` is the first one
+      that you can still read.
+    - RecordsLost, a subclass of Truncated: the reader came to a gap of lost records. Raised once for
+      each gap; iterate again to go on behind it.
+    - LossUndecided: an operator has not decided about a loss yet, and reading would end there.
+    - EntryUnavailable: no bookie answers for an entry. Retryable.
+    - EntryCorrupt: every copy of an entry is damaged, or the entry does not continue the log.
+    - MetadataUnavailable: the metadata store cannot be reached. Retryable.
+    - LogNotFound: the log was deleted.
+    - ArchiveUnavailable: the archive file cannot be read now. Retryable.
+    - ArchiveCorrupt: the archive file is damaged.
+    - ArchiveSupportMissing: the records are in an archive, and the packages that read it are not
+      installed.
+    - ConnectionClosed: the ``with`` was left.
+
+    After any error but RecordsLost the reader has ended, and iterating raises the same error again.
+    Enter ``Log.read`` again: after Truncated from ``first_offset``, otherwise from ``next_offset``."""
 
 
 class Ledgers(Face[AsyncLedgers]):

@@ -101,8 +101,8 @@ BLOCKING = Plan(
         ),
         # Waiting is a call.
         (r"\ban (``)?async (?=with|context)", r"a \1"),
-        (r"\basync (?=with|context|iterator)", ""),
-        (r"``await ", "``"),
+        (r"\basync (?=with|for|context|iterator)", ""),
+        (r"\bawait ", ""),
         # A checkpoint is a point at which a task can be cancelled.
         (r"Always a checkpoint, before the record is taken: cancelled, it", "If interrupted before that, it"),
         (r"\s*Always a checkpoint\.", ""),
