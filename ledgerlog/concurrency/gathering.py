@@ -1,11 +1,12 @@
-"""Waiting for several things at once, with expected faults raised as themselves.
+"""Wait for several tasks at once, and raise an expected fault bare.
 
-A nursery wraps whatever its tasks raise in a group. For a caller who asked one question ("where does this
-ledger end?") that is wrong: an expected fault (``LedgerLogError``) must come out bare, whichever of the tasks
-behind the question met it. A group that does come out of here is a bug, or a cancellation.
+A nursery wraps the exceptions of its tasks in a group. That is wrong for a caller who asked one question, for
+example "where does this ledger end?". Several tasks may work on the answer. If one of them meets an expected
+fault (``LedgerLogError``), the caller must get that fault without a group. If a group does come out of these
+functions, it holds a bug or a cancellation.
 
-Everything here is a plain wait: if you cancel it, its tasks are cancelled, and when it returns or raises,
-none of them is left.
+If you cancel one of these functions, its tasks are cancelled. When it returns or raises, all of its tasks
+have ended.
 """
 
 from __future__ import annotations
@@ -24,13 +25,25 @@ T = TypeVar("T")
 
 
 async def gather(*works: Work) -> None:
-    """Do all of them; return when all have returned. The first that raises a LedgerLogError ends the
-    others, and that error is raised."""
+    """Run all ``works`` and return when all have returned.
+
+    The first ``LedgerLogError`` of a work cancels the others and is raised.
+    """
     await _run(works, first_ends=False)
 
 
 async def gather_each(items: Collection[T], work: Callable[[T], Awaitable[object]], *, at_once: int) -> None:
-    """Do ``work`` on every item, on at most ``at_once`` at a time; errors as for ``gather``."""
+    """Call ``work`` for every item.
+
+    Args:
+        items: The items, in the order in which they are started.
+        work: The async function to call with one item.
+        at_once: How many calls run at the same time at most.
+
+    Raises:
+        LedgerLogError: One call raised it; the others were cancelled, and items that had not started are
+            skipped.
+    """
     waiting = iter(items)
 
     async def some() -> None:
@@ -41,7 +54,11 @@ async def gather_each(items: Collection[T], work: Callable[[T], Awaitable[object
 
 
 async def race(*works: Work) -> None:
-    """Do all of them until the first returns or raises a LedgerLogError, which ends the others."""
+    """Run all ``works`` until the first one returns or raises a ``LedgerLogError``; cancel the others.
+
+    Raises:
+        LedgerLogError: A work raised it; the others were cancelled.
+    """
     await _run(works, first_ends=True)
 
 

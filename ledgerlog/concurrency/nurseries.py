@@ -1,15 +1,17 @@
-"""Nurseries that their callers do not see: what a body raises comes out as it was raised, not in a group.
+"""Nurseries that are an implementation detail: an exception of the body comes out unchanged, not in a group.
 
-trio collects the failures of a nursery in an exception group, also when there is one. People who write
-``async with connect(...)`` did not open a nursery: what their body raises must come out as they raised it.
-And what stops a node, in three nurseries inside each other, is nearly always one fault, which is to be seen.
+trio wraps the failures of a nursery in an exception group, even if there is only one failure. A user who
+writes ``async with connect(...)`` did not open a nursery, so an exception that the user raises in the body
+must come out as it is. A bookie has three nurseries inside each other, and nearly always one fault stops it.
+The operator should see that fault, without three groups around it.
 
-A cancellation is not carried around a nursery: its scope may be the nursery's own, and beyond that nobody
-would catch it. What comes out of the nursery all the same is one ``Cancelled``, without a group.
+A cancellation goes through the nursery in the ordinary way. Its cancel scope may be the nursery's own scope,
+and nothing outside of the nursery would catch it then. If a cancellation comes out of the nursery, it comes
+out as one bare ``Cancelled``, unless other failures come with it in a group.
 
-A program may have a thousand of these around one body, in an ``AsyncExitStack``. So nothing here grows by a
-level, or recurses, with each: neither groups, which are split by recursion, nor a look at all scopes around
-the caller.
+A program may stack a thousand of these around one body, in an ``AsyncExitStack``. The code here therefore
+adds nothing for each level: it does not nest one more group, does not recurse through nested groups
+(splitting a group recurses), and does not look at all scopes around the caller.
 """
 
 from __future__ import annotations
@@ -24,17 +26,24 @@ __all__ = ["beside", "holds_cancellation", "is_cancelled", "open_nursery", "open
 
 @asynccontextmanager
 async def open_nursery() -> AsyncIterator[trio.Nursery]:
-    """As ``trio.open_nursery``; what the body raises comes out as it is, and ends the tasks. A group of one
-    failure of a task, however deep, is raised as that failure; with one of the body, both in a group."""
+    """Open a nursery that raises a single failure bare, without a group.
+
+    If the body raises, the tasks are cancelled and the exception comes out unchanged. If one task fails, its
+    exception comes out bare, however many groups wrap it. If the body and a task fail, both come out in one
+    group.
+    """
     async with _opened(bare=True) as nursery:
         yield nursery
 
 
 @asynccontextmanager
 async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
-    """For tasks that serve the body and fail by a bug alone: they are cancelled when the body ends, and
-    what the body raises comes out as it is. What a task raises comes out in a group, the body's failure with
-    it, so that nobody takes a bug for an answer to what the body asked."""
+    """Open a nursery for tasks that serve the body; they fail only because of a bug.
+
+    When the body ends, the tasks are cancelled. An exception of the body comes out unchanged. An exception of
+    a task always comes out in a group, together with the body's exception if there is one. The caller
+    therefore cannot mistake a bug in a task for an answer to its own call.
+    """
     async with _opened(bare=False) as nursery:
         yield nursery
         nursery.cancel_scope.cancel()
@@ -42,7 +51,15 @@ async def open_serving_nursery() -> AsyncIterator[trio.Nursery]:
 
 @asynccontextmanager
 async def beside(task: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[None]:
-    """Run ``task`` during the body; it is cancelled when the body ends, and its own end ends nothing."""
+    """Run ``task`` while the body runs.
+
+    The task is cancelled when the body ends. If the task returns first, the body goes on.
+
+    Args:
+        task: The async function to run. An exception of it comes out in a group, as in
+            ``open_serving_nursery``.
+        name: The name of the task for debuggers and trio's tools.
+    """
     async with open_serving_nursery() as nursery:
         nursery.start_soon(task, name=name)
         yield
@@ -62,14 +79,15 @@ async def _opened(*, bare: bool) -> AsyncIterator[trio.Nursery]:
                 body_error = error
                 nursery.cancel_scope.cancel()
     except BaseException as ended:
-        # Where the body failed the tasks were cancelled for that; only what else they met is to be told.
+        # If the body failed, we cancelled the tasks. Report only what else the tasks raised.
         failure = _with_one_cancellation(ended) if body_error is None else _without_cancellation(ended)
     while bare and isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]
     if failure is not None and body_error is not None:
         failure = BaseExceptionGroup("the body and a task failed", [body_error, failure])
     try:
-        # Outside of the handler, so that the group is not shown as the context of what it held.
+        # Raise outside of the except block. Inside it, Python would show the group as the context of its own
+        # member.
         if failure is not None:
             raise failure
         if body_error is not None:
@@ -79,15 +97,17 @@ async def _opened(*, bare: bool) -> AsyncIterator[trio.Nursery]:
 
 
 def holds_cancellation(error: BaseException) -> bool:
-    """Whether it is a cancellation, or a group with one in it."""
+    """Return whether ``error`` is a cancellation, or a group that contains one."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(trio.Cancelled) is not None
     return isinstance(error, trio.Cancelled)
 
 
 async def is_cancelled() -> bool:
-    """Whether the next await would be cancelled. ``trio.current_effective_deadline()`` tells that, too, but
-    by recursion over all scopes around the caller."""
+    """Return whether the next await would be cancelled.
+
+    ``trio.current_effective_deadline()`` answers this too, but it recurses over all scopes around the caller.
+    """
     try:
         await trio.lowlevel.checkpoint_if_cancelled()
     except trio.Cancelled:
@@ -96,7 +116,7 @@ async def is_cancelled() -> bool:
 
 
 def _with_one_cancellation(error: BaseException) -> BaseException:
-    """The same with its cancellations, of body and tasks, as one that is in no group but the topmost."""
+    """Replace the cancellations of body and tasks by one, which is at most in the topmost group."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     cancelled, rest = error.split(trio.Cancelled)
@@ -109,6 +129,7 @@ def _with_one_cancellation(error: BaseException) -> BaseException:
 
 
 def _without_cancellation(error: BaseException) -> BaseException | None:
+    """Remove the cancellations; None if nothing is left."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1]
     return None if isinstance(error, trio.Cancelled) else error

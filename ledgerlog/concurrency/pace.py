@@ -1,4 +1,4 @@
-"""So many bytes or requests a second, for work that goes on beside other work and must leave it room."""
+"""Limit background work to a number of bytes or requests each second, so that other work has room."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """One rate for all who pass through it.
+    """One rate that several tasks share.
 
-    You pass through before you move something, and wait until that and all before it is paid for. What nobody
-    used is saved for a second at most, so that after a pause nobody catches up at full speed."""
+    A task calls ``pass_through`` before it moves data, and waits until the rate has paid for this and for all
+    earlier calls. Unused rate is saved for at most one second. After a long pause the work therefore does not
+    run unlimited to catch up.
+
+    Args:
+        per_s: Bytes (or requests) each second, above 0.
+    """
 
     def __init__(self, per_s: float) -> None:
         self._bucket = TokenBucket(per_s, burst_s=1.0)
 
     async def pass_through(self, size: int) -> None:
-        """Wait until so much more may be moved. If this is cancelled, it counts as moved."""
+        """Wait until the rate allows ``size`` more bytes (or requests).
+
+        Cancelling: the bytes count as moved.
+        """
         now = trio.current_time()
         self._bucket.spend(size, now)
         await trio.sleep(self._bucket.debt_s(now))

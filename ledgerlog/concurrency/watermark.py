@@ -1,23 +1,23 @@
-"""A number that only grows, and the tasks that wait for it to reach theirs.
+"""A number that only grows, and tasks that wait until it reaches their level.
 
-This is how completion is told everywhere on the write path: an entry is confirmed when the last add
-confirmed reaches its id, a record is durable when the log's watermark reaches its ticket. One
-``advance`` answers a whole batch of waiters, and a waiter costs one small object and one reschedule
-instead of an event, a channel or a task.
+The whole write path reports completion in this way. An entry is confirmed when the last add confirmed (LAC)
+reaches its id. A record is durable when the log's watermark reaches its ticket. One ``advance`` wakes a whole
+batch of waiters. A waiter costs one small object and one reschedule, and needs no event, channel or task of
+its own.
 
 **Invariants.**
 
 * ``value`` never decreases. ``failure`` is set at most once, and ``value`` does not move afterwards.
-* A waiter whose level is at or below ``value`` has been rescheduled; all others, if there is no
-  failure, sit in ``_waiters`` in the order of their levels, those of one level in the order of their
-  arrival. Levels almost always arrive in growing order, so finding the place means one comparison.
-* A waiter that was cancelled has no task. It stays in the queue until ``advance`` passes it or until
-  the dead outnumber the living, whichever is first: cancelling is O(1) on average, and a caller that
-  gives up and comes back again and again in front of a stalled watermark holds no memory.
+* A waiter whose level is at or below ``value`` has been rescheduled. If there is no failure, all other
+  waiters are in ``_waiters``, ordered by level, and by arrival within one level. Levels almost always arrive
+  in growing order, so one comparison usually finds the place of a new waiter.
+* A cancelled waiter has no task. It stays in the queue until ``advance`` passes it, or until cancelled
+  waiters are more than half of the queue (and more than 64). Cancelling is therefore O(1) on average. A
+  caller that waits and gives up again and again while the watermark is stalled does not fill the memory.
 
-**Failures are data** (an expected fault is stored, and raised in the task of whoever asks). Each
-waiter raises a copy of its own: one exception object that is raised in a thousand tasks would collect
-a thousand tracebacks, and each would show its reader the stack of somebody else.
+**Failures are data.** ``fail`` stores an expected fault, and each waiter raises it in its own task. Each
+waiter raises its own copy. If a thousand tasks raised the same exception object, it would collect a thousand
+tracebacks, and a user would see the stacks of other tasks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ __all__ = ["Watermark", "fresh"]
 E = TypeVar("E", bound=BaseException)
 
 _DEAD_MIN = 64
-"""Below so many cancelled waiters the queue is not worth sweeping."""
+"""The queue is swept only if it holds more cancelled waiters than this."""
 
 
 def fresh(failure: E) -> E:
-    """A copy of an exception, equal in type, message, attributes and cause, without a traceback.
+    """Copy an exception: same type, message, attributes and cause, but no traceback.
 
-    The constructor is not called, so it works for exceptions whose message is made from other
-    arguments. The caller raises the copy; ``failure`` itself is never raised twice."""
+    The copy is made without calling the constructor, because the arguments of some constructors are not the
+    exception's ``args``. Raise the copy, and never raise ``failure`` itself.
+    """
     copy = type(failure).__new__(type(failure), *failure.args)
     copy.args = failure.args
     copy.__dict__.update(failure.__dict__)
@@ -50,7 +51,7 @@ def fresh(failure: E) -> E:
 
 
 class _Waiter:
-    """One waiting task; ``task`` is None once it was woken or cancelled."""
+    """One waiting task; ``task`` is None after it was woken or cancelled."""
 
     __slots__ = ("level", "task", "watermark")
 
@@ -66,8 +67,14 @@ class _Waiter:
 
 
 class Watermark:
-    """A growing number to wait for. Belongs to one trio loop; the methods that are not ``wait`` are
-    synchronous and may be called from anywhere in that loop, from a callback as well."""
+    """A growing number to wait for.
+
+    A watermark belongs to one trio loop. All methods but ``wait`` are synchronous; you may call them from
+    anywhere in that loop, callbacks included.
+
+    Args:
+        value: The first value; -1 means that nothing has completed.
+    """
 
     __slots__ = ("_dead", "_failure", "_value", "_waiters")
 
@@ -79,17 +86,20 @@ class Watermark:
 
     @property
     def value(self) -> int:
-        """How far it has come."""
+        """The current value."""
         return self._value
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it will never move again, or None."""
+        """Why the value will never move again; None if nothing has failed."""
         return self._failure
 
     def advance(self, to: int) -> None:
-        """Move to ``to`` and wake everybody who waits for that or for less. Moving to where it is
-        already is allowed and does nothing; moving back, or after ``fail``, is a bug."""
+        """Move to ``to`` and wake every waiter whose level is at or below it.
+
+        If the value is ``to`` already, nothing happens. Moving back is a bug, and so is moving after
+        ``fail``.
+        """
         assert to >= self._value, f"a watermark at {self._value} never goes back to {to}"
         assert self._failure is None or to == self._value, "a watermark that has failed does not move"
         self._value = to
@@ -98,8 +108,11 @@ class Watermark:
             self._wake(waiters.popleft())
 
     def fail(self, failure: BaseException) -> None:
-        """Wake everybody who still waits, with a copy of ``failure``, and let every later ``wait`` for
-        more than ``value`` raise one too. The first failure stands; a second call changes nothing."""
+        """Store ``failure`` and wake all waiters; each raises a copy of it.
+
+        Every later ``wait`` for more than ``value`` raises a copy as well. The first failure stands: later
+        calls change nothing.
+        """
         if self._failure is not None:
             return
         self._failure = failure
@@ -108,11 +121,17 @@ class Watermark:
             self._wake(waiter)
 
     async def wait(self, level: int) -> None:
-        """Return once ``value`` is at least ``level``. Always a checkpoint.
+        """Return when ``value`` is at least ``level``. Always a checkpoint.
 
-        Raises a copy of the failure where the watermark has failed below ``level``. Being cancelled
-        changes nothing for anybody else; a waiter that was reached before its cancellation was
-        delivered returns."""
+        Args:
+            level: The value to wait for.
+
+        Raises:
+            BaseException: A copy of ``failure``, if the watermark failed below ``level``.
+
+        Cancelling: no other waiter is affected. If the watermark reached ``level`` before the cancellation
+        was delivered, the call returns.
+        """
         if level <= self._value:
             await trio.lowlevel.checkpoint()
             return
@@ -134,7 +153,7 @@ class Watermark:
     # --- the queue -------------------------------------------------------------------------------
 
     def _insert(self, waiter: _Waiter) -> None:
-        """The slow way in, for a level below one that is waited for already."""
+        """The slow path: another task waits for a higher level already."""
         at = len(self._waiters)
         for before in reversed(self._waiters):
             if before.level <= waiter.level:

@@ -1,12 +1,14 @@
-"""Pauses that grow while something fails: exponential back-off, as arithmetic.
+"""Exponential back-off: pauses that grow while calls fail. Pure arithmetic; the caller sleeps.
 
-The first pause is the shortest, and each is twice the one before, up to the longest. What ends a row of
-failures is the caller's to say: often it is not the next call that succeeds, because a task that reads well
-and cannot write would then never wait longer.
+The first pause is the shortest. Each pause is twice the pause before, up to the longest.
 
     backoff = Backoff(0.05, 2.0)
     backoff.next_s()     # 0.05, then 0.1, 0.2, ... and 2.0 in the end
     backoff.reset()      # the next pause is 0.05 again
+
+The caller decides when a series of failures is over and calls ``reset``. Often one successful call is not
+enough. For example, a task that can read from a store but not write to it would reset after each read, and
+its pauses would never grow.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ __all__ = ["Backoff"]
 
 
 class Backoff:
-    """See above."""
+    """The pauses of one task, in seconds. See the module's example.
+
+    Args:
+        min_s: The first pause, above 0.
+        max_s: The longest pause, at least ``min_s``.
+    """
 
     def __init__(self, min_s: float, max_s: float) -> None:
         assert 0 < min_s <= max_s
@@ -25,15 +32,17 @@ class Backoff:
 
     @property
     def is_growing(self) -> bool:
-        """Whether there was a pause since the last ``reset``. Tell people of a failure while this is False:
-        then they hear of each row of failures once."""
+        """Whether there was a pause since the last ``reset``.
+
+        If you log a failure only while this is False, each series of failures is logged once.
+        """
         return self._last_s > 0
 
     def next_s(self) -> float:
-        """The pause after one more failure."""
+        """Return the pause after one more failure, in seconds."""
         self._last_s = min(max(2 * self._last_s, self._min_s), self._max_s)
         return self._last_s
 
     def reset(self) -> None:
-        """It goes well again."""
+        """End the series of failures: the next pause is the shortest again."""
         self._last_s = 0.0

@@ -1,10 +1,13 @@
-"""A bound on how much is done in a second: a token bucket, as arithmetic on times that it is given.
+"""A token bucket: it limits how much is done each second. Pure arithmetic; the caller passes in the time.
 
-Tokens come at ``rate`` a second and gather up to ``burst_s`` seconds' worth. Whoever does something of a size
-asks first: ``delay`` is how long to wait, and ``spend`` takes the tokens. A piece may be larger than what
-ever gathers: it is let through as soon as there is any token, and the debt is waited for by whoever comes
-next. So no piece waits for ever, and over any stretch of time no more is done than the rate, the burst and
-one piece.
+The bucket gains ``rate`` tokens each second, up to ``burst_s`` seconds' worth. Before you do a piece of work,
+ask ``delay`` how long to wait, then take its tokens with ``spend``.
+
+A piece may cost more than a full bucket holds. It may start as soon as the bucket holds any token, and the
+bucket goes into debt. The next caller waits until that debt is paid. So no piece waits for ever, and during
+any time t at most ``rate * t``, one burst and one piece are done. For example, with 100 tokens a second and a
+burst of 0.25 s, a piece of 500 tokens starts on a full bucket of 25. The bucket is then at -475, and the next
+piece starts after about 4.76 s.
 """
 
 from __future__ import annotations
@@ -15,10 +18,16 @@ __all__ = ["TokenBucket"]
 
 
 class TokenBucket:
-    """See above. Times are seconds by any clock that does not go back."""
+    """A token bucket. Times are seconds of any clock that never goes back."""
 
     def __init__(self, rate: float, now: float = -math.inf, *, burst_s: float = 0.25) -> None:
-        """It is full at first, at ``now`` or whenever it is used first."""
+        """Start with a full bucket.
+
+        Args:
+            rate: Tokens each second, above 0.
+            now: The time of the start. By default, the first use is the start.
+            burst_s: The bucket holds at most ``rate * burst_s`` tokens.
+        """
         assert rate > 0
         self._rate = rate
         self._burst_s = burst_s
@@ -27,27 +36,28 @@ class TokenBucket:
 
     @property
     def rate(self) -> float:
+        """Tokens each second."""
         return self._rate
 
     def change_rate(self, rate: float, now: float) -> None:
-        """Another rate from now on. What has gathered, and a debt, stay, within the new burst."""
+        """Use another rate from ``now`` on. Saved tokens (up to the new burst) and debt stay."""
         assert rate > 0
         self._gather(now)
         self._rate = rate
         self._tokens = min(self._tokens, rate * self._burst_s)
 
     def delay(self, now: float) -> float:
-        """How long to wait from ``now`` on until something may be spent; 0.0: nothing."""
+        """Return how many seconds to wait from ``now`` until you may spend; 0.0 if you may spend now."""
         self._gather(now)
         return 0.0 if self._tokens > 0 else (1 - self._tokens) / self._rate
 
     def debt_s(self, now: float) -> float:
-        """How long to wait from ``now`` on until everything that was spent is paid for; 0.0: it is."""
+        """Return how many seconds from ``now`` until all debt is paid; 0.0 if there is no debt."""
         self._gather(now)
         return max(0.0, -self._tokens / self._rate)
 
     def spend(self, count: float, now: float) -> None:
-        """Something of this size is done now."""
+        """Take ``count`` tokens for a piece of work that is done at ``now``. This may leave a debt."""
         self._gather(now)
         self._tokens -= count
 
