@@ -1,10 +1,10 @@
-"""What a metadata store accepts as an argument: one answer for all implementations.
+"""Check the arguments of a metadata store: one rule for all implementations.
 
-Code above never asks which store it talks to, so a path or a value that one store would refuse is
-refused by all of them, before anything is sent, with ``InvalidArgument``. The alphabet of a path is
-ZooKeeper's, the narrowest: no control characters, no surrogates, no private-use characters, no
-U+FFF0 to U+FFFF, and no component named "." or "..". The first component may not be "zookeeper",
-which a ZooKeeper server keeps for itself.
+Other code never asks which store it talks to. If one store would refuse a path or a value, all stores
+therefore refuse it, with ``InvalidArgument``, before they send anything. The alphabet of a path is
+ZooKeeper's, because it is the narrowest: no control characters, no surrogates, no private-use characters, no
+U+FFF0 to U+FFFF, and no component named "." or "..". The first component may not be "zookeeper", because a
+ZooKeeper server keeps that name for itself.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ledgerlog.meta.store import Check, Create, Delete, Operation, Set
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 AFTER_SLASH = "0"
-"""The character that follows "/": every path below P sorts in [P + "/", P + AFTER_SLASH)."""
+"""The character after "/": every path below P sorts in [P + "/", P + AFTER_SLASH)."""
 
 assert ord(AFTER_SLASH) == ord("/") + 1
 
 
 def check_path(path: str) -> None:
-    """``InvalidArgument`` unless ``path`` can name a node (or a counter)."""
+    """Raise ``InvalidArgument`` unless ``path`` can name a node (or a counter)."""
     if not isinstance(path, str):
         raise InvalidArgument(f"a metadata path is a str, not {type(path).__name__}")
     if _FORBIDDEN.search(path) is not None:
@@ -45,7 +45,7 @@ def check_path(path: str) -> None:
 
 
 def check_value(path: str, value: bytes) -> None:
-    """``InvalidArgument`` unless ``value`` is bytes of at most ``limits.METADATA_BYTES_MAX``."""
+    """Raise ``InvalidArgument`` unless ``value`` is bytes of at most ``limits.METADATA_BYTES_MAX``."""
     if not isinstance(value, bytes):
         raise InvalidArgument(f"the value of {path!r} is to be bytes, not {type(value).__name__}")
     if len(value) > limits.METADATA_BYTES_MAX:
@@ -56,11 +56,16 @@ def check_value(path: str, value: bytes) -> None:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Every path and value of a transaction, and its size, before any of it is done."""
+    """Check every path, value and version of a transaction, and its size, before any of it is done.
+
+    Raises:
+        InvalidArgument: Something is not acceptable. Nothing was done.
+    """
     size = 0
     for operation in operations:
         check_path(operation.path)
-        # An operation is up to three of ZooKeeper's, each with the path and some 100 bytes around it.
+        # In ZooKeeper an operation becomes up to three requests, each with the path and some 100 bytes around
+        # it.
         size += 3 * (len(operation.path.encode()) + 100)
         match operation:
             case Create(path=path, value=value):
@@ -83,13 +88,13 @@ def check_operations(operations: Sequence[Operation]) -> None:
 
 
 def _check_version(path: str, version: int) -> None:
-    # None would read as "at any version" further down, and turn a compare-and-set into a plain write.
+    # None would mean "any version" further down. A compare-and-set would become an unconditional write.
     if not isinstance(version, int):
         raise InvalidArgument(f"the version of {path!r} is to be an int, not {type(version).__name__}")
 
 
 def ancestors(path: str) -> list[str]:
-    """The paths above ``path``, nearest last: "a/b/c" has "a" and "a/b"."""
+    """Return the paths above ``path``, nearest last: for "a/b/c", "a" and "a/b"."""
     found = []
     slash = path.find("/")
     while slash != -1:

@@ -1,19 +1,20 @@
-"""Which cluster a metadata store is of, and that it stays so.
+"""Which cluster a metadata store belongs to, and the check that this stays so.
 
-A cluster has a random id, which lies at ``layout.CLUSTER`` and never changes. Whoever opens a store names its
-cluster (``MetadataStore.belong_to``): a bookie names that of its cookie, a client the one that it found
-first. From then on what answers must show that id, before anything is read from it, written to it, or deleted
-because of what it says. A store that was emptied, a file that was replaced, a name that leads to other
-servers: all of these answer readily, and to a bookie each of its ledgers would look deleted.
+A cluster has a random id. It lies at ``layout.CLUSTER`` and never changes. After you open a store, you name
+its cluster (``MetadataStore.belong_to``): a bookie names the cluster of its cookie, and a client names the
+cluster that it found first. From then on the store must show that id before anything is read from it, written
+to it, or deleted because of its answers. Without this check, a store that was emptied, a file that was
+replaced, or a name that leads to other servers would answer without an error. A bookie would then believe
+that each of its ledgers was deleted.
 
-This module compares the ids and words the messages. *When* to compare depends on the kind of store:
+This module compares the ids and words the messages. The kind of store decides *when* to compare:
 
-* memory and SQLite look in every call, in the same instant or the same transaction;
-* ZooKeeper looks on every new connection, and binds what follows to that session (``zookeeper.store``).
+* memory and SQLite look in every call, at the same instant or in the same transaction;
+* ZooKeeper looks on every new connection, and binds later requests to that session (``zookeeper.store``).
 
-``WrongCluster`` is a ``MetadataUnavailable``: nothing has happened, and whoever waits for a store that is
-away waits for the right one to come back in the same way. It is logged once when it begins and once when it
-ends.
+``WrongCluster`` is a ``MetadataUnavailable``: nothing has happened. A task that waits for an unavailable
+store waits in the same way for the right store. The wrong cluster is logged once when it begins and once when
+it ends.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ _ID_CHARACTERS_MAX = 128
 
 
 def check_cluster(value: bytes) -> str:
-    """The id of a cluster as it lies at ``layout.CLUSTER``. MetadataCorrupt."""
+    """Return the cluster's id, decoded from the value at ``layout.CLUSTER``.
+
+    Raises:
+        MetadataCorrupt: The value is not 1 to 128 ASCII letters and digits.
+    """
     try:
         cluster = value.decode("ascii")
     except UnicodeDecodeError as cause:
@@ -49,7 +54,11 @@ def check_cluster(value: bytes) -> str:
 
 
 class Belonging:
-    """Which cluster one store belongs to. It judges what answers in the store's place."""
+    """The cluster of one store; it judges whether the right store answers.
+
+    Args:
+        where: The store's address, for messages.
+    """
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -62,7 +71,11 @@ class Belonging:
         return self._cluster
 
     def belong_to(self, cluster: str) -> None:
-        """From now on only that cluster's store may answer. InvalidArgument: it is another's."""
+        """Accept only this cluster's store from now on.
+
+        Raises:
+            InvalidArgument: The store belongs to another cluster already.
+        """
         if self._cluster not in (None, cluster):
             raise InvalidArgument(
                 f"the metadata store at {self._where} belongs to cluster {self._cluster}, not to {cluster}"
@@ -70,8 +83,14 @@ class Belonging:
         self._cluster = cluster
 
     def judge(self, found: bytes | None) -> None:
-        """WrongCluster unless ``found``, which lies at ``layout.CLUSTER`` now, is the id of the cluster.
-        None: nothing lies there."""
+        """Check that the store which answers belongs to the cluster.
+
+        Args:
+            found: The value at ``layout.CLUSTER`` now; None if that path has no node.
+
+        Raises:
+            WrongCluster: ``found`` is not the id of the cluster.
+        """
         if self._cluster is None:
             return
         if found is None:
@@ -83,7 +102,11 @@ class Belonging:
             logger.info("the metadata store at %s is that of cluster %s again", self._where, self._cluster)
 
     def refuse(self, why: str) -> WrongCluster:
-        """The exception for the caller to raise. It is logged when refusals begin."""
+        """Return the exception for the caller to raise. It is logged when refusals begin.
+
+        Args:
+            why: What is wrong. It continues "what answers as the metadata store at PATH ...".
+        """
         whose = (
             "" if self._cluster is None else f" of cluster {self._cluster}, which this process belongs to,"
         )
@@ -101,14 +124,23 @@ class Belonging:
 
 
 async def find_cluster(store: MetadataStore) -> str | None:
-    """The id of the cluster whose store it is, None where there is none. MetadataCorrupt."""
+    """Return the id of the cluster in this store; None if it holds no cluster.
+
+    Raises:
+        MetadataCorrupt: The id is damaged.
+    """
     await store.sync()
     node = await store.get(CLUSTER)
     return None if node is None else check_cluster(node.value)
 
 
 async def join_cluster(store: MetadataStore) -> str:
-    """The id of the cluster whose store it is, and stays from now on. ClusterNotFound, MetadataCorrupt."""
+    """Find the store's cluster, belong to it from now on, and return its id.
+
+    Raises:
+        ClusterNotFound: The store holds no cluster.
+        MetadataCorrupt: The cluster's id is damaged.
+    """
     cluster = await find_cluster(store)
     if cluster is None:
         raise ClusterNotFound("the metadata store has no cluster in it")
@@ -117,9 +149,22 @@ async def join_cluster(store: MetadataStore) -> str:
 
 
 async def make_cluster(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bool:
-    """Make a cluster in the store unless there is one, and belong to it; whether it was made now.
+    """Make a cluster in the store unless it holds one, and belong to the cluster.
 
-    Any number may do this at once: one of them makes it. Errors as for ``settle``; MetadataCorrupt."""
+    Any number of processes may do this at the same time; one of them makes the cluster.
+
+    Args:
+        store: Where to make the cluster.
+        random_bytes: Returns that many random bytes, as ``os.urandom`` does.
+
+    Returns:
+        Whether this call made the cluster.
+
+    Raises:
+        MetadataCorrupt: The store holds a cluster with a damaged id.
+        MetadataOutcomeUnknown: The cluster may have been made, or may be made yet; see ``settle``.
+        MetadataUnavailable, SessionExpired: Nothing was written.
+    """
     fresh = random_bytes(_ID_BYTES).hex()
 
     async def write(_: bool) -> str:

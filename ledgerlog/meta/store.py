@@ -1,33 +1,33 @@
 """The metadata capability: a small tree of versioned values with compare-and-set.
 
-This is all that the protocol asks of a metadata store: ledger metadata, log records, cookies,
-registrations and task lists live in it as opaque bytes of at most ``limits.METADATA_BYTES_MAX``. The
-implementations (memory, SQLite, ZooKeeper) pass one contract suite, so code above never asks which
-one it talks to.
+The protocol needs nothing else from a metadata store. Ledger metadata, log lists, cookies, registrations and
+task lists live in it as opaque bytes of at most ``limits.METADATA_BYTES_MAX``. The implementations (memory,
+SQLite, ZooKeeper) pass one contract suite, so other code never asks which store it talks to.
 
-**Paths** are relative, slash-separated, without empty components ("ledgers/0000/0007"). A parent
-need not be created first; a node may have a value and children at once. Deleting a node that has
-children is refused (``NodeHasChildren``).
+**Paths** are relative and separated by slashes, without empty components, for example "ledgers/0000/0007".
+You need not create a parent first. A node may have a value and children at the same time. Deleting a node
+that has children is refused (``NodeHasChildren``).
 
-**Versions** are integers that grow with every write of a node. They are opaque: equal means
-unchanged. A node that was deleted and created again may show a version it had before, so nothing
-that matters is ever created twice at one path (ledger ids and log incarnations are never reused).
+**Versions** are opaque integers that grow with every write of a node. An equal version means that the node is
+unchanged. If a node is deleted and created again, it may show a version that it had before. For this reason,
+nothing that matters is created twice at one path: ledger ids and log incarnations are never reused.
 
-**Lost answers.** A write whose answer was lost raises ``MetadataOutcomeUnknown``: it may have been
-applied. Writers put a token into their values and settle it by reading again (``meta.settle``). Every
-other exception means that nothing was changed.
+**Lost answers.** If the answer to a write was lost, the call raises ``MetadataOutcomeUnknown``: the write may
+have been applied. Writers put a token into their values, read again and look for the token (``meta.settle``).
+Every other exception means that nothing was changed.
 
-**Ephemeral nodes** belong to the store's session and vanish with it. They have no children: a
-create() that would give one a child, or make a node with children ephemeral, is an
-``InvalidArgument``. A create() speaks for the session that the store had when it was called.
+**Ephemeral nodes** belong to the store's session and vanish with it. They have no children: a create() that
+would give one a child, or that would make a node with children ephemeral, raises ``InvalidArgument``. A
+create() applies to the session that the store had when create() was called.
 
-**Belonging.** A store that was told whose it is (``belong_to``) answers no call unless what is behind it
-shows that cluster's id: at each new session, after a sync, and in each write. A store that was emptied or
-exchanged, or an address that leads elsewhere now, is ``WrongCluster``: nothing was read, written or deleted.
-When the right store is back calls succeed again, in a new session, and every watch wakes (``belonging``).
+**Belonging.** After ``belong_to``, the store answers a call only if the server or file behind it shows the
+right cluster id. The store checks this at each new session, after a sync, and in each write. If the data was
+emptied or exchanged, or if the address leads elsewhere now, calls raise ``WrongCluster``: nothing was read,
+written or deleted. When the right store is back, calls succeed again, in a new session, and every watch wakes
+(``belonging``).
 
-**Watches are level-triggered and carry no data**: after ``Watch.wait`` returns, look again. Spurious
-returns are allowed, missed changes are not.
+**Watches are level-triggered and carry no data.** After ``Watch.wait`` returns, look at the nodes again. A
+watch may wake you without a change, but it never misses a change.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from ledgerlog.errors import LedgerLogError
 
 
 class NodeExists(LedgerLogError):
-    """create() found a node at the path; nothing was changed."""
+    """create() found a node at the path. Nothing was changed."""
 
 
 class NodeMissing(LedgerLogError):
-    """set() or delete() found no node at the path; nothing was changed."""
+    """set(), delete() or a Check found no node at the path. Nothing was changed."""
 
 
 class NodeHasChildren(LedgerLogError):
-    """delete() found children below the node; nothing was changed."""
+    """delete() found children below the node. Nothing was changed."""
 
 
 class VersionConflict(LedgerLogError):
-    """The node is not at the expected version; nothing was changed."""
+    """The node is not at the expected version. Nothing was changed."""
 
 
 @attrs.frozen
@@ -68,13 +68,18 @@ class Versioned:
 
 @attrs.frozen
 class Create:
+    """Make a node. Fails with ``NodeExists`` if the path has one."""
+
     path: str
     value: bytes
     ephemeral: bool = False
+    """Whether the node belongs to the store's session and vanishes with it."""
 
 
 @attrs.frozen
 class Set:
+    """Replace the node's value if the node is at ``version``."""
+
     path: str
     value: bytes
     version: int
@@ -82,13 +87,16 @@ class Set:
 
 @attrs.frozen
 class Delete:
+    """Remove a node that has no children."""
+
     path: str
     version: int | None = None
+    """The version that the node must have; None for any."""
 
 
 @attrs.frozen
 class Check:
-    """The node must exist at this version."""
+    """Change nothing, but fail the transaction unless the node exists at ``version``."""
 
     path: str
     version: int
@@ -98,92 +106,173 @@ Operation = Create | Set | Delete | Check
 
 
 class SessionState(enum.Enum):
+    """What the client knows about its session."""
+
     CONNECTED = "connected"
+    """The session is alive."""
     SUSPENDED = "suspended"
-    """Contact is lost; the session may already be over. Own nothing until CONNECTED again."""
+    """Contact is lost, and the session may be over already. Assume that you own nothing until CONNECTED
+    again.
+    """
     LOST = "lost"
-    """The session is over, for good; its ephemeral nodes are gone or going."""
+    """The session is over for good. Its ephemeral nodes are gone, or will be soon."""
 
 
 class Session(Protocol):
     """One session with the store. After LOST, ``MetadataStore.session`` is a new object."""
 
     @property
-    def session_id(self) -> str: ...
+    def session_id(self) -> str:
+        """The name of the session in logs and in the store's own tools."""
+        ...
 
     @property
-    def state(self) -> SessionState: ...
+    def state(self) -> SessionState:
+        """The present state."""
+        ...
 
     async def wait_not(self, state: SessionState) -> SessionState:
-        """Wait until the state differs from ``state``; the new state."""
+        """Wait until the state differs from ``state``, and return the new state."""
         ...
 
 
 class Watch(Protocol):
+    """An open watch on a path and everything below it; see ``MetadataStore.watch``."""
+
     async def wait(self) -> None:
-        """Return once anything at or below the watched path may have changed since the watch was
-        opened or since the previous return."""
+        """Return once anything at or below the watched path may have changed.
+
+        Changes count since the watch was opened, or since the previous return. Look at the nodes again after
+        each return.
+        """
         ...
 
 
 class MetadataStore(Protocol):
-    """Every call may raise ``MetadataUnavailable`` (nothing happened); writes may raise
-    ``MetadataOutcomeUnknown``; calls that need the session may raise ``SessionExpired``. Every call
-    has a deadline of its own (``limits.METADATA_TIMEOUT_S``). Cancelling a write leaves it applied
-    or not, never half."""
+    """One client of a metadata store, with one session at a time.
+
+    Every call has a deadline of its own (``limits.METADATA_TIMEOUT_S``) and may raise
+    ``MetadataUnavailable``: nothing happened. Writes may raise ``MetadataOutcomeUnknown``: the write may have
+    been applied. Calls that need the session may raise ``SessionExpired``: nothing happened. Every call
+    raises ``WrongCluster``, which is a ``MetadataUnavailable``, if the store does not belong to the right
+    cluster.
+
+    Cancelling: a write has been applied or not, never half of it.
+    """
 
     @property
-    def session(self) -> Session: ...
+    def session(self) -> Session:
+        """The current session."""
+        ...
 
     @property
     def cluster(self) -> str | None:
-        """The id of the cluster that it belongs to, None while nobody has said so."""
+        """The id of the cluster that the store belongs to; None before ``belong_to``."""
         ...
 
     def belong_to(self, cluster: str) -> None:
-        """From now on every call is ``WrongCluster``, and does nothing, unless what answers is the store of
-        the cluster with this id. ``InvalidArgument`` where it belongs to another one already."""
+        """Accept answers only from the store of this cluster, from now on.
+
+        If another cluster's store answers, every call raises ``WrongCluster`` and does nothing.
+
+        Args:
+            cluster: The id of the cluster.
+
+        Raises:
+            InvalidArgument: The store belongs to another cluster already.
+        """
         ...
 
     async def get(self, path: str) -> Versioned | None:
-        """The node's value, or None where there is no node."""
+        """Return the node's value and version; None if the path has no node."""
         ...
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> int:
-        """Make a node; its version. ``NodeExists`` where there is one."""
+        """Make a node and return its version.
+
+        Args:
+            path: Where to make it. Parents need not exist.
+            value: At most ``limits.METADATA_BYTES_MAX`` bytes.
+            ephemeral: Whether the node vanishes with the session that the store has now.
+
+        Raises:
+            NodeExists: The path has a node. Nothing was changed.
+            InvalidArgument: The path or the value is not acceptable, or an ephemeral node would have a child.
+            SessionExpired: The session of an ephemeral node is over. Nothing was changed.
+        """
         ...
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
-        """Replace the value if the node is at ``version``; the new version. ``VersionConflict``,
-        ``NodeMissing``."""
+        """Replace the value if the node is at ``version``, and return the new version.
+
+        Args:
+            path: The node.
+            value: At most ``limits.METADATA_BYTES_MAX`` bytes.
+            version: The version that the node must have.
+
+        Raises:
+            VersionConflict: The node is at another version. Nothing was changed.
+            NodeMissing: The path has no node. Nothing was changed.
+        """
         ...
 
     async def delete(self, path: str, *, version: int | None = None) -> None:
-        """Remove a node, if at ``version`` where one is given. ``VersionConflict``, ``NodeMissing``,
-        ``NodeHasChildren``."""
+        """Remove a node that has no children.
+
+        Args:
+            path: The node.
+            version: The version that the node must have; None for any.
+
+        Raises:
+            VersionConflict: The node is at another version. Nothing was changed.
+            NodeMissing: The path has no node. Nothing was changed.
+            NodeHasChildren: There are nodes below it. Nothing was changed.
+        """
         ...
 
     async def children(self, path: str) -> list[str]:
-        """The names directly below a path, sorted; complete, or an error. Empty where there are none."""
+        """Return the names directly below a path, sorted; empty if there are none.
+
+        The list is complete. If it cannot be, the call raises.
+        """
         ...
 
     async def transaction(self, operations: Sequence[Operation]) -> list[int]:
-        """Do all or none, in order; the new version for each (0 for Delete, the version for Check).
-        Raises what the first failing operation would raise."""
+        """Do all operations in order, or none of them.
+
+        Args:
+            operations: What to do. Each operation sees the effects of those before it.
+
+        Returns:
+            A number for each operation: the new version for Create and Set, the node's version for Check, 0
+            for Delete.
+
+        Raises:
+            NodeExists, NodeMissing, NodeHasChildren, VersionConflict: The first failing operation raised it.
+                Nothing was changed.
+            InvalidArgument: An operation is not acceptable, or the transaction is over
+                ``limits.METADATA_TRANSACTION_BYTES_MAX``.
+        """
         ...
 
     async def next_id(self, counter: str) -> int:
-        """A number never given out before under this counter; starts at 0 and grows."""
+        """Return a number that this counter has never given out before.
+
+        The first number is 0. Numbers grow, but may have gaps.
+        """
         ...
 
     async def highest_id(self, counter: str) -> int:
-        """The highest number given out under this counter so far, -1 where none was."""
+        """Return the highest number that this counter has given out; -1 if it has given out none."""
         ...
 
     async def sync(self) -> None:
-        """What is read afterwards is at least as new as every write finished before this call."""
+        """Bring the store up to date.
+
+        Reads after this call see every write that had finished before it.
+        """
         ...
 
     def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
-        """Watch a node and everything below it."""
+        """Watch a node and everything below it for the body of the ``async with``."""
         ...

@@ -1,13 +1,13 @@
-"""The waiting half of watches, shared by the stores: who waits for what, and how a change wakes them.
+"""The waiting half of watches, shared by the stores: it keeps the open watches and wakes them after a change.
 
-A watch is a flag and an event. ``mark`` raises the flag and fires the event; ``Watch.wait`` returns
-when the flag is up and lowers it. The flag, not the event, is what remembers: a change that comes
-between opening a watch and waiting on it, or between two waits, or while a cancelled wait unwinds,
-leaves the flag up and the next wait returns at once. So a watch may wake once too often and can
-never sleep through a change, provided that the store marks after every change that it learns of.
+A watch is a flag and an event. ``mark`` raises the flag and fires the event. ``Watch.wait`` returns when the
+flag is up, and lowers it. The flag remembers a change; the event only wakes tasks. A change may come between
+opening a watch and waiting on it, between two waits, or while a cancelled wait unwinds. In each case the flag
+stays up, and the next wait returns at once. So a watch may wake once too often, but it cannot miss a change,
+if the store marks after every change that it learns of.
 
-What this module refuses to know: where changes come from. A store calls ``changed`` with the paths
-that were written, or ``changed_somewhere`` when it knows only that something may have been.
+This module does not know where changes come from. A store calls ``changed`` with the paths that were written,
+or ``changed_somewhere`` if it does not know the paths.
 """
 
 from __future__ import annotations
@@ -30,17 +30,22 @@ class TreeWatch:
         self._event = trio.Event()
 
     def covers(self, path: str) -> bool:
+        """Return whether the watch covers a change at ``path``."""
         return path == self.path or path.startswith(self._below)
 
     def mark(self) -> None:
+        """Raise the flag, and wake all tasks that wait now."""
         self._flag = True
         self._event.set()
         self._event = trio.Event()
 
     async def wait(self) -> None:
-        """Return once the flag is up, and lower it. Always a checkpoint; a cancelled wait leaves the
-        flag as it was, so the change is reported by the next wait. Where several tasks wait on one
-        watch, a change wakes them all."""
+        """Return once the flag is up, and lower it. Always a checkpoint.
+
+        If several tasks wait on one watch, a change wakes them all.
+
+        Cancelling: the flag stays as it was, so the next wait reports the change.
+        """
         await trio.lowlevel.checkpoint()
         if not self._flag:
             await self._event.wait()
@@ -51,7 +56,8 @@ class WatchSet:
     """The open watches of one store, or of one tree, in the order of their opening."""
 
     def __init__(self) -> None:
-        # A dict for its order: waking in a set's hash order would differ between runs of one seed.
+        # A dict keeps the order. The order of a set's hashes would differ between two runs with the same
+        # seed.
         self._watches: dict[TreeWatch, None] = {}
         self._opened = trio.Event()
 
@@ -60,6 +66,7 @@ class WatchSet:
 
     @asynccontextmanager
     async def open(self, path: str) -> AsyncIterator[TreeWatch]:
+        """Open a watch on ``path`` for the body of the ``async with``."""
         check_path(path)
         await trio.lowlevel.checkpoint()
         watch = TreeWatch(path)
@@ -77,11 +84,13 @@ class WatchSet:
             await self._opened.wait()
 
     def changed(self, paths: Iterable[str]) -> None:
+        """Mark the watches that cover one of ``paths``."""
         paths = list(paths)
         for watch in self._watches:
             if any(watch.covers(path) for path in paths):
                 watch.mark()
 
     def changed_somewhere(self) -> None:
+        """Mark all watches, because the store does not know which paths changed."""
         for watch in self._watches:
             watch.mark()
