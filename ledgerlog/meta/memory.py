@@ -1,30 +1,30 @@
 """Metadata in the memory of one process, for tests, simulations and ``memory:`` clusters.
 
-A ``MemoryTree`` is the server: the nodes, the counters and the list of live sessions. A
-``MemoryStore`` is one client of it, with one session at a time; several stores opened on one tree
-stand for several processes. Everything happens in the trio loop, between two checkpoints, so every
-operation is atomic for free.
+A ``MemoryTree`` is the server. It holds the nodes, the counters and the list of live sessions. A
+``MemoryStore`` is one client of the tree, with one session at a time. To imitate several processes, open
+several stores on one tree. Every operation runs in the trio loop without a checkpoint inside, so every
+operation is atomic.
 
-**Weak where the contract is weak.** Versions are ZooKeeper's: 0 at creation, one more at each write
-of the node, and 0 again when the path is created anew. A program that leans on versions never coming
-back therefore fails here, in a fast test, and not on a cluster.
+**Weak where the contract is weak.** Versions are ZooKeeper's: 0 at creation, one more at each write of the
+node, and 0 again if the path is created anew. A program that relies on versions never coming back therefore
+fails here, in a fast test, before it fails on a cluster.
 
-**Deterministic.** No clock, no randomness, no hash order: under a deterministic scheduler one seed
-gives one history. Sessions never expire by themselves; a test or a simulation ends them.
+**Deterministic.** The tree uses no clock, no randomness and no hash order. Under a deterministic scheduler,
+one seed gives one history. Sessions never expire by themselves; a test or a simulation ends them.
 
-Faults, for whoever plays the world:
+Faults, for tests and simulations:
 
-* ``store.disconnect()``: contact is lost. The session is SUSPENDED, every call raises
-  ``MetadataUnavailable``, and the ephemeral nodes stay, since the tree does not know yet.
-* ``store.expire_session()``: the tree gives the session up. Its ephemeral nodes are gone at once.
-  A connected client learns it at once (LOST, and a new session); a disconnected one only when it is
-  back, exactly as with a real ensemble.
-* ``store.reconnect()``: CONNECTED again in the old session, or LOST and a new one.
-* ``tree.exchange(content)``: what all stores lead to becomes something else: empty, another cluster's, or
-  what it was before.
+* ``store.disconnect()``: contact is lost. The session is SUSPENDED and every call raises
+  ``MetadataUnavailable``. The ephemeral nodes stay, because the tree does not know yet.
+* ``store.expire_session()``: the tree gives the session up, and its ephemeral nodes vanish at once. A
+  connected client learns it at once (LOST, and a new session). A disconnected client learns it when it
+  reconnects, as with a real ensemble.
+* ``store.reconnect()``: CONNECTED again in the old session, or LOST and a new session.
+* ``tree.exchange(content)``: all stores of the tree now lead to other content: an empty tree, another
+  cluster's tree, or an earlier state.
 
-Invariants: ``_paths`` is the sorted list of the keys of ``_nodes``; an ephemeral node has no
-children; every ephemeral node names a session in ``_sessions``.
+Invariants: ``_paths`` is the sorted list of the keys of ``_nodes``; an ephemeral node has no children; every
+ephemeral node names a session in ``_sessions``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class _Node:
 
 @attrs.frozen
 class Content:
-    """All that a tree holds besides what is ephemeral; empty by default. See ``MemoryTree.exchange``."""
+    """The nodes of a tree, without the ephemeral ones, and its counters. See ``MemoryTree.exchange``.
+
+    ``Content()`` is an empty tree.
+    """
 
     nodes: dict[str, _Node] = attrs.field(factory=dict)
     counters: dict[str, int] = attrs.field(factory=dict)
@@ -88,14 +91,16 @@ class MemorySession:
 
     @property
     def session_id(self) -> str:
+        """The tree's sessions are numbered from 1: "memory-1", "memory-2" ..."""
         return self._session_id
 
     @property
     def state(self) -> SessionState:
+        """The present state."""
         return self._state
 
     async def wait_not(self, state: SessionState) -> SessionState:
-        """Wait until the state differs from ``state``; the new state. Always a checkpoint."""
+        """Wait until the state differs from ``state``, and return the new state. Always a checkpoint."""
         await trio.lowlevel.checkpoint()
         while self._state is state:
             await self._changed.wait()
@@ -109,8 +114,11 @@ class MemorySession:
 
 
 class MemoryTree:
-    """The shared tree. Lives as long as somebody holds it; has nothing to close. ``cluster`` is the id of the
-    cluster that was made in it before anybody came; by default it is empty."""
+    """The server: the tree that several stores share. You need not close it.
+
+    Args:
+        cluster: The id of a cluster that the tree holds from the start; None for an empty tree.
+    """
 
     def __init__(self, cluster: str | None = None) -> None:
         self._nodes: dict[str, _Node] = {}
@@ -121,22 +129,30 @@ class MemoryTree:
         self._sessions: dict[MemorySession, None] = {}
         self._sessions_opened = 0
         self._stores: dict[MemoryStore, None] = {}
-        """Those that are open."""
+        """The open stores."""
         self._watches = WatchSet()
 
     def open_store(self) -> MemoryStore:
-        """A new client with a session of its own; close it with ``close()`` or ``async with``."""
+        """Return a new client with a session of its own. Close it with ``close()`` or ``async with``."""
         return MemoryStore(self)
 
     @property
     def content(self) -> Content:
-        """What is held now."""
+        """The tree's present content."""
         nodes = {path: node for path, node in self._nodes.items() if node.owner is None}
         return Content(nodes, dict(self._counters))
 
     def exchange(self, content: Content) -> Content:
-        """Hold something else from now on; what was held until now, for another exchange. As where an address
-        leads to another server: every session is over, and those that are in contact learn it at once."""
+        """Replace the tree's content, as if the stores' address led to another server.
+
+        All sessions end. Connected stores learn it at once, the others when they reconnect.
+
+        Args:
+            content: The new content.
+
+        Returns:
+            The old content, which you can pass to another ``exchange``.
+        """
         held = self.content
         self._nodes, self._paths = dict(content.nodes), sorted(content.nodes)
         self._counters = dict(content.counters)
@@ -167,7 +183,10 @@ class MemoryTree:
     # --- nodes -----------------------------------------------------------------------------------
 
     def _put(self, path: str, node: _Node | None) -> None:
-        """The only place that writes ``_nodes`` and ``_paths``."""
+        """Set or remove a node.
+
+        Except for ``exchange``, no other method changes ``_nodes`` and ``_paths``.
+        """
         if node is None:
             del self._nodes[path]
             del self._paths[bisect_left(self._paths, path)]
@@ -187,12 +206,15 @@ class MemoryTree:
         while at < len(self._paths) and self._paths[at] < end:
             name, slash, _ = self._paths[at][len(prefix) :].partition("/")
             names.add(name)
-            # One step over a whole subtree: a level with a million nodes below it costs no more.
+            # Skip the whole subtree with one search. A level costs the same with a million nodes below it.
             at = bisect_left(self._paths, prefix + name + AFTER_SLASH) if slash else at + 1
         return sorted(names)
 
     def _apply(self, operations: Sequence[Operation], session: MemorySession) -> list[int]:
-        """All or none: each step remembers what it replaced, and a failing one plays that back."""
+        """Do all operations or none.
+
+        Each step remembers what it replaced. If a step fails, everything is put back.
+        """
         undo: list[tuple[str, _Node | None]] = []
         versions = []
         try:
@@ -213,7 +235,10 @@ class MemoryTree:
     def _step(
         self, operation: Operation, node: _Node | None, session: MemorySession
     ) -> tuple[_Node | None, int]:
-        """What the node becomes, and the version to report; raises what the operation would raise."""
+        """Return the node after the operation and the version to report; raise if the operation fails.
+
+        The node is None if the operation deletes it.
+        """
         path = operation.path
         if isinstance(operation, Create):
             if operation.ephemeral and session not in self._sessions:
@@ -245,8 +270,10 @@ class MemoryTree:
 class MemoryStore:
     """One client of a ``MemoryTree``: the metadata capability (``store.MetadataStore``).
 
-    Every call is a checkpoint before it acts and never after, so a call that raises ``Cancelled`` has
-    changed nothing. ``MetadataUnavailable`` while disconnected and after ``close``."""
+    Every call is a checkpoint before it acts, and never after. So a call that raises ``Cancelled`` has
+    changed nothing. While the store is disconnected, and after ``close``, calls raise
+    ``MetadataUnavailable``.
+    """
 
     def __init__(self, tree: MemoryTree) -> None:
         self._tree = tree
@@ -268,7 +295,7 @@ class MemoryStore:
         self.close()
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes vanish, it is LOST, and no new one is opened."""
+        """End the session: its ephemeral nodes vanish, it becomes LOST, and no new session follows."""
         self._closed = True
         self._tree._stores.pop(self, None)
         self._tree._end_session(self._session)
@@ -277,7 +304,7 @@ class MemoryStore:
     # --- the world's part ------------------------------------------------------------------------
 
     def expire_session(self) -> None:
-        """The tree gives this store's session up, as if it had not been heard of for too long."""
+        """Let the tree give this store's session up, as if it had not heard from the client for too long."""
         self._tree._end_session(self._session)
         if self._reachable:
             self._look_at_session()
@@ -289,7 +316,7 @@ class MemoryStore:
             self._session._become(SessionState.SUSPENDED)
 
     def reconnect(self) -> None:
-        """Be in contact again, in the old session or, where that has ended, in a new one."""
+        """Be in contact again: in the old session, or in a new one if the old one has ended."""
         self._reachable = True
         self._look_at_session()
 
@@ -302,11 +329,12 @@ class MemoryStore:
         else:
             ended, self._session = self._session, self._tree._open_session()
             ended._become(SessionState.LOST)
-        # Who was woken by a change while contact was lost could not look; let them look now.
+        # A task that a change woke while contact was lost could not look. Wake it again, so that it looks
+        # now.
         self._tree._watches.changed_somewhere()
 
     async def _contact(self) -> MemoryTree:
-        """The tree, after a checkpoint. The caller acts on it without waiting in between."""
+        """Pass a checkpoint and return the tree. The caller must act on it without waiting in between."""
         await trio.lowlevel.checkpoint()
         if self._closed:
             raise MetadataUnavailable("this metadata store is closed")
@@ -320,6 +348,7 @@ class MemoryStore:
 
     @property
     def session(self) -> MemorySession:
+        """The current session."""
         return self._session
 
     @property
@@ -350,8 +379,8 @@ class MemoryStore:
     async def transaction(self, operations: Sequence[Operation]) -> list[int]:
         operations = list(operations)
         check_operations(operations)
-        # The session that the caller could see when it called: where that one ends meanwhile, an
-        # ephemeral node must not slip into its successor unnoticed.
+        # Take the session that the store had when it was called. If that session ends during the checkpoint,
+        # the new session must not own the ephemeral node: its caller would not know.
         session = self._session
         return (await self._contact())._apply(operations, session)
 

@@ -1,28 +1,32 @@
-"""The one compare-and-settle: a change of metadata that meets rivals and loses answers.
+"""The one place that settles a change of metadata that meets rivals or loses answers.
 
-A change reads, decides, and writes by compare-and-set. Besides success, three things can come of the write:
+A change reads, decides, and writes by compare-and-set. If the write does not succeed, there are three cases:
 
     a rival was faster     VersionConflict, NodeExists, NodeMissing: nothing was written. Read and decide
                            again.
-    its answer was lost    MetadataOutcomeUnknown: it was applied or not. Read: the value carries a token, by
-                           which the writer knows its own. If it is not there, write again.
-    the store is away      MetadataUnavailable: *this call* did nothing. If the answer to a write before it
-                           was lost, nobody knows what the change as a whole did, and it must not say
-                           "nothing".
+    its answer was lost    MetadataOutcomeUnknown: it was applied or not. Read again: the value carries a
+                           token, by which the writer recognizes its own write. If the token is not there,
+                           write again.
+    the store is away      MetadataUnavailable: *this call* did nothing. But if the answer to an earlier write
+                           of the change was lost, nobody knows whether the change happened. The caller must
+                           then not be told that nothing happened.
 
-``settle`` is that loop, and no other module has an ``except`` for a lost answer.
+``settle`` is that loop. No other module has an ``except`` for a lost answer.
 
-A task that goes on for ever (a candidate in an election, a bookie's registration) gives up nothing: it reads
-again, whatever came of its last write. ``go_on`` is one step of such a task, with pauses that grow while the
-store is away, and ``follow`` is a task that looks at what a watch covers after every change.
+A task that goes on for ever never gives up; examples are a candidate in an election and a bookie's
+registration. It reads again, whatever happened to its last write. ``go_on`` runs one step of such a task,
+with pauses that grow while the store is away. ``follow`` is a task that looks at the nodes that a watch
+covers after every change.
 
-If something has to be done at once when an answer is lost, before the loop goes on, ``on_lost_answer`` and
-``on_unsettled`` do it. For example, a candidate whose node may have been made has it taken away.
+Sometimes you must act at once when an answer is lost, before the loop goes on. ``on_lost_answer`` and
+``on_unsettled`` do that. For example, the node of a candidate may have been made although the answer was
+lost; the candidate then has the node removed.
 
-**Bound.** A store that can be read and takes no write, one in a file on a full disk for example, would be
-asked for ever. A change gives up once no write of it has been answered for ``limits.METADATA_TIMEOUT_S``, and
-its outcome is unknown then: a write that was lost may come yet. A refusal is an answer. A node that changed
-``limits.METADATA_CONFLICTS_MAX`` times between a look and a write is somebody's fault, and an error as well.
+**Bound.** A store may answer reads but no writes, for example if its file is on a full disk. Without a bound,
+the loop would ask such a store for ever. A change gives up if no write of it was answered for
+``limits.METADATA_TIMEOUT_S``. Its outcome is unknown then, because a lost write may still be applied. A
+refusal counts as an answer. If a node changed ``limits.METADATA_CONFLICTS_MAX`` times between a read and a
+write, another program is at fault, and the change fails as well.
 """
 
 from __future__ import annotations
@@ -60,13 +64,13 @@ __all__ = [
 ]
 
 CONFLICTS: tuple[type[LedgerLogError], ...] = (VersionConflict, NodeExists, NodeMissing)
-"""What a compare-and-set says if a rival was faster."""
+"""The errors of a compare-and-set if a rival was faster."""
 
 UNSETTLED: tuple[type[LedgerLogError], ...] = (*CONFLICTS, MetadataOutcomeUnknown)
-"""What a core that settles its own writes is told of: it reads again."""
+"""The errors after which a core that settles its own writes must read again."""
 
 AWAY: tuple[type[LedgerLogError], ...] = (MetadataError, SessionExpired)
-"""What a call raises if the store, or the answer of the store, is not to be had now."""
+"""The errors of a call if the store, or its answer, is not available now."""
 
 _PAUSE_S = 0.2
 
@@ -80,17 +84,22 @@ async def settle(
     what: str,
     conflicts: tuple[type[LedgerLogError], ...] = CONFLICTS,
 ) -> T:
-    """Call ``attempt`` until it returns, and return what it returned. ``what`` names the change in messages
-    ("deleting ledger 7").
+    """Call ``attempt`` until it returns, and return its result.
 
-    ``attempt`` reads, decides and writes. It is called again after one of ``conflicts`` and after a lost
-    answer, each time behind a sync, so that it reads whatever was written before. Its argument says whether
-    an earlier write of this change may have been applied or may come yet: then it has to look for its own
-    write first. Every other exception of it is raised as it is.
+    ``attempt`` reads, decides and writes. It is called again after each conflict and each lost answer. Before
+    each further call, ``settle`` syncs the store, so that ``attempt`` reads all earlier writes. Any other
+    exception of ``attempt`` is raised unchanged.
+
+    Args:
+        store: The store that ``attempt`` writes to.
+        attempt: Its argument is True if an earlier write of this change may have been applied, or may be
+            applied yet. In that case it must look for its own write first.
+        what: The change, for messages: "deleting ledger 7".
+        conflicts: The errors that mean that a rival was faster and nothing was written.
 
     Raises:
-        MetadataOutcomeUnknown: the change may have happened, or may happen yet.
-        MetadataUnavailable, SessionExpired: nothing was written.
+        MetadataOutcomeUnknown: The change may have happened, or may happen yet.
+        MetadataUnavailable, SessionExpired: Nothing was written.
     """
     doubt: MetadataOutcomeUnknown | None = None
     unanswered_since: float | None = None
@@ -130,9 +139,13 @@ async def settle(
 
 @contextmanager
 def on_lost_answer(act: Callable[[], object], *, is_cancelled_too: bool = False) -> Iterator[None]:
-    """The body writes. If the answer is lost, ``act`` is called, and the exception goes on.
+    """Call ``act`` if the answer to the body's write is lost; the exception goes on.
 
-    With ``is_cancelled_too`` the same if the caller is cancelled: it does not hear the answer either."""
+    Args:
+        act: What to do; it must not wait.
+        is_cancelled_too: Also call ``act`` if the body is cancelled, because the answer is not received then
+            either.
+    """
     try:
         yield
     except MetadataOutcomeUnknown:
@@ -146,8 +159,10 @@ def on_lost_answer(act: Callable[[], object], *, is_cancelled_too: bool = False)
 
 @contextmanager
 def on_unsettled(act: Callable[[], object]) -> Iterator[None]:
-    """The body writes. If a rival was faster or the answer is lost, ``act`` is called, and the exception goes
-    on: to ``settle``, which has the caller read again."""
+    """Call ``act`` if a rival was faster than the body's write or the answer is lost.
+
+    The exception goes on to ``settle``, which calls the attempt again.
+    """
     try:
         yield
     except UNSETTLED:
@@ -163,11 +178,21 @@ async def go_on(
     log: logging.Logger,
     survives: tuple[type[LedgerLogError], ...] = AWAY,
 ) -> bool:
-    """One step of a task that goes on for ever. Returns whether ``step`` returned; if it raised one of
-    ``survives``, this says so ("WHAT now: ...", once in a row of failures) and pauses.
+    """Run one step of a task that goes on for ever.
 
-    ``step`` reads before it writes: what it wrote the last time may have happened. Reset ``backoff`` once you
-    are sure that things go well again."""
+    If ``step`` raises one of ``survives``, log it ("WHAT now: ...") and pause. The first failure of a series
+    is a warning, and the others are debug messages.
+
+    Args:
+        step: It must read before it writes, because its last write may have happened.
+        what: The task, for the log.
+        backoff: The pauses. Reset it once you are sure that the task works again.
+        log: Where to log.
+        survives: The errors to wait out. Others are raised.
+
+    Returns:
+        Whether ``step`` returned.
+    """
     try:
         await step()
     except survives as cause:
@@ -188,8 +213,22 @@ async def follow(
     pause_s: float = RECONNECT_DELAY_MAX_S,
     survives: tuple[type[LedgerLogError], ...] = AWAY,
 ) -> NoReturn:
-    """For ever, call ``look``: now, after a change at or below ``path``, and after ``every_s`` without one.
-    Outages are waited out as by ``go_on``; after one, ``look`` is called again."""
+    """For ever, call ``look`` after each change at or below ``path``.
+
+    ``look`` is called first when the task starts, and also after ``every_s`` seconds without a change.
+
+    After an error of ``survives`` it pauses as ``go_on`` does, and then calls ``look`` again.
+
+    Args:
+        store: The store to watch.
+        path: The path to watch, with everything below it.
+        look: Reads what has changed.
+        what: The task, for the log.
+        log: Where to log.
+        every_s: Call ``look`` after this many seconds without a change.
+        pause_s: The pause after an error, in seconds.
+        survives: The errors to wait out. Others are raised.
+    """
     backoff = Backoff(pause_s, pause_s)
 
     async def watch_and_look() -> None:
@@ -205,22 +244,35 @@ async def follow(
 
 
 async def remove(store: MetadataStore, path: str) -> bool:
-    """Delete a node, whatever is in it; False if there was none. Errors as for ``settle``."""
+    """Delete a node, whatever its version.
+
+    Returns:
+        Whether there was a node. After a lost answer, a missing node counts as deleted by this call.
+
+    Raises:
+        NodeHasChildren: There are nodes below it. Nothing was deleted.
+        MetadataOutcomeUnknown: The node may have been deleted, or may be deleted yet.
+        MetadataUnavailable, SessionExpired: Nothing was deleted.
+    """
 
     async def write(is_unsure: bool) -> bool:
         try:
             await store.delete(path)
         except NodeMissing:
-            return is_unsure  # By the attempt whose answer was lost.
+            return is_unsure  # The attempt with the lost answer deleted it.
         return True
 
     return await settle(store, write, what=f"the deletion of {path}")
 
 
 async def new_number(store: MetadataStore, counter: str) -> int:
-    """A number of ``counter`` that nobody else has. If its answer was lost, a number is passed over.
+    """Return a number of ``counter`` that no other caller has.
 
-    MetadataUnavailable: nothing was made, and at most numbers were passed over."""
+    A lost answer passes a number over.
+
+    Raises:
+        MetadataUnavailable: There is no number. Numbers may have been passed over, and nothing else happened.
+    """
 
     async def ask(_: bool) -> int:
         return await store.next_id(counter)

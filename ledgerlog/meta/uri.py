@@ -5,19 +5,18 @@
     sqlite:PATH                       a SQLite file that the processes of one machine share
     zk://HOST[:PORT],...[/CHROOT]     an ensemble of ZooKeeper servers
 
-``parse_uri`` is a function of the text alone and gives one small value a scheme, so that whoever uses
-a URI says with a ``match`` which of them it supports. ``open_store`` opens the metadata store behind
-one. How many bookies a ``file:`` or ``memory:`` cluster starts, and who may own its directory, is the
-business of whoever starts it.
+``parse_uri`` depends on the text alone. It returns a small value of one class for each scheme, so that a
+caller can say with a ``match`` which schemes it supports. ``open_store`` opens the metadata store of such a
+value. This module does not start bookies for ``file:`` and ``memory:`` clusters, and does not decide which
+process owns a directory.
 
-**Paths.** In ``file:`` and ``sqlite:`` what follows the colon is the path, relative to the working
-directory unless it begins with a slash; ``file:///var/x`` is accepted as other programs write it, with
-an empty host. "?" ends a path and "%" begins an escape: a path that holds one of them spells it %3F
-or %25. Nothing else is special. ``str()`` of a parsed URI is its one canonical spelling.
+**Paths.** In ``file:`` and ``sqlite:`` the path follows the colon. It is relative to the working directory
+unless it begins with a slash. ``file:///var/x``, with an empty host, is accepted because other programs write
+it so. "?" ends a path and "%" begins an escape: if a path contains one of them, write %3F or %25. No other
+character is special. ``str()`` of a parsed URI is its one canonical spelling.
 
-**Complaints** are ``InvalidArgument``, quote the URI and say what is wrong with it. An option that is
-not known is an error and not a hint: ``file:data?bookie=3`` would otherwise start one bookie for
-somebody who asked for three.
+**Errors** are ``InvalidArgument``. They quote the URI and say what is wrong with it. An unknown option is an
+error: if ``file:data?bookie=3`` were accepted, it would start one bookie for a user who asked for three.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ __all__ = [
 FORMS = "memory:, file:PATH[?bookies=N], sqlite:PATH or zk://HOST:PORT,.../CHROOT"
 
 MEMORY_BOOKIES = 3
-"""In memory a bookie costs next to nothing, so the default is what the default replication wants."""
+"""The number that the default replication wants. A bookie in memory costs next to nothing."""
 
 FILE_BOOKIES = 1
 
@@ -63,7 +62,7 @@ ZOOKEEPER_PORT = 2181
 
 @attrs.frozen
 class MemoryUri:
-    """Metadata and ``bookies`` bookies in the calling process; nothing outlives it."""
+    """Metadata and ``bookies`` bookies in the calling process; nothing outlives the process."""
 
     bookies: int = MEMORY_BOOKIES
 
@@ -84,7 +83,7 @@ class FileUri:
         return str(PurePosixPath(self.path) / "metadata.sqlite")
 
     def bookie_path(self, number: int) -> str:
-        """The directory of bookie ``number``, counted from 1."""
+        """Return the directory of bookie ``number``, counted from 1."""
         return str(PurePosixPath(self.path) / f"bookie-{number}")
 
     def __str__(self) -> str:
@@ -106,12 +105,12 @@ class ZooKeeperUri:
     """Metadata in Apache ZooKeeper, below the node ``chroot`` ("" is the root)."""
 
     servers: tuple[tuple[str, int], ...]
-    """Host and port of each server that is worth asking first."""
+    """Host and port of each server to connect to."""
     chroot: str = ""
 
     @property
     def hosts(self) -> str:
-        """``host:port`` of every server, joined by commas, IPv6 addresses in brackets."""
+        """``host:port`` of every server, joined by commas; IPv6 addresses are in brackets."""
         return ",".join(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.servers
         )
@@ -124,14 +123,21 @@ ClusterUri = MemoryUri | FileUri | SqliteUri | ZooKeeperUri
 
 
 def parse_uri(text: str) -> ClusterUri:
-    """What a cluster URI says. InvalidArgument quotes it, without what may be a secret, and names what is
-    wrong."""
+    """Parse a cluster URI.
+
+    Args:
+        text: The URI, for example "sqlite:/var/lib/ledgerlog/metadata.sqlite".
+
+    Raises:
+        InvalidArgument: It is no cluster URI. The message quotes the text, with "***" for anything that may
+            be a secret, and names what is wrong.
+    """
     if not isinstance(text, str):
         raise InvalidArgument(f"a cluster URI is a str, not {type(text).__name__}")
     shown = _shown(text)
 
     def fail(why: str) -> NoReturn:
-        if shown != text:  # The words of ``why`` may quote it.
+        if shown != text:  # ``why`` may quote the secret.
             why = f"it takes no user, password or other secret; it is to be {FORMS}"
         raise InvalidArgument(f"cluster URI {shown!r}: {why}")
 
@@ -164,13 +170,21 @@ def parse_uri(text: str) -> ClusterUri:
 async def open_store(
     uri: ClusterUri, *, create: bool = False, cluster: str | None = None
 ) -> AsyncIterator[MetadataStore]:
-    """The metadata store of a cluster, open for the body of the ``async with``. It belongs to that cluster:
-    see ``MetadataStore.belong_to``.
+    """Open the metadata store of a cluster for the body of the ``async with``.
 
-    With ``create`` a cluster is made where there is none; ``memory:`` is always a new one. ``cluster`` is the
-    id that it must have, from whoever has seen it before: WrongCluster if it has another. ClusterNotFound
-    where there is none otherwise, MetadataCorrupt, and what opening the store raises (``open_sqlite_store``,
-    ``open_zookeeper_store``)."""
+    The store belongs to that cluster; see ``MetadataStore.belong_to``.
+
+    Args:
+        uri: Where the metadata is.
+        create: Whether to make a cluster if the store holds none. ``memory:`` always makes a new one.
+        cluster: The id that the cluster must have, if you know it from before.
+
+    Raises:
+        ClusterNotFound: There is no cluster, and none is to be made.
+        WrongCluster: The store is not that of the cluster with the id ``cluster``.
+        MetadataCorrupt: The cluster's id is damaged.
+        LedgerLogError: Whatever opening the store raises (``open_sqlite_store``, ``open_zookeeper_store``).
+    """
     async with AsyncExitStack() as stack:
         try:
             store = await stack.enter_async_context(_open_any(uri, create=create))
@@ -187,8 +201,17 @@ async def open_store(
 
 
 async def make_cluster_at(uri: ClusterUri) -> tuple[str, bool]:
-    """The id of the cluster there, made unless it was there; and whether it was made now. Raises what
-    ``open_store`` raises."""
+    """Make a cluster unless the store holds one.
+
+    Args:
+        uri: Where to make it.
+
+    Returns:
+        The cluster's id, and whether this call made the cluster.
+
+    Raises:
+        LedgerLogError: As for ``open_store``.
+    """
     async with _open_any(uri, create=True) as store:
         is_new = await make_cluster(store, os.urandom)
         assert store.cluster is not None
@@ -202,7 +225,7 @@ def _open_any(uri: ClusterUri, *, create: bool) -> AbstractAsyncContextManager[M
         case FileUri(metadata_path=path) | SqliteUri(path=path):
             return open_sqlite_store(path, create=create)
         case ZooKeeperUri(hosts=hosts, chroot=chroot):
-            # Imported here: kazoo takes a tenth of a second, and most programs have another store.
+            # Import here: kazoo takes a tenth of a second to import, and most programs use another store.
             from ledgerlog.meta.zookeeper.store import open_zookeeper_store
 
             return open_zookeeper_store(hosts, chroot=chroot)
@@ -229,11 +252,12 @@ Fail = Callable[[str], NoReturn]
 
 
 def _shown(text: str) -> str:
-    """A cluster URI as a message may quote it."""
+    """Return the text of a cluster URI with its secrets hidden, for a message."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() not in ("file", "sqlite") and not rest.startswith("//") and "@" in rest:
-        text = f"{scheme}:***@{rest.rpartition('@')[2]}"  # Somebody forgot the slashes before the user.
-    # In a sentence a blank or a quote ends a URI; this is nothing but one, and they belong to the password.
+        text = f"{scheme}:***@{rest.rpartition('@')[2]}"  # A user name without the slashes before it.
+    # ``redact`` works on sentences, in which a blank or a quote ends a URI. This text is a URI and nothing
+    # else, so blanks and quotes belong to the password.
     unbroken = re.sub(r"[\s'\"]", "_", text)
     hidden = redact(unbroken)
     return text if hidden == unbroken else hidden
@@ -273,7 +297,7 @@ def _path(raw: str, scheme: str, fail: Fail) -> str:
         fail("a % that does not begin an escape; a path that holds one spells it %25")
     try:
         path = unquote_to_bytes(raw).decode()
-    except UnicodeError:  # Neither behind its escapes nor, from a command line, as it stands.
+    except UnicodeError:  # The escapes do not decode, or a command line passed bytes that are not UTF-8.
         fail("its path is not UTF-8")
     if not path:
         fail(f"it has no path; write {scheme}:PATH")
@@ -283,7 +307,7 @@ def _path(raw: str, scheme: str, fail: Fail) -> str:
 
 
 def _quote_path(path: str) -> str:
-    # A path that begins with two slashes would read as a host.
+    # A path that begins with two slashes would be read as a host.
     quoted = re.sub("[%?]", lambda found: quote(found[0], safe=""), path)
     return f"//{quoted}" if quoted.startswith("//") else quoted
 
