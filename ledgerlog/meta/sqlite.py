@@ -1,38 +1,37 @@
 """Metadata in a SQLite file that the processes of one machine share: the trio half.
 
-The file itself is ``sqlite_file``; who is alive is ``sqlite_sessions``. This module owns the waiting:
-one worker thread hop for each operation, deadlines, the background tasks, watches, and the session
-as its owner sees it.
+``sqlite_file`` owns the file itself, and ``sqlite_sessions`` knows which processes are alive. This module
+owns the waiting: one hop into a worker thread for each operation, deadlines, the background tasks, watches,
+and the session as its owner sees it.
 
-**Hops.** All use of the connection goes through ``_Worker.run``: a thread at a time, by a limiter of
-one. A started hop always runs to its end (a cancelled caller gets the answer first), so a write is
-applied or not, never half, and what it changed is always announced. Where another process holds the
-write lock the hop gives up after a tenth of a second and the task tries again: that wait can be
-cancelled, lets other operations of this process pass, and ends at the deadline with
-``MetadataUnavailable``. What no deadline can cut is a disk that hangs inside a sync.
+**Hops.** All use of the connection goes through ``_Worker.run``, whose limiter of one admits one thread at a
+time. A hop that has started always runs to its end, even if its caller is cancelled. So a write is applied or
+not, never half of it, and its changes are always announced to the watches. If another process holds the write
+lock, the hop gives up after a tenth of a second and the task tries again. That wait can be cancelled, lets
+other operations of this process pass, and ends at the deadline with ``MetadataUnavailable``. No deadline can
+interrupt a disk that hangs inside a sync.
 
-**Background tasks**, in a nursery of the context manager, which none of them leaves with an ordinary
-fault:
+**Background tasks** run in a nursery of the context manager. Ordinary faults do not end them:
 
-* *keeping the session*: renew at a third of the timeout, reap the dead, and open a new session where
-  the old one is over;
-* *watching the lease*: wake those who wait on a session whose lease has run out unrenewed;
-* *following*: only while there is a watch, look every ``POLL_INTERVAL_S`` whether another process has
-  committed, and every ``sqlite_sessions.REAP_INTERVAL_NS`` whether one has died.
+* *keeping the session*: renew it at a third of the timeout, reap dead sessions, and open a new session if the
+  old one is over;
+* *watching the lease*: wake the tasks that wait on a session if its lease has run out without renewal;
+* *following*: while a watch is open, look every ``POLL_INTERVAL_S`` whether another process has committed,
+  and every ``sqlite_sessions.REAP_INTERVAL_NS`` whether one has died.
 
-**Watches.** Our own writes mark watches directly. For those of others the follower compares
-``PRAGMA data_version`` and then asks the file which paths changed after the revision that it saw
-last. That revision was read when the store was opened and only moves together with an announcement,
-so it is never newer than the opening of a watch that has not been told. A follower that cannot read
-marks every watch: whoever waits looks again, and meets the error in a call of its own.
+**Watches.** Our own writes mark watches directly. For writes of other processes, the follower compares
+``PRAGMA data_version``, and asks the file which paths changed after the last revision that it saw. That
+revision was read when the store was opened, and moves only together with an announcement. So a watch hears of
+every change after its opening. If the follower cannot read, it marks every watch: the waiting task looks
+again, and gets the error from its own call.
 
-**A file that was replaced** under its name is opened in the place of the old one if it is the same cluster's
-(``_adopt``), and refused otherwise. The old one stays open until then, so the cluster's own file, moved
-back, is simply there again. A write-ahead log that the old file has left beside the new one is never read
-into it.
+**A file that was replaced** under its name is opened in place of the old one if it belongs to the same
+cluster (``_adopt``), and refused otherwise. The old file stays open until then. If somebody moves the
+cluster's own file back, it is simply there again. If the old file's write-ahead log still lies beside the new
+file, the new file is not opened: SQLite would read the log into it.
 
-**The session's state** is computed from the clock when it is read, not only stored: a process that
-wakes from a stop sees SUSPENDED in its first look, before any of its tasks has run.
+**The session's state** is computed from the clock whenever it is read. A process that was stopped therefore
+sees SUSPENDED in its first look, before any of its tasks has run.
 """
 
 from __future__ import annotations
@@ -72,16 +71,16 @@ __all__ = ["SqliteSession", "SqliteStore", "open_sqlite_store"]
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.02
-"""Between two looks for commits of other processes, while there is a watch."""
+"""Pause between two looks for commits of other processes, while a watch is open."""
 
 RETRY_S = 0.005
-"""Between two attempts at a lock that another process holds; each waits inside SQLite as well."""
+"""Pause between two attempts at a lock that another process holds. Each attempt also waits inside SQLite."""
 
 REFUSED_PAUSE_S = 1.0
-"""After a file in the place of ours was opened and refused, before it is opened again."""
+"""Pause before a file in place of ours is opened again, after it was refused."""
 
 FAULT_PAUSE_S = 0.2
-"""After a background task met a fault, before it looks again."""
+"""Pause of a background task after a fault, before it looks again."""
 
 T = TypeVar("T")
 
@@ -92,18 +91,25 @@ def open_sqlite_store(
     session_timeout_s: float = limits.SESSION_TIMEOUT_S,
     create: bool = True,
 ) -> AbstractAsyncContextManager[SqliteStore]:
-    """A store on the SQLite file at ``path``, open for the body of the ``async with``.
+    """Open a store on the SQLite file at ``path`` for the body of the ``async with``.
 
-    With ``create`` the file is made (mode 0600) where there is none, and the directory it lies in (mode
-    0700). All processes that share it must be on one machine, on a local file system. ``session_timeout_s``
-    (above 0) is how long a process may be stopped before the others give its session up; one that dies is
-    noticed at once. Leaving the body ends the session and removes its ephemeral nodes.
+    All processes that share the file must be on one machine, and the file on a local file system. Leaving the
+    body ends the session and removes its ephemeral nodes.
 
-    ``InvalidArgument``: the timeout. ``ClusterNotFound``: there is no file, and none is to be made.
-    ``StorageCorrupt``: the file is damaged, or is something else.
-    ``StorageError``: a newer version of the program has written it. ``MetadataUnavailable``: the file
-    system refuses, or another process holds the file for longer than
-    ``limits.METADATA_TIMEOUT_S``."""
+    Args:
+        path: The file.
+        session_timeout_s: How many seconds a process may be stopped before the others give its session up;
+            above 0. A process that dies is noticed at once.
+        create: Whether to make the file (mode 0600) and its directory (mode 0700) if they do not exist.
+
+    Raises:
+        InvalidArgument: ``session_timeout_s`` is not above 0.
+        ClusterNotFound: There is no file, and none is to be made.
+        StorageCorrupt: The file is damaged, or is no metadata file.
+        StorageError: A newer version of the program has written the file.
+        MetadataUnavailable: The file system refuses, or another process holds the file for longer than
+            ``limits.METADATA_TIMEOUT_S``.
+    """
     if not session_timeout_s > 0:
         raise InvalidArgument(f"session_timeout_s is to be above 0, not {session_timeout_s}")
     return _open(os.path.realpath(path), int(session_timeout_s * NS), create)
@@ -126,7 +132,7 @@ async def _open(path: str, timeout_ns: int, create: bool) -> AsyncIterator[Sqlit
 
 @attrs.frozen
 class _Opened:
-    """A file that is open, with a session of ours."""
+    """An open file, with a session of ours."""
 
     file: MetadataFile
     sessions: Sessions
@@ -136,12 +142,13 @@ class _Opened:
 
 
 def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool) -> _Opened:
-    """In the thread."""
+    """Open the file and a session on it. Runs in the worker thread."""
     file = open_metadata_file(path, belonging, create=create)
     try:
         file.refresh()
         sessions = Sessions(file, timeout_ns=timeout_ns)
-        # In this order: a commit between the two is reported once too often, not missed.
+        # Keep this order. If another process commits between the two reads, the follower looks once too
+        # often. In the other order it would overlook the commit.
         data_version = file.data_version()
         seen = file.newest_revision()
         sessions.sweep()
@@ -154,7 +161,7 @@ def _open_file(path: str, belonging: Belonging, timeout_ns: int, *, create: bool
 
 
 class _Worker:
-    """The way to the worker thread, with the retrying and the deadline."""
+    """The worker thread, with retries and the deadline."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -162,7 +169,10 @@ class _Worker:
         self._process = os.getpid()
 
     async def run(self, work: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """Do ``work`` in the thread, again while it raises ``Busy``. Cancelled only between attempts."""
+        """Run ``work`` in the thread, again and again while it raises ``Busy``.
+
+        Cancelling: it takes effect only between attempts.
+        """
         if os.getpid() != self._process:
             raise MetadataUnavailable(f"{self.path} was opened before a fork; open it again in the child")
         if timeout_s is None:
@@ -191,6 +201,7 @@ class SqliteSession:
 
     @property
     def session_id(self) -> str:
+        """The session's name; its lock file is named after it."""
         return self._lease.session_id
 
     @property
@@ -201,7 +212,7 @@ class SqliteSession:
         return self._state
 
     async def wait_not(self, state: SessionState) -> SessionState:
-        """Wait until the state differs from ``state``; the new state. Always a checkpoint."""
+        """Wait until the state differs from ``state``, and return the new state. Always a checkpoint."""
         await trio.lowlevel.checkpoint()
         while self.state is state:
             await self._changed.wait()
@@ -227,9 +238,12 @@ class SqliteSession:
 class SqliteStore:
     """The metadata capability (``store.MetadataStore``) on a SQLite file; see ``open_sqlite_store``.
 
-    Versions are revisions of the whole file: no two writes ever have the same one, also across delete
-    and create. A call that is cancelled while it waits has changed nothing; one that has reached the
-    thread finishes and returns, and the cancellation comes at the caller's next checkpoint."""
+    Versions are revisions of the whole file. No two writes ever have the same version, even if a node is
+    deleted and created again.
+
+    Cancelling: a call that waits has changed nothing. A call that has reached the thread finishes and
+    returns; the cancellation comes at the caller's next checkpoint.
+    """
 
     def __init__(
         self,
@@ -244,10 +258,9 @@ class SqliteStore:
         self._replacing = trio.Lock()
         self._adopting = trio.Lock()
         self._refused_until = 0.0
-        """A file in the place of ours that is not ours was opened in vain, and is not opened again until
-        then."""
+        """Until this time, a file in place of ours is not opened again, because it was refused."""
         self._was_refused = False
-        """A call was refused since the watches were told last."""
+        """A call was refused since the watches were marked last."""
         self._watches = WatchSet()
         self._use(opened)
         self._closed = False
@@ -263,7 +276,7 @@ class SqliteStore:
 
     @property
     def session(self) -> SqliteSession:
-        """The current session; LOST only until a new one could be opened."""
+        """The current session. It is LOST only until a new one can be opened."""
         return self._session
 
     @property
@@ -307,14 +320,14 @@ class SqliteStore:
     async def transaction(self, operations: Sequence[Operation]) -> list[int]:
         operations = list(operations)
         check_operations(operations)
-        # The session that the caller could see when it called: where that one ends meanwhile, an
-        # ephemeral node must not slip into its successor unnoticed.
+        # Take the session that the store had when it was called. If that session ends meanwhile, the new
+        # session must not own the ephemeral node: its caller would not know.
         session = self._session
         ephemeral = any(isinstance(operation, Create) and operation.ephemeral for operation in operations)
 
         def work(changed: list[str]) -> list[int]:
             if ephemeral:
-                # A process that was restarted finds its predecessor's registration gone.
+                # Reap first. A restarted process then finds that the registration of its predecessor is gone.
                 changed += self._sessions.reap()
             with self._file.writing():
                 versions = self._file.apply(operations, session.session_id, self._sessions.require)
@@ -341,8 +354,8 @@ class SqliteStore:
         return await self._run(lambda changed: self._file.highest_id(counter))
 
     async def sync(self) -> None:
-        # Every read begins a snapshot of its own, and that holds all commits that are finished. Where the
-        # file itself is no longer the one that was read before, this is the time to see it.
+        # Every read begins a new snapshot, which holds all finished commits. So this only has to notice that
+        # the file itself was replaced or overwritten.
         await self._run(lambda changed: self._file.refresh())
 
     def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
@@ -355,9 +368,11 @@ class SqliteStore:
             raise MetadataUnavailable(f"the metadata store on {self._worker.path} is closed")
 
     async def _run(self, work: Callable[[list[str]], T], *, timeout_s: float | None = None) -> T:
-        """Run ``work`` in the thread, on the file that the name leads to if that is ours. It appends the
-        paths that it has committed changes of to the list that it is given; they are announced however it
-        ends."""
+        """Run ``work`` in the thread, on the file that the path leads to, if that file is ours.
+
+        ``work`` gets a list, and appends the paths whose changes it has committed. They are announced to the
+        watches however ``work`` ends.
+        """
         self._check_open()
         changed: list[str] = []
 
@@ -380,8 +395,12 @@ class SqliteStore:
                 self._watches.changed(changed)
 
     async def _adopt(self, displaced: MetadataFile, why: Displaced) -> None:
-        """Go on with what the name of a displaced file leads to, in a new session. WrongCluster or another
-        MetadataUnavailable where that cannot be now; then nothing was done, and another call tries again."""
+        """Open the file that replaced a displaced one, and go on with it in a new session.
+
+        Raises:
+            MetadataUnavailable: That is not possible now; nothing was done. A later call tries again. If the
+                file is not ours, it is ``WrongCluster``.
+        """
 
         def open_again() -> _Opened:
             if displaced.owns_log():
@@ -400,12 +419,12 @@ class SqliteStore:
             except ClusterNotFound:
                 raise self._belonging.refuse(why.why) from None
             except StorageError as damage:
-                # A file that is being copied to its place, for one: the rest of it comes.
+                # For example, somebody is copying the file to its place, and the rest of it is still missing.
                 self._refused_until = trio.current_time() + REFUSED_PAUSE_S
                 raise self._belonging.refuse(f"{why.why}; it cannot be opened: {damage}") from damage
             except LedgerLogError as failure:
                 self._refused_until = trio.current_time() + REFUSED_PAUSE_S
-                if isinstance(failure, MetadataOutcomeUnknown):  # Of our session, not of what was asked for.
+                if isinstance(failure, MetadataOutcomeUnknown):  # Of our session.
                     raise MetadataUnavailable(
                         f"{displaced.path} cannot be opened now: {failure}"
                     ) from failure
@@ -430,8 +449,10 @@ class SqliteStore:
                 await self._worker.run(close)
 
     async def _close(self) -> None:
-        """End the session, if that is possible within the deadline, and close the file. Shielded: what
-        cannot be told to the others now they find out by the lock."""
+        """End the session, if that is possible within the deadline, and close the file.
+
+        This is shielded. If the end cannot be written now, the other processes notice it by the lock.
+        """
         self._closed = True
 
         def close() -> None:
@@ -443,18 +464,20 @@ class SqliteStore:
                 self._session._lease.lock.release(unlink=False)
                 self._file.close()
 
-        # The lock lets a session that is just being opened become ours first, so that it is ended too.
+        # If a session is being opened just now, the lock lets it become ours first, so that it is ended too.
         with trio.CancelScope(shield=True):
             async with self._replacing:
-                # One attempt, of bounded length, and never skipped: the descriptors must go.
+                # Make one attempt, of bounded length, and never skip it: the descriptors must be closed.
                 await trio.to_thread.run_sync(close, limiter=self._worker._limiter)
         self._session._become(SessionState.LOST)
 
     # --- background ------------------------------------------------------------------------------
 
     async def _replace_session(self, ended: SqliteSession) -> None:
-        """``ended`` is over: say so, and open a new session. Where that cannot be done now, the task
-        that keeps the session does it later."""
+        """Mark ``ended`` as LOST and open a new session.
+
+        If that is not possible now, the task that keeps the session does it later.
+        """
         ended._become(SessionState.LOST)
         async with self._replacing:
             if self._session is not ended:
@@ -492,7 +515,7 @@ class SqliteStore:
                     session._renewed(lease)
                 await self._run(self._reap, timeout_s=period_s)
             except LedgerLogError as error:
-                if not isinstance(error, WrongCluster):  # Which has been told.
+                if not isinstance(error, WrongCluster):  # That one is logged already.
                     logger.warning("metadata session=%s not kept: %s", session.session_id, error)
                 await trio.sleep(min(period_s, FAULT_PAUSE_S))
 
@@ -527,7 +550,8 @@ class SqliteStore:
                 failing = True
                 await trio.sleep(FAULT_PAUSE_S)
                 continue
-            # After a fault, too: who was woken meanwhile may have looked and met the same fault.
+            # Mark all watches after a fault as well: a task that was woken meanwhile may have met the same
+            # fault.
             if paths is None or failing or self._was_refused:
                 failing = self._was_refused = False
                 self._watches.changed_somewhere()
@@ -535,7 +559,10 @@ class SqliteStore:
                 self._watches.changed(paths)
 
     def _look(self, changed: list[str]) -> list[str] | None:
-        """In the thread: the paths that others have written, or None for "too many to tell"."""
+        """Return the paths that others have written; None if there are too many to list.
+
+        Runs in the worker thread.
+        """
         changed += self._sessions.reap()
         data_version = self._file.data_version()
         if data_version == self._data_version:

@@ -1,34 +1,34 @@
-"""Who is alive among the processes that share a metadata file: leases, locks and the reaping.
+"""Which processes that share a metadata file are alive: leases, lock files and reaping.
 
-A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock``. Two things keep it
-alive, and losing either ends it:
+A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock``. Two things keep a session
+alive. If it loses either, it ends:
 
-* **The lease**: ``lease_until_ns`` on the machine's boot-time clock, together with the boot id. That
-  clock is the same for all processes, runs on while the machine sleeps, and is set by nobody, so it
-  cannot jump. The owner renews at a third of the timeout. A process that was stopped for longer than
-  its lease is dead to the others, and a reboot ends every session.
-* **The lock**: the owner holds ``flock`` on the file for as long as it lives. The kernel drops it when
-  the process dies, however it dies, so anybody who gets the lock knows at once.
+* **The lease**: ``lease_until_ns`` on the machine's boot-time clock, together with the boot id. All processes
+  see the same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner
+  renews the lease at a third of the timeout. If a process was stopped for longer than its lease, it is dead
+  to the others. A reboot ends every session.
+* **The lock**: the owner holds ``flock`` on the file for as long as it lives. The kernel drops the lock when
+  the process dies, in whatever way. If another process gets the lock, it therefore knows at once that the
+  owner is dead.
 
-**Expiry is strict.** A lease that has lapsed is never renewed, even where nobody has reaped it yet:
-whether an owner that overslept has lost its session must not depend on who looked first. The owner,
-for its part, believes in its session only up to the end of the last lease that it knows to be
-written. So at every instant at most one side believes: if somebody reaped, the owner's belief had
-ended already.
+**Expiry is strict.** A lease that has lapsed is never renewed, even if nobody has reaped it yet. Otherwise it
+would depend on chance whether an owner that overslept has lost its session. The owner believes in its session
+only until the end of the last lease that it knows to be written. So the owner has stopped believing before
+any other process can reap the session for its lease.
 
-**Reaping** is one ordinary transaction: the session's nodes and its row go together, and the changes
-are seen by watchers everywhere. It looks at the row again inside the transaction, since the owner may
-have renewed in between, and holds the dead session's lock until it has committed.
+**Reaping** is one ordinary transaction. It removes the session's nodes together with its row, and watchers
+everywhere see the changes. It checks the row again inside the transaction, because the owner may have renewed
+meanwhile. It holds the dead session's lock until it has committed.
 
-**Lock files and races.** The owner makes and locks its file before it inserts its row, so a row
-without a held lock always means death. Files without a row (of a process that died in between, or of
-a reaper that died before unlinking) are swept when a store is opened. A sweeper can grab a file
-between its creation and its locking; the owner then finds it locked, or finds that the name no longer
-leads to what it has locked, and starts again under another name. A row whose file somebody has
-removed by hand is judged by its lease alone.
+**Lock files and races.** The owner makes and locks its file before it inserts its row. So a row whose lock is
+not held always means death. A file without a row is left over if a process died between these two steps, or
+if a reaper died before it removed the file. Such files are swept when a store is opened. A sweeper may grab a
+new file before its owner has locked it. The owner then finds the file locked, or finds that the name no
+longer leads to the locked file, and starts again under another name. If somebody has removed a session's file
+by hand, its row is judged by the lease alone.
 
-**Fork.** ``flock`` belongs to the open file, which a forked child shares: it would keep a dead
-parent's lock. Descriptors are close-on-exec, and a child of a plain fork closes them first thing.
+**Fork.** ``flock`` belongs to the open file, which a forked child shares: the child would keep the lock of a
+dead parent. The descriptors are close-on-exec, and after a plain fork the child closes them first of all.
 """
 
 from __future__ import annotations
@@ -54,23 +54,24 @@ logger = logging.getLogger(__name__)
 NS = 1_000_000_000
 
 REAP_INTERVAL_NS = NS // 10
-"""Between two looks at the other sessions' locks by one store."""
+"""A store looks at the locks of the other sessions at most once in this time."""
 
 REAP_PAUSE_NS = 5 * NS
-"""After the dead could not be taken away, besides."""
+"""An additional pause after dead sessions could not be removed."""
 
 
 def boot_clock_ns() -> int:
-    """Nanoseconds since the machine's boot, sleep included: one clock for all processes."""
+    """Return nanoseconds since the machine's boot, sleep included. All processes see the same clock."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def read_boot_id() -> str:
+    """Return the id that the kernel made at this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 class SessionLock:
-    """A held lock file. Unlinked and released by ``release``, released by the kernel at death."""
+    """A held lock file. ``release`` unlinks and releases it; if the process dies, the kernel releases it."""
 
     _held: ClassVar[weakref.WeakSet[SessionLock]] = weakref.WeakSet()
 
@@ -80,7 +81,14 @@ class SessionLock:
         SessionLock._held.add(self)
 
     def release(self, *, unlink: bool = True) -> None:
-        """Unlink first, release second: a name that can be locked never names a live session."""
+        """Release the lock.
+
+        The file is unlinked first and released second, so a lock file that can be locked never belongs to a
+        live session.
+
+        Args:
+            unlink: Whether to remove the file.
+        """
         if self._descriptor == -1:
             return
         if unlink:
@@ -92,7 +100,8 @@ class SessionLock:
     @classmethod
     def _drop_all_after_fork(cls) -> None:
         for lock in list(cls._held):
-            # The lock itself stays with the parent, whose descriptor is still open.
+            # This closes only the child's descriptor. The parent keeps the lock, because its descriptor is
+            # still open.
             lock.release(unlink=False)
 
 
@@ -100,7 +109,7 @@ os.register_at_fork(after_in_child=SessionLock._drop_all_after_fork)
 
 
 def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
-    """The lock, or None where somebody holds it or the file is not (or no longer) there."""
+    """Return the lock; None if another process holds it, or if the file does not exist (any more)."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -124,7 +133,7 @@ def _try_lock(path: Path, *, create: bool) -> SessionLock | None:
 
 @attrs.frozen
 class Lease:
-    """What its owner knows of a session: it is alive until ``until_ns`` on the boot-time clock."""
+    """The owner's knowledge of its session: it is alive until ``until_ns`` on the boot-time clock."""
 
     session_id: str
     until_ns: int
@@ -132,7 +141,14 @@ class Lease:
 
 
 class Sessions:
-    """The sessions of one metadata file, as one process sees them. Blocking, one thread at a time."""
+    """The sessions of one metadata file, as one process sees them.
+
+    Its methods block. Use it from one thread at a time.
+
+    Args:
+        file: The metadata file.
+        timeout_ns: The length of a lease.
+    """
 
     def __init__(self, file: MetadataFile, *, timeout_ns: int) -> None:
         self._file = file
@@ -146,7 +162,11 @@ class Sessions:
     # --- the owner -------------------------------------------------------------------------------
 
     def open(self) -> Lease:
-        """A new session. ``Busy``, ``MetadataUnavailable``: there is none."""
+        """Open a new session.
+
+        Raises:
+            Busy, MetadataUnavailable: No session was opened.
+        """
         lock = None
         while lock is None:
             session_id = secrets.token_hex(8)
@@ -165,7 +185,7 @@ class Sessions:
         return Lease(session_id, until_ns, lock)
 
     def renew(self, lease: Lease) -> Lease | None:
-        """The lease with a later end, or None: the session is over."""
+        """Return the lease with a later end; None if the session is over."""
         with self._file.writing():
             if not self._is_alive(lease.session_id):
                 return None
@@ -176,12 +196,12 @@ class Sessions:
         return attrs.evolve(lease, until_ns=until_ns)
 
     def require(self, session_id: str) -> None:
-        """``SessionExpired`` unless the session is alive; inside a transaction of the caller."""
+        """Raise ``SessionExpired`` unless the session is alive. Call it inside a transaction."""
         if not self._is_alive(session_id):
             raise SessionExpired(f"metadata session {session_id} is over; its ephemeral nodes are gone")
 
     def end(self, lease: Lease) -> list[str]:
-        """End a session of ours, alive or not; the paths of the nodes that went with it."""
+        """End a session of ours, alive or not, and return the paths of the removed nodes."""
         with self._file.writing():
             gone = self._remove(lease.session_id)
         lease.lock.release()
@@ -190,11 +210,18 @@ class Sessions:
     # --- everybody -------------------------------------------------------------------------------
 
     def reap(self, *, throttled: bool = True) -> list[str]:
-        """End the sessions of the dead; the paths of the nodes that went with them.
+        """End the sessions of dead processes.
 
-        Throttled, it looks at most once in ``REAP_INTERVAL_NS``. Where another process is writing
-        just now, or nothing can be written at all, it leaves the dead for a later look: what else
-        there is can be read. After a commit that failed their nodes may be gone, and are named."""
+        If another process is writing now, or if no write is possible, the dead sessions stay for a later
+        look. The other nodes can still be read.
+
+        Args:
+            throttled: Whether to look at most once in ``REAP_INTERVAL_NS``.
+
+        Returns:
+            The paths of the nodes that were removed. If the commit failed, the nodes may be gone; they are
+            listed too.
+        """
         now = boot_clock_ns()
         if throttled and now - self._reaped_at_ns < REAP_INTERVAL_NS:
             return []
@@ -216,7 +243,8 @@ class Sessions:
             return []
         finally:
             for lock in locks.values():
-                # No more than closed where the row may still be there: the next look takes it up.
+                # Close the file, but leave it in place, because its row may still exist. A later look finds
+                # it again.
                 lock.release(unlink=False)
 
     def _remove_dead(self, suspects: list[str], locks: dict[str, SessionLock]) -> list[str]:
@@ -238,7 +266,7 @@ class Sessions:
         return gone
 
     def sweep(self) -> None:
-        """Unlink lock files that belong to no session."""
+        """Remove lock files that belong to no session."""
         with self._file.reading():
             rows = self._file.execute("SELECT session_id FROM sessions").fetchall()
         known = {f"{session_id}.lock" for (session_id,) in rows}
