@@ -1,8 +1,8 @@
 """The SQLite file that holds a metadata tree: its format, its transactions, its damage.
 
-This module owns one connection to one file and knows SQL. It knows nothing of trio: every method
-blocks, and is called from one thread at a time. Who may be alive is in ``sqlite_sessions``; waiting,
-deadlines and watches are in ``sqlite``.
+This module owns one connection to one file and knows SQL. It knows nothing of trio: every method blocks, and
+is called from one thread at a time. ``sqlite_sessions`` knows which processes are alive. ``sqlite`` has the
+waiting, deadlines and watches.
 
 Format (application id "LLMD", user version 1)::
 
@@ -16,36 +16,35 @@ Format (application id "LLMD", user version 1)::
     changes    revision      one row for each write of a node, numbered without gaps,
                path          of which the newest CHANGES_KEPT stay
 
-**Revisions.** A write of a node inserts a row into ``changes`` and takes its rowid as the node's
-version. The newest row is never removed, so rowids only grow: no two writes in the life of the file
-have one version, and a node that was deleted and created again never shows an old one. The same rows
-tell a watcher which paths have changed since the revision that it saw last; when that row is gone
-already, everything may have.
+**Revisions.** A write of a node inserts a row into ``changes`` and takes its rowid as the node's version. The
+newest row is never removed, so rowids only grow. No two writes in the life of the file have the same version,
+and a node that was deleted and created again never shows an old one. The same rows tell a watcher which paths
+have changed since the last revision that it saw. If those rows are gone already, any path may have changed.
 
-**Children.** A node needs no parent row. What lies below P is the range [P + "/", P + "0") of the
-index on ``path``, since "0" follows "/". Listing a level walks that range and steps over each
-subtree with one seek, so a level with millions of nodes below it is as cheap as its own length.
+**Children.** A node needs no parent row. The nodes below P are the range [P + "/", P + "0") of the index on
+``path``, since "0" follows "/". Listing a level walks that range and skips each subtree with one seek. The
+cost depends on the length of the level only, even if millions of nodes lie below it.
 
-**Durability.** Write-ahead log with ``synchronous=FULL``: a transaction that has returned is on disk.
-A process that is killed leaves a log that the next reader completes or drops at a commit boundary.
-Writers take the lock first (``BEGIN IMMEDIATE``), so what they read is what they replace. A file is
-born complete: schema and all are made under a temporary name and linked into place, so that an empty
-or half-made file under the real name is always damage and never a beginning.
+**Durability.** The file uses a write-ahead log with ``synchronous=FULL``: a transaction that has returned is
+on disk. If a process is killed, the next reader completes or drops its log at a commit boundary. Writers take
+the lock first (``BEGIN IMMEDIATE``), so nothing changes between their reads and their writes. A new file is
+made complete, with its schema, under a temporary name, and then linked to its real name. An empty or
+half-made file under the real name is therefore always damage, and never a file that is being made.
 
-**Damage.** SQLite's pages carry no checksums, so rows carry their own and are checked when read, and
-the whole file is checked for structure when it is opened. A file that fails either is reported as
-``StorageCorrupt`` and never repaired here: a bookie that believed a ledger to be absent because its
-row was lost would collect the ledger's entries.
+**Damage.** SQLite's pages carry no checksums. So the rows carry checksums of their own, which are checked
+when a row is read, and the structure of the whole file is checked when it is opened. If either fails, the
+file is reported as ``StorageCorrupt`` and never repaired here. If a row were lost silently, a bookie would
+believe that its ledger does not exist, and would collect the ledger's entries.
 
-**Whose it is** (``belonging``) is looked at in each transaction that writes, and after each read. So is,
-before either, whether the name still leads to the file that is open (``Displaced``): SQLite would go on with
-a file that was renamed or deleted. A file that is copied over in place has the old one's pages in our cache,
-so ``refresh`` drops that before it looks.
+**Belonging** (``belonging``) is checked in each transaction that writes, and after each read. Before that,
+each operation checks that the name still leads to the open file (``Displaced``): SQLite itself would go on
+with a file that was renamed or deleted. If somebody copies another file over ours in place, our cache still
+holds the old pages. So ``refresh`` drops the cache before it looks.
 
-**Foreign exceptions** end here. ``translated`` turns sqlite3's into ours: damage, no room, "somebody
-else holds the lock" (``Busy``, private to the metadata room, retried until the deadline), and the
-rest. A failure of COMMIT itself is the one case in which nobody can say whether the transaction is
-on disk: ``MetadataOutcomeUnknown``.
+**Foreign exceptions** end here. ``translated`` turns sqlite3's exceptions into ours: damage, no room, a lock
+that another process holds (``Busy``, private to the metadata room, retried until the deadline), and the rest.
+Only if COMMIT itself fails, nobody can say whether the transaction is on disk: that is
+``MetadataOutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -88,13 +87,16 @@ from ledgerlog.model.layout import CLUSTER
 APPLICATION_ID = int.from_bytes(b"LLMD", "big")
 SCHEMA_VERSION = 1
 APPLICATION_ID_OFFSET = 68
-"""Where SQLite's file header keeps the application id."""
+"""The offset of the application id in SQLite's file header."""
 
 CHANGES_KEPT = 4096
+"""The newest rows of ``changes`` that stay."""
 
 BUSY_TIMEOUT_MS = 100
-"""How long one attempt waits for another process's lock inside SQLite. Short, because nobody can
-cancel it there; whoever called tries again until its own deadline."""
+"""How long one attempt waits inside SQLite for another process's lock.
+
+It is short because nobody can cancel that wait. The caller tries again until its own deadline.
+"""
 
 WAL_BYTES_KEPT = 16 * 1024 * 1024
 
@@ -111,13 +113,14 @@ _SCHEMA = (
 
 
 class Busy(Exception):
-    """Another process holds the lock that is needed. Nothing was done; trying again may do."""
+    """Another process holds the lock. Nothing was done; another attempt may succeed."""
 
 
 class Displaced(Exception):
-    """The name leads to another file than the one that is open, or to none. Nothing was done.
+    """The name leads to another file than the open one, or to none. Nothing was done.
 
-    ``why`` goes on after "what answers as the metadata store at PATH ..."."""
+    ``why`` continues "what answers as the metadata store at PATH ...".
+    """
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -126,14 +129,16 @@ class Displaced(Exception):
 
 @attrs.frozen
 class Node:
+    """A row of ``nodes``."""
+
     value: bytes
     version: int
     session_id: str | None
 
 
 def _text(value: bytes) -> str:
-    # SQLite hands over whatever bytes the file holds; damage shows in the checksum, not as a
-    # UnicodeDecodeError from inside the cursor.
+    # SQLite hands over any bytes that the file holds. If they are damaged, let the checksum report it, and
+    # not a UnicodeDecodeError from inside the cursor.
     return value.decode("utf-8", "surrogateescape")
 
 
@@ -149,7 +154,8 @@ def _counter_checksum(name: str, last: int) -> int:
 class MetadataFile:
     """One connection to one metadata file. ``path`` is the file's real path.
 
-    Created by ``open_metadata_file``. Not for two threads at once, and not across a fork."""
+    ``open_metadata_file`` makes it. Do not use it from two threads at once, or after a fork.
+    """
 
     def __init__(
         self, path: str, place: tuple[int, int], connection: sqlite3.Connection, belonging: Belonging
@@ -168,7 +174,9 @@ class MetadataFile:
     # --- whose it is -----------------------------------------------------------------------------
 
     def require_in_place(self) -> None:
-        """Displaced unless the name leads to this file. Looks at the name alone: some microseconds."""
+        """Raise ``Displaced`` unless the name leads to this file. It only looks at the name: some
+        microseconds.
+        """
         found = _look_at(self.path)
         if found is None:
             raise Displaced("is gone: there is no such file")
@@ -178,15 +186,23 @@ class MetadataFile:
             raise Displaced("was emptied: the file has no bytes")
 
     def owns_log(self) -> bool:
-        """Whether the write-ahead log that lies beside the name is this file's, wherever the file is now."""
+        """Return whether the write-ahead log beside the name belongs to this file, wherever this file is now.
+        """
         return self._log_place is not None and _place_of(self.path + "-wal") == self._log_place
 
     def remember_log(self) -> None:
-        """Once something was written: which file its write-ahead log is. It stays that while this is open."""
+        """Remember which file is the write-ahead log. Call it after a write.
+
+        The log stays the same file while this connection is open.
+        """
         self._log_place = _place_of(self.path + "-wal")
 
     def refresh(self) -> None:
-        """Forget what was read before, and look whose it is. WrongCluster."""
+        """Drop the cache, and check which cluster the file belongs to.
+
+        Raises:
+            WrongCluster: It belongs to another cluster, or to none.
+        """
         with self._asking():
             self.execute("PRAGMA shrink_memory")
 
@@ -199,21 +215,22 @@ class MetadataFile:
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
-        """Outside of any transaction, also of one that could not be undone when it failed."""
+        """Make sure that no transaction is open, even one whose rollback failed earlier."""
         with translated(self.path):
             self._undo()
             yield
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """For reads. What was read is given out only if the file is the right one still afterwards."""
+        """For reads. The result is given out only if the file still belongs to the right cluster afterwards.
+        """
         with self._looking():
             yield
             self._prove()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """One snapshot for all that is read inside."""
+        """Read one snapshot: all reads in the body see the same state."""
         with self._looking():
             self.execute("BEGIN")
             try:
@@ -224,10 +241,13 @@ class MetadataFile:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """One transaction: committed and durable when the block ends, undone when it raises.
+        """Run the body in one transaction: committed and durable when the body ends, undone if it raises.
 
-        ``WrongCluster`` before anything is done in it; ``Busy`` where another process has the lock;
-        ``MetadataOutcomeUnknown`` where COMMIT failed."""
+        Raises:
+            WrongCluster: The file belongs to another cluster. The body was not run.
+            Busy: Another process holds the lock. Nothing was written.
+            MetadataOutcomeUnknown: COMMIT failed. The write may or may not be on disk.
+        """
         with self._looking():
             self.execute("BEGIN IMMEDIATE")
             try:
@@ -239,7 +259,8 @@ class MetadataFile:
             try:
                 self.execute("COMMIT")
             except sqlite3.Error as error:
-                # Whether that fails as well says nothing of the commit; whoever comes next tries it again.
+                # If the rollback fails as well, that says nothing about the commit. The next operation tries
+                # it again.
                 with contextlib.suppress(sqlite3.Error):
                     self._undo()
                 raise MetadataOutcomeUnknown(
@@ -253,6 +274,7 @@ class MetadataFile:
     # --- reading ---------------------------------------------------------------------------------
 
     def node(self, path: str) -> Node | None:
+        """Read a node's row and check its checksum; None if there is no such row."""
         row = self.execute(
             "SELECT value, version, session_id, checksum FROM nodes WHERE path = ?", (path,)
         ).fetchone()
@@ -264,7 +286,7 @@ class MetadataFile:
         return Node(value, version, session_id)
 
     def get(self, path: str) -> tuple[Versioned | None, str | None]:
-        """The node's value, and the session that owns it if it is ephemeral."""
+        """Return the node's value, and the session that owns it if it is ephemeral."""
         with self._asking():
             node = self.node(path)
         if node is None:
@@ -272,6 +294,7 @@ class MetadataFile:
         return Versioned(node.value, node.version), node.session_id
 
     def children(self, path: str) -> list[str]:
+        """Return the names directly below a path, sorted."""
         names = set()
         start, end = path + "/", path + AFTER_SLASH
         lower: str | None = start
@@ -296,6 +319,7 @@ class MetadataFile:
         return found.fetchone() is not None
 
     def highest_id(self, counter: str) -> int:
+        """Return the highest id that the counter has given out; -1 if none."""
         with self._asking():
             return self._counter(counter)
 
@@ -311,17 +335,20 @@ class MetadataFile:
         return int(last)
 
     def data_version(self) -> int:
-        """A number that differs from the previous one where another connection has committed."""
+        """Return a number that changes if another connection has committed."""
         with translated(self.path):
             return int(self.execute("PRAGMA data_version").fetchone()[0])
 
     def newest_revision(self) -> int:
+        """Return the revision of the newest write."""
         with translated(self.path):
             return int(self.execute("SELECT max(revision) FROM changes").fetchone()[0])
 
     def changes_since(self, revision: int) -> tuple[int, list[str] | None]:
-        """The newest revision and the paths written after ``revision``; None where the list is too old
-        to tell."""
+        """Return the newest revision, and the paths written after ``revision``.
+
+        The paths are None if the oldest of these changes are forgotten already.
+        """
         with self.reading():
             oldest, newest = self.execute("SELECT min(revision), max(revision) FROM changes").fetchone()
             if oldest is None:
@@ -336,9 +363,21 @@ class MetadataFile:
     def apply(
         self, operations: Sequence[Operation], session_id: str, require_session: Callable[[str], None]
     ) -> list[int]:
-        """Do the operations in order; the version for each. Raises what the first failing one raises,
-        and the caller's transaction undoes the others. ``require_session`` raises where the session
-        is over; only an ephemeral create asks."""
+        """Do the operations in order. Call it inside ``writing``, which undoes all of them if one fails.
+
+        Args:
+            operations: What to do.
+            session_id: The session that owns the new ephemeral nodes.
+            require_session: Raises if the session is over. It is called only for an ephemeral create.
+
+        Returns:
+            The version for each operation, as for ``MetadataStore.transaction``.
+
+        Raises:
+            NodeExists, NodeMissing, NodeHasChildren, VersionConflict, InvalidArgument: The first failing
+                operation raised it.
+            SessionExpired: An ephemeral node was to be created, and the session is over.
+        """
         versions = []
         for operation in operations:
             if isinstance(operation, Create):
@@ -389,10 +428,12 @@ class MetadataFile:
         return version
 
     def remove(self, path: str) -> None:
+        """Delete a node's row, and record the change."""
         self._next_revision(path)
         self.execute("DELETE FROM nodes WHERE path = ?", (path,))
 
     def next_id(self, counter: str) -> int:
+        """Return the counter's next id."""
         given = self._counter(counter) + 1
         self.execute(
             "INSERT OR REPLACE INTO counters (name, last, checksum) VALUES (?, ?, ?)",
@@ -406,7 +447,7 @@ class MetadataFile:
         return revision
 
     def trim_changes(self) -> None:
-        """Forget the oldest changes. Never the newest: its rowid is what makes revisions grow."""
+        """Forget the oldest changes, but never the newest: its rowid makes the next revision larger."""
         self.execute(
             "DELETE FROM changes WHERE revision <= (SELECT max(revision) FROM changes) - ?", (CHANGES_KEPT,)
         )
@@ -416,18 +457,24 @@ class MetadataFile:
 
 
 def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> MetadataFile:
-    """Open the file and check it; with ``create`` it is made (0600, in a directory made 0700) where there is
-    none.
+    """Open a metadata file and check it.
 
-    ``path`` has its symbolic links resolved already, so that all processes agree on the names beside
-    it. ``ClusterNotFound`` where there is no file and none is made. ``StorageCorrupt`` for a damaged or
-    foreign file, ``StorageError`` for one that a newer version has written, ``MetadataUnavailable`` where the
-    file system refuses."""
+    Args:
+        path: The file, with all symbolic links resolved, so that all processes use the same names beside it.
+        belonging: The cluster that the file must belong to.
+        create: Whether to make the file (0600) and its directory (0700) if they do not exist.
+
+    Raises:
+        ClusterNotFound: There is no file, and none is to be made.
+        StorageCorrupt: The file is damaged, or is no metadata file.
+        StorageError: A newer version of the program has written the file.
+        MetadataUnavailable: The file system refuses, or the file was replaced while it was opened.
+    """
     try:
         if create:
             _make_directories(Path(path).parent)
-        # In this order: the file itself never goes away, so a log without its file is damage (a new
-        # file would have the old log played into it) and not two processes racing to create.
+        # Look for the log first. The file itself never goes away, so a log without its file is damage, and
+        # not two processes that create the file at once. A new file would have the old log played into it.
         has_log = os.path.exists(path + "-wal")
         if not os.path.exists(path):
             if has_log:
@@ -447,11 +494,12 @@ def open_metadata_file(path: str, belonging: Belonging, *, create: bool) -> Meta
     with translated(path):
         connection = _connect(path)
         try:
-            # Before anything that writes: a file that is not ours is left exactly as it was.
+            # Check before anything writes: a file that is not ours must stay exactly as it was.
             _check_identity(path, connection)
             _configure(path, connection)
             _check_structure(path, connection)
-            # SQLite opened whatever had the name in between: it has to be this file, and the name still its.
+            # SQLite opened the file that had the name at that moment. Make sure that it is the file we looked
+            # at.
             if place is None or _place_of(path) != place:
                 raise MetadataUnavailable(f"the metadata file {path} was replaced while it was opened")
         except BaseException:
@@ -470,7 +518,7 @@ def _look_at(path: str) -> os.stat_result | None:
 
 
 def _place_of(path: str) -> tuple[int, int] | None:
-    """Which file a name leads to: its device and inode; None for none."""
+    """Return the device and inode of the file that a name leads to; None if there is no file."""
     found = _look_at(path)
     return None if found is None else (found.st_dev, found.st_ino)
 
@@ -494,10 +542,11 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _create(path: str) -> None:
-    """Make a complete file under another name and link it into place, unless somebody was faster.
+    """Make a complete file under another name and link it into place, unless another process was faster.
 
-    We never open the real name ourselves: POSIX drops all of a process's locks on a file when any
-    descriptor of it is closed, so that would pull the locks from under another connection here."""
+    We never open the real name ourselves. If a process closes any descriptor of a file, POSIX drops all locks
+    of that process on the file, so another connection in this process would lose its locks.
+    """
     temporary = f"{path}.{secrets.token_hex(8)}.new"
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     try:
@@ -512,8 +561,8 @@ def _create(path: str) -> None:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 connection.execute("COMMIT")
-                # Closing writes the log back and removes it; the log's name is the temporary one, so
-                # nothing of it may be needed under the real name.
+                # Closing writes the log back and removes it. The log has the temporary name, so the file must
+                # not need it under the real name.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 connection.close()
@@ -532,7 +581,7 @@ def _connect(path: str) -> sqlite3.Connection:
         uri=True,
         isolation_level=None,
         timeout=BUSY_TIMEOUT_MS / 1000,
-        # The worker threads of trio take turns on it; a limiter of one keeps them apart.
+        # The worker threads of trio take turns on the connection; a limiter of one keeps them apart.
         check_same_thread=False,
     )
     connection.text_factory = _text
@@ -581,26 +630,26 @@ def _check_structure(path: str, connection: sqlite3.Connection) -> None:
 # --- translation --------------------------------------------------------------------------------
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-# SQLITE_ERROR is "this statement makes no sense for this file". The statements are ours and fit the
-# schema that every file is born with, so it is the file that has changed.
+# SQLITE_ERROR means "this statement makes no sense for this file". Our statements fit the schema that every
+# file is made with, so the file has changed.
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR}
 
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Every sqlite3 exception from inside the block as one of ours, with the original as its cause."""
+    """Turn every sqlite3 exception of the body into one of ours, with the original as its cause."""
     try:
         yield
     except sqlite3.Error as error:
         raise _translate(path, error) from error
     except UnicodeDecodeError as error:
-        # SQLite quotes the damaged part of a schema in its message, and sqlite3 cannot decode that.
+        # SQLite quotes the damaged part of a schema in its message, and sqlite3 cannot decode it.
         raise StorageCorrupt(path, None, "its schema holds bytes that are no text") from error
 
 
 def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
-    # Extended codes keep the primary one in their low byte. Errors of the Python module itself (of a
-    # connection that is closed) carry none.
+    # Extended codes have the primary code in their low byte. Errors of the Python module itself (for example,
+    # of a closed connection) have no code.
     extended = getattr(error, "sqlite_errorcode", -1)
     code = extended & 0xFF
     if code in _BUSY:
