@@ -174,8 +174,9 @@ class MetadataFile:
     # --- whose it is -----------------------------------------------------------------------------
 
     def require_in_place(self) -> None:
-        """Raise ``Displaced`` unless the name leads to this file. It only looks at the name: some
-        microseconds.
+        """Raise ``Displaced`` unless the name leads to this file.
+
+        It looks at the name alone, which takes some microseconds.
         """
         found = _look_at(self.path)
         if found is None:
@@ -186,8 +187,7 @@ class MetadataFile:
             raise Displaced("was emptied: the file has no bytes")
 
     def owns_log(self) -> bool:
-        """Return whether the write-ahead log beside the name belongs to this file, wherever this file is now.
-        """
+        """Return whether the write-ahead log beside the name is this file's, wherever this file is now."""
         return self._log_place is not None and _place_of(self.path + "-wal") == self._log_place
 
     def remember_log(self) -> None:
@@ -222,8 +222,7 @@ class MetadataFile:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """For reads. The result is given out only if the file still belongs to the right cluster afterwards.
-        """
+        """For reads. Give the result out only if the file still belongs to the right cluster."""
         with self._looking():
             yield
             self._prove()
