@@ -1,7 +1,8 @@
-"""The clock that ZooKeeper sessions are measured by.
+"""The clock that measures ZooKeeper sessions.
 
-It is the boot-time clock, which runs on while the process is stopped or the machine sleeps: a server does
-not stop counting then, so who sleeps through a session must find it over when it wakes."""
+It is the boot-time clock, which runs on while the process is stopped or the machine sleeps. A server does not
+stop counting then. So a process that sleeps longer than its session finds the session over when it wakes.
+"""
 
 from __future__ import annotations
 
@@ -11,5 +12,5 @@ NS = 1_000_000_000
 
 
 def boot_clock_ns() -> int:
-    """Nanoseconds since the machine's boot, sleep included."""
+    """Return nanoseconds since the machine's boot, sleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -1,28 +1,29 @@
-"""Where a node of the metadata tree lies in ZooKeeper: names, and nothing that waits.
+"""Map nodes of the metadata tree to znodes of ZooKeeper. This module only computes names.
 
-A node of ours may have a value and children at once, its parents need not exist, and a version begins
-with the value and ends with it. A znode cannot be all of that: it exists with its parents or not at
-all, and a parent that was only made to hold a child looks like a node with an empty value. So each
-node of ours is up to two znodes, side by side:
+A node of ours may have a value and children at once, its parents need not exist, and its version begins and
+ends with its value. A znode cannot do all of that. It cannot exist without its parents, and a parent that was
+made only to hold a child looks like a node with an empty value. So each node of ours is up to two znodes,
+side by side:
 
-    value of a/b        CHROOT/a/=b        there exactly while the node is; its version is the node's
-    directory of a/b    CHROOT/a/b         there while something lies below it, or did
+    value of a/b        CHROOT/a/=b        exists exactly while the node exists; its version is the node's
+    directory of a/b    CHROOT/a/b         exists while something lies below it, and perhaps longer
 
-The znode of a value never has children. A directory has no value of its own; it may be left behind
-empty, and then it says nothing: who lists asks whether anything lies below. An *ephemeral* node
-has an ephemeral directory beside its ephemeral value. It is what makes the server refuse children of
-ephemeral nodes, and an ephemeral node above children, in the same instant in which it decides.
+The znode of a value never has children. A directory has no value of its own. A directory may be left over
+when it is empty, and then it means nothing: a listing checks whether anything lies below. An *ephemeral* node
+has an ephemeral directory beside its ephemeral value. Because of it, the server itself refuses children of an
+ephemeral node, and an ephemeral node above children, in the same transaction.
 
-**Spelling.** A directory has the component's own name, which is what a person sees who walks the tree
-with a ZooKeeper shell; ``+`` stands before one that begins with ``=`` or ``+``. ZooKeeper's Java checks
-names by UTF-16 units and takes no character beyond U+FFFF: such a one is spelled ``^`` and six
-hexadecimal digits, and so is ``^`` itself. ``logical`` is the inverse of both mappings.
+**Spelling.** A directory has the component's own name, so that a person who walks the tree with a ZooKeeper
+shell can read it. If the component begins with ``=`` or ``+``, a ``+`` comes before it. ZooKeeper's Java
+checks names by UTF-16 units and accepts no character beyond U+FFFF. Such a character is spelled as ``^`` and
+six hexadecimal digits, and so is ``^`` itself (``^00005e``). ``logical`` reverses the spelling of values and
+directories.
 
 **Counters** lie below ``CHROOT/+counters``, which is no spelling of a directory:
 
     CHROOT/+counters/NAME/GGGGGGGG     generation G of the counter, from 0, in hexadecimal
 
-A slash of the counter's name is spelled as an escape as well.
+A slash in the counter's name is also spelled as an escape.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ def _directory_name(component: str) -> str:
 
 
 def parse_child(name: str) -> tuple[str, bool] | None:
-    """The component that the name of a znode spells, and whether it is a value (else a directory).
-    None where it is neither: something that is not ours, or the counters."""
+    """Read the name of a znode: return its component, and whether it is a value (else a directory).
+
+    Return None if it is neither: it is not ours, or it is the counters' znode.
+    """
     if name.startswith(_VALUE):
         component = _read(name[1:])
         return (component, True) if component and _VALUE + _spelled(component) == name else None
@@ -72,21 +75,22 @@ class Names:
         assert chroot == "" or (chroot.startswith("/") and not chroot.endswith("/"))
         self._chroot = chroot
         self.root = chroot or "/"
-        """The znode that everything lies below."""
+        """The znode above everything else in the tree."""
         self.counters = f"{chroot}/{_COUNTERS}"
+        """The znode above all counters."""
 
     def value(self, path: str) -> str:
-        """The znode that holds the value of the node."""
+        """Return the znode that holds the node's value."""
         above, _, last = path.rpartition("/")
         directory = self.directory(above) if above else self._chroot
         return f"{directory}/{_VALUE}{_spelled(last)}"
 
     def directory(self, path: str) -> str:
-        """The znode that what lies below the node lies below."""
+        """Return the znode above the node's children."""
         return "/".join((self._chroot, *map(_directory_name, path.split("/"))))
 
     def directories_above(self, path: str) -> list[str]:
-        """The directories that must exist before the node's value can, outermost first."""
+        """Return the directories that must exist before the node's value can, outermost first."""
         found = []
         components = self.value(path).split("/")[1:-1]
         for end in range(1, len(components) + 1):
@@ -94,12 +98,12 @@ class Names:
         return found
 
     def parent_directory(self, znode: str) -> str | None:
-        """The directory of ours that a znode lies in, None where that is the root of the tree."""
+        """Return the directory of ours that a znode lies in; None if it lies in the root of the tree."""
         above = znode.rpartition("/")[0]
         return above if len(above) > len(self._chroot) else None
 
     def logical(self, znode: str) -> str | None:
-        """The path of the node that a znode belongs to, None for a znode that is not ours."""
+        """Return the path of the node that a znode belongs to; None for a znode that is not ours."""
         if not znode.startswith(self._chroot + "/"):
             return None
         parts = [parse_child(name) for name in znode[len(self._chroot) + 1 :].split("/")]
@@ -111,5 +115,5 @@ class Names:
         return "/".join(components)
 
     def counter(self, name: str) -> str:
-        """The znode that a counter's generations lie below."""
+        """Return the znode above a counter's generations."""
         return f"{self.counters}/{_UNUSUAL_OR_SLASH.sub(_escape, name)}"

@@ -1,26 +1,29 @@
-"""From operations on our tree to one ZooKeeper transaction, and from its failure back. Nothing here waits.
+"""Turn operations on our tree into one ZooKeeper transaction, and its failure into our errors.
 
-Each operation becomes one or more *steps* on znodes (``names``), and all steps of a transaction go to the
-server as one multi-request, which does all or none:
+Nothing here waits.
+
+Each operation becomes one or more *steps* on znodes (``names``). All steps of a transaction go to the server
+as one multi-request, which does all of them or none:
 
     Create     the value; for an ephemeral node also its ephemeral directory
     Set        the value at the version
     Check      the value at the version
-    Delete     the value at the version; then the directory is removed, or, where there is none, made and
-               removed again, which proves in the same instant that there is none and so no child
+    Delete     the value at the version; then the directory is removed. If there is none, it is made and
+               removed again. That proves, in the same transaction, that it did not exist, and so that
+               the node has no child
 
-**Optimistic first, exact second.** Nearly always the directories above are there and a leaf has none of its
-own, so the first attempt assumes that and costs one request. Where the server's answer says that the
-assumption was wrong (``Structure``), the caller looks which directories exist and plans again with what
-it ``knows``: missing directories are then made inside the transaction, empty ones that stand in the way
-are removed inside it. Since the plan plays its own steps through, operations see those before them.
-What was looked at may change before the transaction arrives; then it fails once more, and is planned
-once more. At no time can it do anything but what its operations say.
+**Optimistic first, exact second.** The directories above a node nearly always exist, and a leaf nearly always
+has no directory of its own. The first attempt assumes this and costs one request. If the server's answer
+shows that the assumption was wrong (``Structure``), the caller looks which directories exist and plans again
+with what it ``knows``. The new plan makes missing directories inside the transaction, and removes empty
+directories that are in the way. The plan keeps track of its own steps, so operations see the effects of
+earlier ones. If the directories change again before the transaction arrives, it fails once more and is
+planned once more. It never does anything but its operations.
 
-**Failures.** The server names the first step that failed. What that means depends on the step's role, and is
-one of: an exception of the contract; ``Structure`` (look, and plan again); ``Occupied`` (a directory
-that was to be removed is not empty; whether a *node* lies below must be looked at, since empty
-directories may be left over).
+**Failures.** The server names the first step that failed. Its meaning depends on the step's role. It is one
+of: an exception of the contract; ``Structure`` (look, and plan again); ``Occupied`` (a directory that was to
+be removed is not empty; the caller must look whether a *node* lies below, because empty directories may be
+left over).
 """
 
 from __future__ import annotations
@@ -46,20 +49,20 @@ from ledgerlog.meta.zookeeper.names import Names
 
 ANY_VERSION = -1
 NO_VERSION = 2**31 - 1
-"""A version that no znode has: an opaque version that ZooKeeper could not spell conflicts with all."""
+"""A version that no znode has. It stands for a version that ZooKeeper could not spell."""
 
 
 class Role(enum.Enum):
-    """What a step is for."""
+    """The purpose of a step."""
 
     VALUE = enum.auto()
     MAKE_DIRECTORY = enum.auto()
-    """A directory above a new node."""
+    """Make a directory above a new node."""
     RESERVE_DIRECTORY = enum.auto()
-    """The ephemeral directory of an ephemeral node."""
+    """Make the ephemeral directory of an ephemeral node."""
     DROP_DIRECTORY = enum.auto()
     PROVE_NO_DIRECTORY = enum.auto()
-    """Made and removed again: it succeeds exactly where there was none."""
+    """Make the directory and remove it again: this succeeds exactly if there was none."""
 
 
 @attrs.frozen
@@ -93,8 +96,10 @@ ZnodeOperation = MakeZnode | SetZnode | DeleteZnode | CheckZnode
 
 @attrs.frozen
 class Step:
+    """One request of a transaction, and its purpose."""
+
     index: int
-    """Of the operation that it is part of."""
+    """The index of the operation that this step is part of."""
     role: Role
     request: ZnodeOperation
 
@@ -111,19 +116,19 @@ class Refusal(enum.Enum):
 
 @attrs.frozen
 class Structure:
-    """The tree's directories are not as was assumed: look, and plan again."""
+    """The tree's directories are not as the plan assumed: look, and plan again."""
 
 
 @attrs.frozen
 class Occupied:
-    """``directory`` has znodes below it. ``error`` is right if a node is among them."""
+    """``directory`` has znodes below it. ``error`` is the right error if one of them belongs to a node."""
 
     directory: str
     error: LedgerLogError
 
 
 def directories_of(operations: Sequence[Operation], names: Names) -> list[str]:
-    """The directories that a plan depends on, each once, outermost first."""
+    """Return the directories that a plan depends on, each once, outermost first."""
     found: dict[str, None] = {}
     for operation in operations:
         if isinstance(operation, Create):
@@ -134,7 +139,13 @@ def directories_of(operations: Sequence[Operation], names: Names) -> list[str]:
 
 
 def plan(operations: Sequence[Operation], names: Names, known: Mapping[str, bool] | None) -> list[Step]:
-    """The steps for ``operations``; ``known`` says which directories exist, None assumes the usual."""
+    """Return the steps for ``operations``.
+
+    Args:
+        operations: The operations of one transaction, in order.
+        names: The names of the tree.
+        known: Which directories exist; None to assume the usual case.
+    """
     exists: dict[str, bool] = dict(known or {})
     steps: list[Step] = []
     for index, operation in enumerate(operations):
@@ -175,12 +186,18 @@ def plan(operations: Sequence[Operation], names: Names, known: Mapping[str, bool
 
 
 def _spellable(version: int) -> int:
-    # ZooKeeper reads a negative version as "any", which would turn a compare-and-set into a plain write.
+    # ZooKeeper reads a negative version as "any". A compare-and-set would become an unconditional write.
     return version if 0 <= version < NO_VERSION else NO_VERSION
 
 
 def meaning(step: Step, refusal: Refusal, operation: Operation) -> LedgerLogError | Structure | Occupied:
-    """What it means that the server refused this step, the first one of its transaction that failed."""
+    """Return what the server's refusal means for the caller.
+
+    Args:
+        step: The first step of its transaction that failed.
+        refusal: Why the server refused it.
+        operation: The operation that the step is part of.
+    """
     path = operation.path
     if refusal is Refusal.PARENT_IS_EPHEMERAL:
         return InvalidArgument(f"{path!r} would be a child of an ephemeral node")

@@ -1,8 +1,8 @@
 """A session with ZooKeeper as its owner sees it (``store.Session``).
 
-CONNECTED is believed only while the lease lasts (``link``): a process that was stopped and wakes sees
-SUSPENDED in its first look at ``state``, before any thread of kazoo's has run. Whoever waits is woken by
-the store's task that watches the lease.
+The session is CONNECTED only while the lease lasts (``link``). A process that was stopped therefore sees
+SUSPENDED in its first look at ``state``, before any of kazoo's threads has run. The store's task that watches
+the lease wakes the tasks that wait on the session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 class ZooKeeperSession:
-    """Made by the store for each session that the ensemble gave it."""
+    """The store makes one for each session that the ensemble gives it.
+
+    Args:
+        number: ZooKeeper's number of the session.
+        link: The link that opened the session.
+    """
 
     def __init__(self, number: int, link: Link) -> None:
         self.number = number
@@ -32,29 +37,30 @@ class ZooKeeperSession:
 
     @property
     def session_id(self) -> str:
-        """As ZooKeeper's own tools print it."""
+        """The session's number as ZooKeeper's own tools print it."""
         return f"0x{self.number & (2**64 - 1):x}"
 
     @property
     def lease_left_s(self) -> float:
-        """For how long the ensemble surely keeps the session, by what it has answered; may be negative."""
+        """For how many seconds the ensemble surely still keeps the session; may be negative."""
         return (self._link.lease_until_ns(self.number) - boot_clock_ns()) / NS
 
     @property
     def state(self) -> SessionState:
+        """The present state. It is SUSPENDED as soon as the lease has run out."""
         if self._state is SessionState.CONNECTED and self.lease_left_s <= 0:
             return SessionState.SUSPENDED
         return self._state
 
     async def wait_not(self, state: SessionState) -> SessionState:
-        """Wait until the state differs from ``state``; the new state. Always a checkpoint."""
+        """Wait until the state differs from ``state``, and return the new state. Always a checkpoint."""
         await trio.lowlevel.checkpoint()
         while self.state is state:
             await self._changed.wait()
         return self.state
 
     def become(self, state: SessionState) -> None:
-        """Where it was LOST it stays LOST."""
+        """Change the state. A session that is LOST stays LOST."""
         if self._state is state or self._state is SessionState.LOST:
             return
         logger.info("metadata session=%s state=%s", self.session_id, state.value)

@@ -1,17 +1,17 @@
-"""The tree of the metadata capability, as requests to ZooKeeper: nodes, listings, counters.
+"""The tree of the metadata capability as requests to ZooKeeper: nodes, listings, counters.
 
-How the tree lies in ZooKeeper is ``names``, and how a transaction becomes one of ZooKeeper's is ``plan``.
+``names`` maps the tree to znodes, and ``plan`` turns a transaction of ours into one of ZooKeeper's.
 
-**Leftovers.** When a node is deleted, the directories above it that are empty now are removed behind the
-caller's back. One may stay (a crash). A listing looks into directories, so it shows none of them.
+**Leftovers.** When a node is deleted, the empty directories above it are removed in the background. One may
+stay, for example after a crash. A listing looks into directories, so it shows no empty ones.
 
-**Ids.** Counter generation G is a znode whose version counts its writes. An unconditional write gives a
-number that nobody else gets, in one request and with no race to lose: the id is G * ``IDS_PER_GENERATION``
-+ version - 1. ZooKeeper's versions have 31 bits, so a generation ends long before they do, and the next
+**Ids.** Generation G of a counter is a znode whose version counts its writes. An unconditional write gives a
+number that no other caller gets, in one request and without rivals: the id is G * ``IDS_PER_GENERATION`` +
+version - 1. ZooKeeper's versions have 31 bits. A generation ends long before they run out, and the next
 begins. A lost answer passes an id over.
 
-**sync** is a transaction that changes nothing. ZooKeeper's own sync is answered by the leader alone, and one
-that was deposed and does not know it yet would confirm an old state; a transaction needs a majority.
+**sync** is a transaction that changes nothing. The leader alone answers ZooKeeper's own sync. A deposed
+leader that does not know it yet would confirm an old state. A transaction needs a majority.
 """
 
 from __future__ import annotations
@@ -56,22 +56,29 @@ from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 IDS_PER_GENERATION = 2**30
 
 _PLANS_MAX = 16
-"""Plans of one transaction that may meet a tree whose directories have just changed."""
+"""How often one transaction is planned if the directories around it keep changing."""
 
 _LEFTOVERS_MAX = 64
-"""A directory with more below it than this is taken to hold nodes; leftovers are removed as they arise."""
+"""We assume that a directory with more children than this holds nodes.
+
+Leftovers are removed as they arise, so they are few.
+"""
 
 
 class Tree:
-    """Every method may raise what the capability says for lost contact (``conversation``)."""
+    """The nodes and counters of one store.
+
+    Every method may raise the capability's errors for lost contact (``conversation``).
+    """
 
     def __init__(self, names: Names, conversation: Conversation) -> None:
         self._names = names
         self._conversation = conversation
         self._generations: dict[str, int] = {}
-        """The generation of each counter in which an id was last found."""
+        """For each counter, the generation in which the last id was found."""
 
     async def get(self, path: str) -> Versioned | None:
+        """Return the node's value and version; None if there is no node."""
         answer = await self._conversation.read(partial(Get, self._names.value(path)))
         if isinstance(answer, Refused):
             return None
@@ -81,6 +88,20 @@ class Tree:
     async def transact(
         self, operations: Sequence[Operation], session: ZooKeeperSession | None, attempt: Attempt
     ) -> list[int]:
+        """Do all operations or none, and return the version for each.
+
+        Args:
+            operations: What to do, in order; at least one.
+            session: The session that the transaction must be sent in; None for any.
+            attempt: The caller's attempt, which records whether the write is in doubt.
+
+        Raises:
+            NodeExists, NodeMissing, NodeHasChildren, VersionConflict, InvalidArgument: As in the contract.
+                Nothing was changed.
+            SessionOver: ``session`` is over. Nothing was changed.
+            MetadataUnavailable: The directories changed again and again. Nothing was changed.
+            MetadataOutcomeUnknown: The answer was lost.
+        """
         known: dict[str, bool] | None = None
         cleared: set[str] = set()
         for _ in range(_PLANS_MAX):
@@ -93,7 +114,8 @@ class Tree:
             step = steps[result.index]
             found = meaning(step, result.refusal, operations[step.index])
             if isinstance(found, Occupied):
-                # What else it may be is a child that this very transaction makes: that stays below it.
+                # If it is occupied although it was cleared, this same transaction makes a child in it, and
+                # will again.
                 if found.directory in cleared or await self._holds_node(found.directory):
                     raise found.error
                 cleared.add(found.directory)
@@ -111,7 +133,7 @@ class Tree:
         )
 
     async def _holds_node(self, directory: str) -> bool:
-        """Whether a node lies below a directory, and not just directories that are left over."""
+        """Return whether a node lies below a directory, and not only leftover directories."""
         names = await self._conversation.read(partial(Children, directory))
         if isinstance(names, Refused):
             return False
@@ -124,7 +146,7 @@ class Tree:
         return bool(await self._holding(below))
 
     async def _holding(self, directories: Sequence[str]) -> list[str]:
-        """Those of the directories that a node lies below."""
+        """Return those of the directories that have a node below them."""
         stats = await self._conversation.read_all([partial(Exists, directory) for directory in directories])
         found = []
         for directory, stat in zip(directories, stats, strict=True):
@@ -134,6 +156,7 @@ class Tree:
         return found
 
     async def children(self, path: str) -> list[str]:
+        """Return the names directly below a path, sorted."""
         directory = self._names.directory(path)
         names = await self._conversation.read(partial(Children, directory))
         if isinstance(names, Refused):
@@ -148,20 +171,21 @@ class Tree:
                     found.add(component)
                 else:
                     below[f"{directory}/{name}"] = component
-        # A directory beside a value needs no look: the node is there either way.
+        # If a value lies beside a directory, the node exists anyway, and nobody needs to look into the
+        # directory.
         unsure = [znode for znode, component in below.items() if component not in found]
         found.update(below[znode] for znode in await self._holding(unsure))
         return sorted(found)
 
     async def _clear(self, directory: str, attempt: Attempt) -> None:
-        """Remove the empty directories below a directory, as far as they are empty."""
+        """Remove the directories below a directory that are empty."""
         names = await self._conversation.read(partial(Children, directory))
         for name in [] if isinstance(names, Refused) else names:
             await self._clear(f"{directory}/{name}", attempt)
             await self._conversation.write([DeleteZnode(f"{directory}/{name}")], attempt, is_repeatable=True)
 
     def prune_above(self, znode: str) -> None:
-        """Remove the directories above a znode that are empty now, behind everybody's back."""
+        """Remove the directories above a znode that are empty now, in the background."""
         directory = self._names.parent_directory(znode)
         session_id = self._conversation.session_id
         if directory is None or session_id is None:
@@ -186,6 +210,7 @@ class Tree:
     # --- counters, sync --------------------------------------------------------------------------
 
     async def next_id(self, counter: str, attempt: Attempt) -> int:
+        """Return a number that the counter has not given out before."""
         generation = self._generations.get(counter)
         if generation is None:
             generation = max(await self._list_generations(counter), default=0)
@@ -204,6 +229,7 @@ class Tree:
                 return generation * IDS_PER_GENERATION + result[0] - 1
 
     async def highest_id(self, counter: str, attempt: Attempt) -> int:
+        """Return the highest number that the counter has given out; -1 if none."""
         await self.sync(attempt)
         generations = await self._list_generations(counter)
         if not generations:
@@ -221,8 +247,9 @@ class Tree:
         return [] if isinstance(names, Refused) else [int(name, 16) for name in names]
 
     async def sync(self, attempt: Attempt) -> None:
-        # Whether the root of the tree is there does not matter: a majority has agreed on the answer. It
-        # changes nothing, so an answer that is lost leaves nothing in doubt.
+        """Bring later reads up to date with all writes that finished before this call."""
+        # It does not matter whether the root of the tree exists: a majority has agreed on the answer. The
+        # request changes nothing, so a lost answer leaves nothing in doubt. Hence a fresh Attempt.
         del attempt
         await self._conversation.write(
             [CheckZnode(self._names.root, ANY_VERSION)], Attempt(), is_repeatable=True
