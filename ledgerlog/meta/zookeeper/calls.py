@@ -1,27 +1,27 @@
 """Requests to a ZooKeeper server, each with its answer, in the form that kazoo takes.
 
-A ``Call`` is made in the loop, written to the socket and answered in kazoo's connection thread, and handed
-back to the loop once. kazoo asks two things of it, that of a request (``serialize``, ``deserialize``) and
-that of a result (``set``, ``set_exception``); both are here, and nothing else of kazoo's client: who carries
-calls is a ``Carrier`` (``link.Link``).
+A ``Call`` is made in the loop. kazoo's connection thread writes it to the socket and reads its answer. Then
+the call is handed back to the loop, once. kazoo needs two interfaces: that of a request (``serialize``,
+``deserialize``) and that of a result (``set``, ``set_exception``). ``Call`` has both, and uses nothing else
+of kazoo's client. A ``Carrier`` carries calls (``link.Link``).
 
-**What is sent.** A call decides in ``serialize``, at the moment in which it is written and under its lock,
-whether it goes out:
+**What is sent.** A call decides in ``serialize`` whether it goes out. At that moment it is being written, and
+it holds its own lock.
 
-* a call that was *revoked* (its caller has given up) is not sent. kazoo keeps what is submitted while
-  there is no connection and would send it minutes later, when its caller has long been told that
-  nothing happened;
-* a call that is *bound* to a session is sent in that session or not at all. After an expiry kazoo opens
-  a new session silently, and whatever was queued would go out in it.
+* A *revoked* call is not sent, because its caller has given up. kazoo keeps submitted requests while there is
+  no connection. It would send the call minutes later, long after the caller was told that nothing happened.
+* A call that is *bound* to a session is sent in that session or not at all. After an expiry, kazoo silently
+  opens a new session and would send its queued requests in that session.
 
-Since the request's place in kazoo's queue cannot be taken back, what goes out instead is a
-transaction of one check that fails on every server.
+A call cannot be removed from kazoo's queue. So a revoked or wrongly bound write sends a harmless request
+instead: a transaction of one check that fails on every server.
 
-So of a call that failed it is always known whether it was sent (``NotSent``: nothing happened) or not
+For every failed call it is therefore known whether it was not sent (``NotSent``: nothing happened) or not
 answered (``AnswerLost``: the outcome is unknown).
 
-**Errors of kazoo** end here: ``Call.result`` gives the answer, a ``Refused`` where the server says that a
-step of the request cannot be done, or one of the exceptions below."""
+**Errors of kazoo** end here. ``Call.result`` returns the answer, or ``Refused`` if the server says that a
+step of the request cannot be done, or raises one of the exceptions below.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _EPHEMERAL = 1
 
 @attrs.frozen
 class Stat:
-    """What the server says of a znode besides its value."""
+    """What the server says about a znode, apart from its value."""
 
     version: int
     child_count: int
@@ -63,14 +63,14 @@ class Stat:
 
 @attrs.frozen
 class Refused:
-    """A transaction that did nothing: its step ``index`` was the first one that the server refused."""
+    """A transaction that did nothing: its step ``index`` was the first that the server refused."""
 
     index: int
     refusal: Refusal
 
 
 class NotSent(Exception):
-    """The call was not sent and never will be: nothing happened."""
+    """The call was not sent and never will be, or the server did not do it: nothing happened."""
 
 
 class WrongSession(Exception):
@@ -78,11 +78,11 @@ class WrongSession(Exception):
 
 
 class AnswerLost(Exception):
-    """The call was sent and its answer did not come: for a write, the outcome is unknown."""
+    """The call was sent and no answer came. The outcome of a write is unknown."""
 
 
 class Unsupported(Exception):
-    """The server does not know the request."""
+    """The server does not know this request."""
 
 
 _REFUSALS: dict[type[Exception], Refusal] = {
@@ -98,11 +98,11 @@ _NEVER_DONE = (
     kazoo_errors.ThrottledOpError,
     kazoo_errors.SessionExpiredError,
 )
-"""Answers of a server that has not done what it was asked for, and may do it when asked again."""
+"""Answers of a server that has not done the request, and may do it if asked again."""
 
 _UNCERTAIN = (
     kazoo_errors.ConnectionLoss,
-    kazoo_errors.ConnectionClosedError,  # Which kazoo derives from SessionExpiredError, and says by itself.
+    kazoo_errors.ConnectionClosedError,  # A SessionExpiredError, but from kazoo itself.
     kazoo_errors.OperationTimeoutError,
     kazoo_errors.RequestTimeoutError,
     kazoo_errors.SystemZookeeperError,
@@ -112,50 +112,60 @@ _UNCERTAIN = (
 
 
 class Carrier(Protocol):
-    """Who sends calls."""
+    """The object that sends calls."""
 
     session_id: int | None
     outstanding: set[Call]
 
-    def heard(self, sent_ns: int) -> None: ...
-    def post(self, function: Callable[..., None], *args: Any) -> None: ...
+    def heard(self, sent_ns: int) -> None:
+        """The server has answered something that was sent at ``sent_ns`` (boot-time clock)."""
+        ...
+
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        """Call ``function`` in the loop."""
+        ...
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
 class Call:
-    """One request, and its answer. Made in the loop; sent and answered in kazoo's thread, once."""
+    """One request and its answer. Made in the loop; sent and answered in kazoo's thread, once."""
 
     type: ClassVar[int]
     session_id: int | None = None
-    """The session that it is bound to, None for any."""
+    """The session that the call is bound to; None for any."""
 
     def __init__(self) -> None:
         self.deliver: Callable[[Call], None] | None = None
-        """Runs in the loop with this call once it is answered or has failed; ``result`` says how."""
+        """Called in the loop with this call once it is answered or has failed; ``result`` says which."""
         self._lock = threading.Lock()
         self._is_revoked = False
         self._is_sent = False
         self._is_finished = False
         self._met_wrong_session = False
         self.carrier: Carrier | None = None
-        """Set as it is submitted."""
+        """Set when the call is submitted."""
         self._sent_ns = 0
         self._answer: Any = None
         self._error: BaseException | None = None
 
     def revoke(self) -> bool:
-        """Give it up; whether it was not sent, and so never will be."""
+        """Give the call up. Return True if it was not sent; it never will be then."""
         with self._lock:
             self._is_revoked = True
             return not self._is_sent
 
     def result(self) -> Any:
-        """The answer of a call that was delivered.
+        """Return the answer of a call that was delivered.
 
-        NotSent and WrongSession: nothing happened. AnswerLost: it is not known. Unsupported. And
-        MetadataUnavailable where the server refuses for a reason that asking again does not change."""
+        Raises:
+            NotSent, WrongSession: Nothing happened.
+            AnswerLost: The outcome is unknown.
+            Unsupported: The server does not know the request.
+            MetadataUnavailable: The server refuses for a reason that asking again does not change. Nothing
+                happened.
+        """
         error = self._error
         if self._met_wrong_session:
             raise WrongSession from error
@@ -190,6 +200,7 @@ class Call:
         raise NotImplementedError
 
     def serialize(self) -> bytes:
+        """Return the request's bytes, or the withheld request's if this one must not go out."""
         carrier = self.carrier
         assert carrier is not None
         with self._lock:
@@ -209,7 +220,8 @@ class Call:
         self._finish(answer, None, answered=True)
 
     def set_exception(self, error: BaseException) -> None:
-        # What the server refused it has heard; what kazoo gave up it may not have.
+        # The server has received a request that it refused. If kazoo gave up, the server may have received
+        # nothing.
         answered = isinstance(error, kazoo_errors.ZookeeperError) and not isinstance(
             error, kazoo_errors.ConnectionLoss | kazoo_errors.SessionExpiredError
         )
@@ -219,13 +231,14 @@ class Call:
         carrier = self.carrier
         assert carrier is not None
         with self._lock:
-            # kazoo may give up a second time what was given up when its thread ended.
+            # kazoo may give up a call twice, if it was given up when kazoo's thread ended.
             if self._is_finished:
                 return
             self._is_finished = True
             self._answer, self._error = answer, error
             if error is not None and not self._is_sent:
-                # kazoo may say so and yet keep it in its queue; what has failed unsent is never sent.
+                # kazoo may report a failure and yet keep the call in its queue. A call that failed unsent is
+                # never sent.
                 self._is_revoked = True
         carrier.outstanding.discard(self)
         if answered and self._is_sent:
@@ -235,7 +248,7 @@ class Call:
 
 
 class Get(Call):
-    """Answer: the value and its Stat."""
+    """Read a znode. Answer: the value and its Stat."""
 
     type = wire.GetData.type
 
@@ -252,7 +265,7 @@ class Get(Call):
 
 
 class Exists(Call):
-    """Answer: the Stat, or None where there is no such znode."""
+    """Look for a znode. Answer: its Stat, or None if there is no such znode."""
 
     type = wire.Exists.type
 
@@ -269,7 +282,7 @@ class Exists(Call):
 
 
 class Children(Call):
-    """Answer: the names of the znodes directly below, in no order."""
+    """List a znode. Answer: the names of the znodes directly below it, in no order."""
 
     type = wire.GetChildren.type
 
@@ -286,7 +299,7 @@ class Children(Call):
 
 
 class Transaction(Call):
-    """Answer: the new version for each operation (0 where it has none), or ``Refused``."""
+    """Do all operations or none. Answer: the new version for each (0 if it has none), or ``Refused``."""
 
     type = wire.Transaction.type
 
@@ -302,7 +315,7 @@ class Transaction(Call):
         return bytes(wire.Transaction([wire.CheckVersion("/", NO_VERSION)]).serialize())
 
     def deserialize(self, buffer: bytes, offset: int) -> Any:
-        # kazoo walks over what a transaction gives, to take its chroot off it.
+        # kazoo walks over the answer of a transaction to remove its chroot. A list of one keeps ours intact.
         return [self._read(buffer, offset)]
 
     def set(self, answer: Any) -> None:
@@ -311,8 +324,8 @@ class Transaction(Call):
     def _read(self, buffer: bytes, offset: int) -> list[int] | Refused | Exception:
         versions = []
         for index, result in enumerate(wire.Transaction.deserialize(buffer, offset)):
-            # Steps before the refused one say that they were rolled back, those after it that they were not
-            # tried.
+            # The steps before the refused one report that they were rolled back, and those after it report
+            # that they were not tried.
             if isinstance(result, kazoo_errors.RolledBackError):
                 continue
             if isinstance(result, Exception):
@@ -323,7 +336,10 @@ class Transaction(Call):
 
 
 class AddWatch(Call):
-    """A persistent recursive watch on a znode, there or not, until the connection ends. Answer: None."""
+    """A persistent recursive watch on a znode, until the connection ends. Answer: None.
+
+    The znode need not exist.
+    """
 
     type = 106
     _RECURSIVE = 1
@@ -340,7 +356,7 @@ class AddWatch(Call):
 
 
 class RemoveWatches(Call):
-    """The end of the watches of this connection on a znode. Answer: None."""
+    """Remove this connection's watches on a znode. Answer: None."""
 
     type = 18
     _ANY = 3

@@ -1,15 +1,16 @@
-"""Requests to the ensemble with the patience that they deserve: deadlines, and what is sent again.
+"""Requests to the ensemble, with deadlines, and with repetition where it is safe.
 
-A ``Conversation`` goes on over all connections, sessions and links of one store. Its owner says when there
-is a connection and over which link; everybody else just reads and writes.
+A ``Conversation`` lasts over all connections, sessions and links of one store. Its owner says when there is a
+connection, and over which link. Other code only reads and writes.
 
 **Reads** are sent again until they are answered. **A write** is sent again as long as it surely did nothing:
-it was not sent, or a server said that it had refused it. One that was sent and whose answer was lost is
-``MetadataOutcomeUnknown`` at once, unless the caller says that to repeat it does no harm.
+it was not sent, or a server said that it did not do it. If a write was sent and its answer was lost, it is
+``MetadataOutcomeUnknown`` at once, unless the caller says that repeating it does no harm.
 
-**Deadlines.** Each call of the capability has ``limits.METADATA_TIMEOUT_S`` for all of that. Where it ends
-upon a request that waits to be sent, the request is taken back, and nothing has happened; where it ends
-upon one that was sent, the outcome is unknown."""
+**Deadlines.** Each call of the capability has ``limits.METADATA_TIMEOUT_S`` for all of this. If the deadline
+comes while a request waits to be sent, the request is taken back, and nothing has happened. If it comes after
+the request was sent, the outcome is unknown.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +30,34 @@ from ledgerlog.meta.zookeeper.plan import CheckZnode, ZnodeOperation
 from ledgerlog.meta.zookeeper.session import ZooKeeperSession
 
 _RETRY_S = 0.02
-"""Before what surely did nothing is tried again."""
+"""Pause before a request that surely did nothing is tried again."""
 
 _PIPELINE = 256
-"""Requests of one call that are under way at once."""
+"""How many requests of one call are under way at the same time."""
 
 T = TypeVar("T")
 
 
 @attrs.define(eq=False)
 class Attempt:
-    """One write of a caller, for as long as its deadline lets it be tried."""
+    """One write of a caller, with all its repetitions until the deadline."""
 
     is_in_doubt: bool = False
-    """The deadline came upon a request that had been sent."""
+    """Whether the deadline came after a request had been sent."""
 
 
 class SessionOver(Exception):
-    """The session that a write was to belong to is over; nothing was written."""
+    """The session that a write was bound to is over; nothing was written."""
 
 
 class Conversation:
-    """Made by the store, which sets ``link`` before anything is asked. ``on_doubt`` is called where the
-    server says that the node is gone by which the store was recognized."""
+    """The requests of one store. The store sets ``link`` before the first request.
+
+    Args:
+        hosts: The servers, for messages: "h1:2181,h2:2181".
+        on_doubt: Called if the server refuses the check that each write begins with: the node by which the
+            store was recognized has changed or is gone.
+    """
 
     def __init__(self, hosts: str, on_doubt: Callable[[], None]) -> None:
         self.hosts = hosts
@@ -59,7 +65,7 @@ class Conversation:
         self._on_doubt = on_doubt
         self._process = os.getpid()
         self._session_id: int | None = None
-        """Of the connection that may be used; None while there is none."""
+        """The session of the usable connection; None while there is none."""
         self._check: CheckZnode | None = None
         """The first step of each write in that session."""
         self._refusal: str | None = None
@@ -71,62 +77,75 @@ class Conversation:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection that may be used."""
+        """Whether there is a usable connection."""
         return self._session_id is not None
 
     @property
     def is_refused(self) -> bool:
+        """Whether the last store that answered was refused."""
         return self._refusal is not None
 
     @property
     def session_id(self) -> int | None:
-        """The session of that connection."""
+        """The session of the usable connection; None while there is none."""
         return self._session_id
 
     def use(self, session_id: int, check: CheckZnode | None) -> None:
-        """There is a connection, for this session, and it may be used. ``check`` is what each write begins
-        with."""
+        """Say that there is a usable connection, for this session.
+
+        Args:
+            session_id: The session.
+            check: The step that each write begins with; None for no such step.
+        """
         self._session_id, self._check, self._refusal = session_id, check, None
         self._tell()
 
     def rest(self) -> None:
-        """There is no connection that may be used."""
+        """Say that there is no usable connection."""
         self._session_id = None
         self._tell()
 
     def doubt(self) -> None:
-        """The connection must show anew whose store it is, and what was read on it and not given out is read
-        again."""
+        """Stop using the connection until it has shown again which store it leads to.
+
+        Answers that came over it and were not given out yet are read again.
+        """
         self._doubts += 1
         self.rest()
 
     def refuse(self, refusal: str) -> None:
-        """What answers is not what it is to be: every call is WrongCluster until another session is used."""
+        """Say that the wrong store answers: every call raises WrongCluster until ``use`` is called."""
         self._refusal = refusal
         self.rest()
 
     def _tell(self) -> None:
-        """Wake whoever waits for news, of the session too."""
+        """Wake the tasks that wait for news, also for news of the session."""
         self._changed.set()
         self._changed = trio.Event()
 
     @property
     def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
         return self._is_closed
 
     def close(self) -> None:
-        """From now on every call is MetadataUnavailable, those under way included."""
+        """Make every call raise MetadataUnavailable from now on, those under way included."""
         self._is_closed = True
         self.rest()
 
     async def wait_news(self) -> None:
-        """Return when the connection or the session has changed. MetadataUnavailable once it is closed."""
+        """Return when the connection or the session has changed.
+
+        Raises:
+            MetadataUnavailable: The conversation is closed.
+        """
         await self._changed.wait()
         self.check_open()
 
     # --- asking ----------------------------------------------------------------------------------
 
     def check_open(self) -> None:
+        """Raise MetadataUnavailable if the conversation is closed, or was opened before a fork."""
         if self._is_closed:
             raise MetadataUnavailable(f"the metadata store on {self.hosts} is closed")
         if os.getpid() != self._process:
@@ -135,11 +154,20 @@ class Conversation:
             )
 
     async def checkpoint(self) -> None:
+        """Pass a checkpoint, then ``check_open``."""
         await trio.lowlevel.checkpoint()
         self.check_open()
 
     async def within_deadline(self, work: Callable[[Attempt], Awaitable[T]]) -> T:
-        """What ``work`` gives, within ``limits.METADATA_TIMEOUT_S``."""
+        """Return the result of ``work``, within ``limits.METADATA_TIMEOUT_S``.
+
+        Args:
+            work: Gets an Attempt, and passes it to ``write``.
+
+        Raises:
+            MetadataOutcomeUnknown: The deadline came after a write had been sent.
+            MetadataUnavailable: The deadline came, and nothing happened.
+        """
         await self.checkpoint()
         attempt = Attempt()
         with trio.move_on_after(limits.METADATA_TIMEOUT_S):
@@ -169,11 +197,15 @@ class Conversation:
             await event.wait()
 
     async def read(self, make: Callable[[], Call]) -> Any:
-        """The answer to a request that changes nothing, or ``Refused``; asked for until it comes."""
+        """Return the answer to a request that changes nothing, or ``Refused``.
+
+        Args:
+            make: Makes the request; it is called again for each attempt.
+        """
         return (await self.read_all([make]))[0]
 
     async def read_all(self, makes: Sequence[Callable[[], Call]]) -> list[Any]:
-        """The answers to requests that change nothing."""
+        """Return the answers to requests that change nothing, in their order."""
         answers: list[Any] = []
         while len(answers) < len(makes):
             await self._wait_connected()
@@ -198,8 +230,19 @@ class Conversation:
         session: ZooKeeperSession | None = None,
         is_repeatable: bool = False,
     ) -> list[int] | Refused:
-        """What the server says to a transaction; sent until it is surely answered or surely may have been
-        applied (MetadataOutcomeUnknown, unless it ``is_repeatable``). SessionOver for one of a session."""
+        """Send a transaction, again as long as it surely did nothing, and return the server's answer.
+
+        Args:
+            operations: The transaction.
+            attempt: Records whether the write is in doubt if the deadline comes.
+            session: The session that it must be sent in; None for any.
+            is_repeatable: Whether to send it again if its answer was lost.
+
+        Raises:
+            SessionOver: ``session`` is over. Nothing was written.
+            MetadataOutcomeUnknown: The answer was lost, and it is not repeatable.
+            MetadataUnavailable: Nothing was written, unless ``is_repeatable``.
+        """
         while True:
             if self._refusal is None and session is not None and session.state is SessionState.LOST:
                 raise SessionOver
@@ -209,7 +252,8 @@ class Conversation:
             try:
                 await self._answers([call])
             except trio.Cancelled:
-                # The caller is gone, or its deadline has come: not sent means never sent.
+                # The caller was cancelled, or its deadline has come. If the call was not sent yet, it never
+                # will be.
                 attempt.is_in_doubt = not call.revoke()
                 raise
             try:
