@@ -1,33 +1,33 @@
 """kazoo's half: one client of a ZooKeeper ensemble, its threads, and the hand-over to the trio loop.
 
-Nothing outside this module and ``calls`` knows kazoo. A ``Link`` owns one ``KazooClient`` with its three
-threads. The loop gives it ``Call`` objects; kazoo's connection thread sends them, reads the answers, and
-hands each over with one ``run_sync_soon``. Changes of the connection and watch events come the same way, in
-the order in which the thread saw them, so an event that the server sent before an answer is seen before it.
-What is sent, and in which session, each call decides when it is written (``calls``).
+Only this module and ``calls`` know kazoo. A ``Link`` owns one ``KazooClient`` with its three threads. The
+loop gives it ``Call`` objects. kazoo's connection thread sends them, reads the answers, and hands each over
+with one ``run_sync_soon``. Changes of the connection and watch events come in the same way, in the order in
+which the thread saw them. So the loop sees an event that the server sent before an answer before it sees the
+answer. Each call decides when it is written whether it is sent, depending on the session (``calls``).
 
-**The lease.** The server gives a session up when it has not heard from the client for the negotiated
-timeout. It heard at the earliest when something was sent that it has answered, hence
-``lease_until_ns``: the boot-clock time of the sending of the last thing answered (request or ping), plus the
-timeout. The owner believes in its session no longer than that. The boot-time clock runs on while the
-process is stopped or the machine sleeps. "The server" is the leader, and a follower that is cut off from it
-answers pings for some ticks more: nothing may depend on the lease alone (docs/METADATA.md).
+**The lease.** The server gives a session up if it has not heard from the client for the negotiated timeout.
+When the client gets an answer, it knows that the server heard from it no earlier than the moment of sending.
+Hence ``lease_until_ns``: the boot-clock time at which the last answered request or ping was sent, plus the
+timeout. The owner believes in its session no longer than that. The boot-time clock runs on while the process
+is stopped or the machine sleeps. "The server" means the leader. A follower that is cut off from the leader
+answers pings for some more ticks, so nothing may depend on the lease alone (docs/METADATA.md).
 
-**Additions to kazoo** (2.11, whose internals these classes use; hence the pin in pyproject):
+**Additions to kazoo** (2.11; these classes use its internals, hence the pin in pyproject):
 
-* Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events, which kazoo lacks (its pull
-  request 715). They belong to the connection: who owns the link adds them again on each new one.
-* No zxid is shown on connecting, so no server refuses the connection for one. A refusal is a closed socket
-  and says nothing: it may be a server that lags behind, or an ensemble that was made anew. What was seen in
-  which session is kept here (``zxid_of``), and the store compares it after a sync.
-* A connection attempt has a bound well below the session's timeout. kazoo waits for one silent host for
-  as long as the session lives, so that a live host behind it in the list is reached too late.
+* Persistent recursive watches (opcode 106, ZooKeeper 3.6) and their events. kazoo lacks them (its pull
+  request 715). They belong to the connection, so the link's owner adds them again on each new connection.
+* No zxid is shown on connecting, so no server refuses the connection because of it. Such a refusal is only a
+  closed socket. It does not say whether the server lags behind or the ensemble was made anew. The newest
+  transaction seen in each session is kept here (``zxid_of``), and the store compares it after a sync.
+* A connection attempt has a bound well below the session's timeout. kazoo would wait for one silent host for
+  the session's whole life, and would reach a live host later in the list too late.
 * Pauses between attempts stay below half a second; kazoo's own grow to an hour.
-* ``cut`` shuts the socket, so that a stop does not wait for a server that says nothing (kazoo issues 68
-  and 241: stop() that hangs).
+* ``cut`` shuts the socket, so that a stop does not wait for a silent server (kazoo issues 68 and 241: stop()
+  that hangs).
 
-kazoo reports that its thread has ended for good (``Ended``) after an error that it does not know how to live
-with: an unknown error code, an answer out of turn. The owner starts a new link then.
+If kazoo meets an error that it cannot handle (an unknown error code, an answer out of turn), its thread ends
+for good, and the link reports ``Ended``. The owner then starts a new link.
 """
 
 from __future__ import annotations
@@ -55,27 +55,30 @@ from ledgerlog.meta.zookeeper.clock import NS, boot_clock_ns
 logger = logging.getLogger(__name__)
 
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-"""kazoo warns of every failed attempt to connect. What an operator needs to know the store says, once."""
+"""kazoo warns of every failed attempt to connect. The store logs, once, what an operator needs to know."""
 _kazoo_logger.setLevel(logging.ERROR)
 
 _SESSIONS_KEPT = 8
+"""How many sessions ``zxid_of`` remembers."""
 
 _CONNECT_TIMEOUT_MIN_S, _CONNECT_TIMEOUT_MAX_S = 0.2, 2.0
 
 
 @attrs.frozen
 class Connected:
+    """There is a connection, in this session."""
+
     session_id: int
 
 
 @attrs.frozen
 class Suspended:
-    pass
+    """The connection is lost."""
 
 
 @attrs.frozen
 class Expired:
-    pass
+    """The server says that the session is over."""
 
 
 @attrs.frozen
@@ -87,7 +90,7 @@ class Ended:
 
 @attrs.frozen
 class Changed:
-    """Something was made, set or deleted at this znode, which a watch covers."""
+    """A znode that a watch covers was made, set or deleted."""
 
     znode: str
 
@@ -96,8 +99,16 @@ Event = Connected | Suspended | Expired | Ended | Changed
 
 
 class Link:
-    """One kazoo client. ``start`` and ``stop`` block (``stop`` for a moment only, but in a worker thread);
-    ``submit`` does not. ``on_event`` runs in the loop."""
+    """One kazoo client.
+
+    ``start`` and ``stop`` block. ``start`` blocks only for a moment; call ``stop`` in a worker thread.
+    ``submit`` does not block.
+
+    Args:
+        hosts: The servers: "h1:2181,h2:2181".
+        timeout_s: The session timeout to ask for, in seconds.
+        on_event: Called in the loop with each event.
+    """
 
     def __init__(self, hosts: str, timeout_s: float, *, on_event: Callable[[Event], None]) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -105,11 +116,11 @@ class Link:
         self._is_stopping = False
         self.session_id: int | None = None
         self._lease: tuple[int | None, int] = (None, 0)
-        """A session, and until when on the boot-time clock the server surely keeps it."""
+        """A session, and the boot-clock time until which the server surely keeps it."""
         self.outstanding: set[Call] = set()
-        """Submitted, and neither answered nor given up by kazoo."""
+        """The calls that were submitted, and were neither answered nor given up by kazoo."""
         self._zxids: dict[int, int] = {}
-        """The highest transaction that an answer has shown the effects of, in each of the last sessions."""
+        """For each of the last sessions, the highest transaction id that came with an answer."""
         self.timeout_ns = 0
         """The session timeout that was negotiated."""
         host_count = hosts.count(",") + 1
@@ -129,37 +140,45 @@ class Link:
         self._client.add_listener(self._on_state)
 
     def zxid_of(self, session_id: int) -> int:
-        """The highest transaction that an answer in this session has shown the effects of, 0 where none
-        has."""
+        """Return the highest transaction id that came with an answer in this session; 0 if none did.
+
+        An answer shows the effects of all transactions up to its id.
+        """
         return self._zxids.get(session_id, 0)
 
     @property
     def credentials(self) -> tuple[int, bytes] | None:
-        """Session id and password, while connected: who has them can join or end the session."""
+        """Session id and password while connected: with them, another client can join or end the session."""
         found: tuple[int, bytes] | None = self._client.client_id
         return found
 
     def lease_until_ns(self, session_id: int) -> int:
-        """Until then the server surely keeps the session, on the boot-time clock; 0 for one that is not the
-        present one. kazoo's thread may have the next session before the loop knows that one is over."""
+        """Return the boot-clock time until which the server surely keeps the session.
+
+        It is 0 for a session that is not the present one. kazoo's thread may have the next session before the
+        loop knows that this one is over.
+        """
         present, until_ns = self._lease
         return until_ns if present == session_id else 0
 
     def start(self) -> None:
-        """Begin to connect, and keep at it until ``stop``."""
+        """Begin to connect, and keep trying until ``stop``."""
         self._client.start_async()
 
     def stop(self) -> None:
-        """End the session, if a server can be told now, and every thread. See also ``cut``."""
+        """End the session, if a server can be told now, and end every thread. See also ``cut``."""
         self._is_stopping = True
         try:
             self._client.stop()
         finally:
-            with contextlib.suppress(Exception):  # "Cannot close connection until it is stopped": it is not.
+            with contextlib.suppress(Exception):  # kazoo raises if its connection has not stopped.
                 self._client.close()
 
     def cut(self) -> None:
-        """End a conversation with a server at once: a stop that waits for its answer waits no longer."""
+        """End the connection to a server at once.
+
+        A ``stop`` that waits for the server's answer then stops waiting.
+        """
         current = self._client._connection._socket
         if current is not None:
             with contextlib.suppress(OSError):
@@ -172,8 +191,11 @@ class Link:
         self._client._call(call, call)
 
     def give_up_unsent(self) -> None:
-        """What was submitted and not sent ends as not sent. Called when a session has expired: kazoo drops
-        its queue then, and what was put there in the same moment would be answered by nobody."""
+        """Fail every submitted call that was not sent.
+
+        Call it when a session has expired. kazoo then drops its queue, and would never answer a call that was
+        queued in the same moment.
+        """
         for call in list(self.outstanding):
             if call.revoke():
                 call.set_exception(kazoo_errors.ConnectionLoss())
@@ -181,26 +203,31 @@ class Link:
     # --- in kazoo's thread -----------------------------------------------------------------------
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
+        """Call ``function`` in the loop, unless the loop has ended."""
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function, *args)
 
     def heard(self, sent_ns: int) -> None:
-        """The server has answered what was sent at that time."""
+        """Extend the lease: the server has answered something that was sent at ``sent_ns``."""
         session_id, until_ns = self._lease
         self._lease = session_id, max(until_ns, sent_ns + self.timeout_ns)
 
     def saw(self, session_id: int, zxid: int) -> None:
-        """An answer in that session shows the effects of that transaction."""
+        """Note that an answer in this session came with this transaction id."""
         before = self._zxids.pop(session_id, 0)
         self._zxids[session_id] = max(before, zxid)
         if len(self._zxids) > _SESSIONS_KEPT:
             del self._zxids[next(iter(self._zxids))]
 
     def changed(self, znode: str) -> None:
+        """Report a watch event."""
         self.post(self._on_event, Changed(znode))
 
     def opened(self, session_id: int, timeout_ns: int, asked_ns: int) -> None:
-        """A connection is there, for a session that the server knew or made later than ``asked_ns``."""
+        """Begin a lease: there is a connection.
+
+        The server confirmed or made the session after ``asked_ns``.
+        """
         self.timeout_ns = timeout_ns
         self._lease = session_id, asked_ns + timeout_ns
 
@@ -215,7 +242,8 @@ class Link:
             self.post(self._on_event, Expired())
         elif not self._is_stopping:
             self.session_id = None
-            # The call upon whose answer the thread failed is in none of kazoo's queues any more.
+            # If the thread failed because of a call's answer, that call is in none of kazoo's queues any
+            # more.
             for call in list(self.outstanding):
                 call.set_exception(kazoo_errors.ConnectionLoss())
             self.post(self._on_event, Ended(f"kazoo ended its connection ({self._client._state})"))
@@ -234,7 +262,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     @property
     def last_zxid(self) -> int:
-        """What is shown on connecting."""
+        """The transaction id that is shown to a server on connecting; always 0."""
         return 0
 
     @last_zxid.setter
@@ -247,7 +275,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         super().__init__(client, retry, logger=logger)
         self._link = link
         self._pings_sent_ns: deque[int] = deque()
-        """Of the pings of this connection that are not answered; answers come in order."""
+        """When the unanswered pings of this connection were sent; answers come in order."""
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         asked_ns = boot_clock_ns()

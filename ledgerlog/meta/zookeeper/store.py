@@ -1,36 +1,35 @@
 """Metadata in Apache ZooKeeper, shared by machines: the metadata capability.
 
-The parts, from the outside in: this module (the session, the watches, the link as long as it lasts), ``tree``
-(nodes, listings and counters as requests), ``plan`` (a transaction of ours as one of ZooKeeper's),
-``names`` (where things lie), ``conversation`` (deadlines, and what is sent again), ``link`` (kazoo and its
-threads).
+The parts, from the outside in: this module (the session, the watches, the link and its replacement), ``tree``
+(nodes, listings and counters as requests), ``plan`` (a transaction of ours as one of ZooKeeper's), ``names``
+(the paths of znodes), ``conversation`` (deadlines and repetition), ``link`` (kazoo and its threads).
 
-**Lost answers.** A write that was sent and whose answer was lost is ``MetadataOutcomeUnknown``; whoever
-wrote settles that by reading again and looking for its token (rule 14). What was surely not done is tried
-again here, until ``limits.METADATA_TIMEOUT_S``.
+**Lost answers.** If a write was sent and its answer was lost, the call raises ``MetadataOutcomeUnknown``. The
+writer settles it: it reads again and looks for its token (rule 14). A request that was surely not done is
+tried again here, until ``limits.METADATA_TIMEOUT_S``.
 
-**Reads may be stale**, by as much as the server that answers lags behind. What one store reads never goes
-back, not even from one session to the next. After ``sync`` it is at least as new as every write finished
-before.
+**Reads may be stale** by as much as the answering server lags behind. The reads of one store never go back in
+time, not even from one session to the next. After ``sync`` they see at least every write that finished before
+it.
 
-**The session.** SUSPENDED when the connection is lost or the lease has run out, CONNECTED again when the same
-session goes on, LOST when a server says that it is over. kazoo then opens a new one by itself; the store
-shows it as a new object. An ephemeral node is created in the session that the store had when it was
-asked, or not at all: the link sends such a transaction in no other. While no server answers nobody can say
-that a session is over, so it stays SUSPENDED for as long as that takes.
+**The session** is SUSPENDED if the connection is lost or the lease has run out. It is CONNECTED again if the
+same session goes on, and LOST if a server says that it is over. kazoo then opens a new session by itself, and
+the store shows it as a new object. An ephemeral node is created in the session that the store had when it was
+asked, or not at all: the link sends such a transaction in no other session. While no server answers, nobody
+can say that a session is over, so it stays SUSPENDED.
 
-**Whose store it is** (``belonging``) is looked at on each new connection, before it is used: the node of the
-cluster's id is watched, then comes a sync, then the node is read. All that is asked afterwards is bound to
-that session, and a session is never carried over to another ensemble: there it has expired. The server tells
-of a change of the node before it answers anything that was asked after the change, and each write checks that
-the node is there. So an emptied chroot is seen as well. The sync also tells the newest transaction of the
-ensemble: one that is older than what was seen before has lost what was read from it, and is refused too. A
-refused link is ended and made anew, since the address may lead to the right servers again.
+**Belonging** (``belonging``) is checked on each new connection before it is used. The store watches the node
+of the cluster's id, syncs, and then reads the node. All later requests are bound to that session. A session
+never moves to another ensemble; there it has expired. If the node changes, the server reports this before it
+answers any request that came after the change. Each write also checks that the node is there, so an emptied
+chroot is noticed too. The sync also shows the newest transaction of the ensemble. If it is older than what
+the store has seen before, the ensemble has lost data that was read from it, and is refused too. A refused
+link is ended and made anew, because the address may lead to the right servers later.
 
-**Watches** are ZooKeeper's persistent recursive ones, two for each path (value and directory), added once for
-all watches of a path. They end with the connection. On each new connection all are added again, and when the
-server has confirmed them the watches wake: what happened meanwhile is seen by looking. To open one waits
-for the confirmation, so that no change after it is missed; without a connection it does not wait.
+**Watches** are ZooKeeper's persistent recursive watches: two for each path (value and directory), shared by
+all our watches of that path. They end with the connection. On each new connection all are added again. When
+the server has confirmed them, our watches wake, and their owners find any missed change by looking. Opening a
+watch waits for the confirmation, so it misses no later change. Without a connection it does not wait.
 """
 
 from __future__ import annotations
@@ -75,36 +74,45 @@ __all__ = ["ZooKeeperStore", "open_zookeeper_store"]
 logger = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_MIN_S = 2.0
-"""kazoo's pings come with a jitter of 0.4 s, which a shorter session would not bear."""
+"""kazoo's pings have a jitter of 0.4 s, which is too much for a shorter session."""
 
 _CUT_S = 1.0
-"""A server that has not confirmed the end of the session within this time is left."""
+"""If a server has not confirmed the end of the session after this time, we cut the connection."""
 
 _NEW_SESSION_S = 3.0
-"""Who is told that the session is over finds the next one, if the ensemble gives it within this time."""
+"""How long a call whose session is over waits for the next session before it raises.
+
+Its caller then usually finds the new session.
+"""
 
 _LAPSED_S = 0.05
-"""Between two looks at a lease that has run out: an answer may still come to what was sent in time."""
+"""Pause between two looks at a lease that has run out: an answer to an earlier request may still come."""
 
 _REFUSED_PAUSE_S = 2.0
-"""Before a link to what is not the right store is replaced: each costs the servers there a session."""
+"""Pause before a refused link is replaced. Each new link costs the servers there a session."""
 
 _LINK_PAUSE_S = 0.5
-"""Before a link whose thread ended unexpectedly is replaced."""
+"""Pause before a link whose thread ended unexpectedly is replaced."""
 
 
 def open_zookeeper_store(
     hosts: str, *, chroot: str = "", session_timeout_s: float = limits.SESSION_TIMEOUT_S
 ) -> AbstractAsyncContextManager[ZooKeeperStore]:
-    """A store below the node ``chroot`` of the ensemble ``hosts`` ("h1:2181,h2:2181"), open for the body of
-    the ``async with``. The chroot ("" or "/a/b") is made when something is first written below it.
+    """Open a store in a ZooKeeper ensemble for the body of the ``async with``.
 
-    ``session_timeout_s`` (2 or more) is asked for; the ensemble holds it within its own bounds, which are 2
-    to 20 of its ticks. A process that dies is noticed after that time. Leaving the body ends the session and
-    removes its ephemeral nodes.
+    Leaving the body ends the session and removes its ephemeral nodes.
 
-    ``InvalidArgument``: the timeout. ``MetadataUnavailable``: no server answered within
-    ``limits.METADATA_TIMEOUT_S``, or it is older than ZooKeeper 3.6."""
+    Args:
+        hosts: The servers: "h1:2181,h2:2181".
+        chroot: The node above everything in the store: "" or "/a/b". It is made at the first write below it.
+        session_timeout_s: The session timeout to ask for, at least 2 s. The ensemble keeps it within its own
+            bounds, which are 2 to 20 of its ticks. The death of a process is noticed after this time.
+
+    Raises:
+        InvalidArgument: ``session_timeout_s`` is below 2.
+        MetadataUnavailable: No server answered within ``limits.METADATA_TIMEOUT_S``, or the servers are older
+            than ZooKeeper 3.6.
+    """
     if not session_timeout_s >= SESSION_TIMEOUT_MIN_S:
         raise InvalidArgument(
             f"session_timeout_s is to be {SESSION_TIMEOUT_MIN_S:g} or more, not {session_timeout_s}"
@@ -130,20 +138,22 @@ class _Attached:
     """The server's watches for one path."""
 
     users: int = 0
-    """Open watches on it."""
+    """How many open watches use them."""
     settled: trio.Event = attrs.Factory(trio.Event)
-    """The server has confirmed or refused them, or there is no connection."""
+    """Set when the server has confirmed or refused them, or if there is no connection."""
     refusal: MetadataUnavailable | None = None
     is_given_out: bool = False
-    """Somebody has a watch that may not be confirmed yet, so a confirmation wakes it."""
+    """Whether a task has a watch that may not be confirmed yet. A confirmation then wakes the watch."""
 
 
 class ZooKeeperStore:
     """The metadata capability (``store.MetadataStore``) on ZooKeeper; see ``open_zookeeper_store``.
 
-    Versions are ZooKeeper's: 0 at creation, one more at each write, 0 again when a path is created anew. A
-    call that is cancelled before its request was sent has changed nothing; after that the request goes on,
-    and is applied or not."""
+    Versions are ZooKeeper's: 0 at creation, one more at each write, 0 again if a path is created anew.
+
+    Cancelling: a call whose request was not sent yet has changed nothing. After that the request goes on, and
+    is applied or not.
+    """
 
     def __init__(self, hosts: str, names: Names, session_timeout_s: float) -> None:
         self._names = names
@@ -152,9 +162,9 @@ class ZooKeeperStore:
         self._tree = Tree(names, self._conversation)
         self._belonging = Belonging(f"{hosts}{names.root}".rstrip("/"))
         self._connection: int | None = None
-        """The session of the connection that there is, whether it may be used or not."""
+        """The session of the present connection, whether the connection is usable or not."""
         self._proof: object | None = None
-        """What finds out whose store the connection leads to, while that goes on."""
+        """The running check of the connection's cluster; None if there is none."""
         self._zxid_floor = 0
         """The newest transaction that was seen in a session that was used."""
         self._link_number = 0
@@ -167,7 +177,7 @@ class ZooKeeperStore:
 
     @property
     def session(self) -> ZooKeeperSession:
-        """The current session; LOST only until the ensemble has given a new one."""
+        """The current session. It is LOST only until the ensemble has given a new one."""
         assert self._session is not None, "a store is given out once it has a session"
         return self._session
 
@@ -201,8 +211,8 @@ class ZooKeeperStore:
     async def transaction(self, operations: Sequence[Operation]) -> list[int]:
         operations = list(operations)
         check_operations(operations)
-        # The session that the caller could see when it called: where that one ends meanwhile, an
-        # ephemeral node must not slip into its successor unnoticed.
+        # Take the session that the store had when it was called. If that session ends meanwhile, the new
+        # session must not own the ephemeral node: its caller would not know.
         session = self._session
         assert session is not None
         is_bound = any(isinstance(operation, Create) and operation.ephemeral for operation in operations)
@@ -258,7 +268,12 @@ class ZooKeeperStore:
                     self._remove_watches(path)
 
     def watch(self, path: str) -> AbstractAsyncContextManager[Watch]:
-        """See ``store.MetadataStore``. MetadataUnavailable on opening only where a server refuses."""
+        """Watch a node and everything below it for the body of the ``async with``.
+
+        Raises:
+            MetadataUnavailable: A server refuses the watch. Without a connection, opening a watch does not
+                raise.
+        """
         return self._watch(path)
 
     # --- watches ---------------------------------------------------------------------------------
@@ -267,7 +282,7 @@ class ZooKeeperStore:
         return self._names.value(path), self._names.directory(path)
 
     def _add_watches(self, path: str, attached: _Attached) -> None:
-        """Ask the server to watch ``path``; ``attached.settled`` once that is settled."""
+        """Ask the server to watch ``path``, and set ``attached.settled`` when it has answered."""
         if not self._conversation.is_connected:
             attached.settled.set()
             return
@@ -279,11 +294,12 @@ class ZooKeeperStore:
             nonlocal missing
             missing -= 1
             if settled is not attached.settled or settled.is_set():
-                return  # The connection that this was asked on has ended.
+                return  # The connection of this request has ended.
             try:
                 call.result()
             except (NotSent, AnswerLost):
-                # A connection on which a watch could not be added is of no use; on the next all are added.
+                # A connection without one of the watches is useless. End it; the next connection adds all of
+                # them.
                 self._conversation.link.cut()
                 return
             except (MetadataUnavailable, Unsupported) as refusal:
@@ -340,7 +356,7 @@ class ZooKeeperStore:
                 self._link_ended.set()
 
     def _begin_proof(self) -> None:
-        """Find out whose store the connection leads to; it is not used until that is known."""
+        """Find out which store the connection leads to; the connection is not used until that is known."""
         number = self._connection
         self._conversation.doubt()
         if number is None:
@@ -349,8 +365,8 @@ class ZooKeeperStore:
         sync = Transaction([CheckZnode(self._names.root, ANY_VERSION)])
         calls: list[Call] = [sync]
         if self.cluster is not None:
-            # In this order: what changes after the reading is told, and what was read is no older than the
-            # sync.
+            # Keep this order. The watch then reports every change after the read, and the read is no older
+            # than the sync.
             calls = [AddWatch(self._names.value(CLUSTER)), sync, Get(self._names.value(CLUSTER))]
 
         def answered(_: Call) -> None:
@@ -369,7 +385,7 @@ class ZooKeeperStore:
         try:
             answers = [call.result() for call in calls]
         except (NotSent, AnswerLost, WrongSession, MetadataUnavailable, Unsupported):
-            link.cut()  # The next one is asked.
+            link.cut()  # The next connection is asked.
             return
         check = None
         if self.cluster is not None:
@@ -417,7 +433,7 @@ class ZooKeeperStore:
             attached.settled.set()
 
     async def _reach(self) -> None:
-        """Return once there is a session, with a server that can do what is asked of it."""
+        """Return once there is a session with a server that supports the watches that we need."""
         hosts = self._conversation.hosts
         with trio.move_on_after(limits.METADATA_TIMEOUT_S):
             try:
@@ -437,7 +453,7 @@ class ZooKeeperStore:
             await self._link_ended.wait()
             ended = self._conversation.link
             self._raise_floor(ended)
-            self._link_number += 1  # What it says from now on is nobody's concern.
+            self._link_number += 1  # Ignore its later events.
             await self._stop_link(ended)
             await trio.sleep(_REFUSED_PAUSE_S if self._conversation.is_refused else _LINK_PAUSE_S)
             self._start_link()
@@ -448,15 +464,15 @@ class ZooKeeperStore:
             left_s = session.lease_left_s
             if left_s > 0:
                 if self._conversation.is_connected:
-                    session.become(SessionState.CONNECTED)  # The lease had lapsed and goes on after all.
+                    session.become(SessionState.CONNECTED)  # A late answer has extended the lease.
                 await trio.sleep(left_s)
             else:
-                # Who waits is woken here where kazoo has not noticed, or is itself only just waking.
+                # Wake the waiting tasks here: kazoo may not have noticed, or may only just be waking itself.
                 session.become(SessionState.SUSPENDED)
                 await trio.sleep(_LAPSED_S)
 
     async def _stop_link(self, link: Link) -> None:
-        """End a link and its threads. Shielded, and bounded by what the threads wait for."""
+        """End a link and its threads. Shielded; it takes no longer than the threads wait for something."""
         stopped = trio.Event()
 
         async def stop() -> None:
