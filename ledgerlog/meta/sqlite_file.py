@@ -168,6 +168,7 @@ class MetadataFile:
         self.execute = connection.execute
 
     def close(self) -> None:
+        """Close the connection."""
         with translated(self.path):
             self._connection.close()
 
@@ -312,6 +313,7 @@ class MetadataFile:
         return sorted(names)
 
     def has_children(self, path: str) -> bool:
+        """Return whether a node lies below ``path``."""
         found = self.execute(
             "SELECT 1 FROM nodes WHERE path >= ? AND path < ? LIMIT 1", (path + "/", path + AFTER_SLASH)
         )
@@ -656,7 +658,9 @@ def _translate(path: str, error: sqlite3.Error) -> LedgerLogError | Busy:
     if code in _DAMAGED:
         return StorageCorrupt(path, None, f"SQLite finds it damaged: {error}")
     if extended == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):
-        return StorageCorrupt(path, 18, "its header asks not to be written, as no ledgerlog ever wrote it")
+        return StorageCorrupt(
+            path, 18, "its header says that it is read-only, and ledgerlog never writes such a header"
+        )
     if code == sqlite3.SQLITE_FULL:
         return MetadataUnavailable(f"{path}: there is no room on its disk; nothing was written")
     return MetadataUnavailable(f"{path}: {error}; nothing was written")

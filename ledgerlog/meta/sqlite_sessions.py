@@ -257,7 +257,7 @@ class Sessions:
                         gone += self._remove(session_id)
                         over.append(session_id)
         except MetadataError as failure:
-            logger.warning("metadata sessions that are over stay for now: %s", failure)
+            logger.warning("metadata sessions that are over cannot be removed now: %s", failure)
             self._reaped_at_ns = boot_clock_ns() + REAP_PAUSE_NS
             return gone
         for session_id in over:

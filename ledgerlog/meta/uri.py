@@ -270,7 +270,7 @@ def _split_options(rest: str, fail: Fail) -> tuple[str, dict[str, str]]:
         for item in query.split("&"):
             name, equals, value = item.partition("=")
             if not name or not equals:
-                fail("what stands behind ? is not NAME=VALUE")
+                fail("the text after ? is not NAME=VALUE")
             if name in options:
                 fail(f"the option {name!r} is given twice")
             options[name] = value

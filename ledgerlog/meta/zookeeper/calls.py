@@ -212,14 +212,17 @@ class Call:
         return self._body()
 
     def deserialize(self, buffer: bytes, offset: int) -> Any:
+        """Read the server's answer."""
         return self._read(buffer, offset)
 
     # --- in kazoo's thread: what kazoo asks of a result ------------------------------------------
 
     def set(self, answer: Any) -> None:
+        """Take the answer, and hand the call back to the loop."""
         self._finish(answer, None, answered=True)
 
     def set_exception(self, error: BaseException) -> None:
+        """Take the failure, and hand the call back to the loop."""
         # The server has received a request that it refused. If kazoo gave up, the server may have received
         # nothing.
         answered = isinstance(error, kazoo_errors.ZookeeperError) and not isinstance(

@@ -3,8 +3,8 @@
 Only this module and ``calls`` know kazoo. A ``Link`` owns one ``KazooClient`` with its three threads. The
 loop gives it ``Call`` objects. kazoo's connection thread sends them, reads the answers, and hands each over
 with one ``run_sync_soon``. Changes of the connection and watch events come in the same way, in the order in
-which the thread saw them. So the loop sees an event that the server sent before an answer before it sees the
-answer. Each call decides when it is written whether it is sent, depending on the session (``calls``).
+which the thread saw them. If the server sent an event before an answer, the loop sees the event first. Each
+call decides when it is written whether it is sent, depending on the session (``calls``).
 
 **The lease.** The server gives a session up if it has not heard from the client for the negotiated timeout.
 When the client gets an answer, it knows that the server heard from it no earlier than the moment of sending.

@@ -67,6 +67,8 @@ class Role(enum.Enum):
 
 @attrs.frozen
 class MakeZnode:
+    """Make a znode."""
+
     znode: str
     value: bytes = b""
     is_ephemeral: bool = False
@@ -74,6 +76,8 @@ class MakeZnode:
 
 @attrs.frozen
 class SetZnode:
+    """Replace a znode's value if the znode is at ``version``."""
+
     znode: str
     value: bytes
     version: int
@@ -81,12 +85,16 @@ class SetZnode:
 
 @attrs.frozen
 class DeleteZnode:
+    """Remove a znode if it is at ``version`` and has no children."""
+
     znode: str
     version: int = ANY_VERSION
 
 
 @attrs.frozen
 class CheckZnode:
+    """Change nothing, but fail unless the znode is at ``version``."""
+
     znode: str
     version: int
 

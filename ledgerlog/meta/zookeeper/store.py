@@ -395,7 +395,7 @@ class ZooKeeperStore:
                 if link.zxid_of(number) < self._zxid_floor:
                     raise self._belonging.refuse(
                         "has forgotten what was read from it before: it was made anew, or brought back from "
-                        "an older state. If that is meant to be, restart what uses it"
+                        "an older state. If that is intended, restart the processes that use it"
                     )
                 self._belonging.judge(None if found is None else found[0])
             except WrongCluster as wrong:

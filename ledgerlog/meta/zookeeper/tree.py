@@ -257,7 +257,7 @@ class Tree:
 
 
 def _versions(operations: Sequence[Operation], steps: Sequence[Step], results: Sequence[int]) -> list[int]:
-    """What the contract gives for each operation, from what the server gave for each step."""
+    """Turn the server's answer for each step into the contract's answer for each operation."""
     versions = [operation.version if isinstance(operation, Check) else 0 for operation in operations]
     for step, version in zip(steps, results, strict=True):
         if isinstance(operations[step.index], Set) and step.role is Role.VALUE:
@@ -266,13 +266,13 @@ def _versions(operations: Sequence[Operation], steps: Sequence[Step], results: S
 
 
 def _and_above(znode: str) -> list[str]:
-    """A znode and all above it, outermost first."""
+    """Return a znode and all znodes above it, outermost first."""
     parts = znode.split("/")[1:]
     return ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _quietly(call: Call) -> Any:
-    """The answer of a call whose failure matters to nobody, or None."""
+    """Return the answer of a call; None if it failed, which nobody needs to know."""
     try:
         return call.result()
     except (NotSent, AnswerLost, WrongSession, Unsupported, LedgerLogError):
