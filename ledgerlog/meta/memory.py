@@ -380,7 +380,7 @@ class MemoryStore:
         operations = list(operations)
         check_operations(operations)
         # Take the session that the store had when it was called. If that session ends during the checkpoint,
-        # the new session must not own the ephemeral node: its caller would not know.
+        # the new session must not own the ephemeral node: the caller knows only the old one.
         session = self._session
         return (await self._contact())._apply(operations, session)
 

@@ -321,7 +321,7 @@ class SqliteStore:
         operations = list(operations)
         check_operations(operations)
         # Take the session that the store had when it was called. If that session ends meanwhile, the new
-        # session must not own the ephemeral node, because the caller would not know.
+        # session must not own the ephemeral node: the caller knows only the old one.
         session = self._session
         ephemeral = any(isinstance(operation, Create) and operation.ephemeral for operation in operations)
 

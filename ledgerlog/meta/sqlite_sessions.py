@@ -1,7 +1,7 @@
 """Which processes that share a metadata file are alive: leases, lock files and reaping.
 
 A session is a row in ``sessions`` and a file ``<db>-sessions/<session id>.lock``. Two things keep a session
-alive. If it loses either, it ends:
+alive. It ends if it loses either of them:
 
 * **The lease**: ``lease_until_ns`` on the machine's boot-time clock, together with the boot id. All processes
   see the same clock. It runs on while the machine sleeps, and nobody can set it, so it cannot jump. The owner

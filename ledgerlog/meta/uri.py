@@ -177,7 +177,8 @@ async def open_store(
     Args:
         uri: Where the metadata is.
         create: Whether to make a cluster if the store holds none. ``memory:`` always makes a new one.
-        cluster: The id that the cluster must have, if you know it from before.
+        cluster: The id that the cluster must have, if you know it from before. No cluster is made then, even
+            with ``create``.
 
     Raises:
         ClusterNotFound: There is no cluster, and none is to be made.

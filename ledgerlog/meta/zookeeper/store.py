@@ -212,7 +212,7 @@ class ZooKeeperStore:
         operations = list(operations)
         check_operations(operations)
         # Take the session that the store had when it was called. If that session ends meanwhile, the new
-        # session must not own the ephemeral node: its caller would not know.
+        # session must not own the ephemeral node: the caller knows only the old one.
         session = self._session
         assert session is not None
         is_bound = any(isinstance(operation, Create) and operation.ephemeral for operation in operations)
