@@ -133,7 +133,7 @@ class _Verifying:
                 stock.sound.clear()
             if stock.in_limbo:
                 self._in_limbo.add(bookie)
-            elif not stock.is_doubtful:
+            else:
                 is_known = True
 
         await gather(*(partial(look, slot, bookie) for slot, bookie in enumerate(fragment.ensemble)))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -16,7 +17,7 @@ from ledgerlog.archive.jobs.archiver import LATE
 from ledgerlog.archive.jobs.cleaning import clean
 from ledgerlog.archive.jobs.job import retire_gone
 from ledgerlog.archive.jobs.rewrite import merge_log
-from ledgerlog.archive.parquet import FileCheck
+from ledgerlog.archive.parquet import ArchiveFile, FileCheck
 from ledgerlog.archive.reader import check_archive
 from ledgerlog.errors import (
     ArchiveCorrupt,
@@ -677,6 +678,17 @@ async def test_another_file_under_the_name_is_told(tmp_path: Path) -> None:
         write(one, read(two))
         with pytest.raises(ArchiveCorrupt, match="not the file that was archived"):
             await records_of(log)
+
+
+async def test_a_file_that_says_something_else_than_its_record_is_told(tmp_path: Path) -> None:
+    async with open_cluster() as cluster, cluster.client() as client:
+        log = await new_log(client)
+        await fill(log, 5, 5)
+        await archive(client, tmp_path)
+        record = (await archived(client, log))[0]
+        ArchiveFile(record.file, record).close()
+        with pytest.raises(ArchiveCorrupt, match="not the file that was archived"):
+            ArchiveFile(record.file, attrs.evolve(record, digest=bytes(32)))
 
 
 async def test_without_pyarrow_the_error_says_what_to_install(

@@ -42,6 +42,7 @@ from tests.archive.archived_logs import (
     remove,
     write,
 )
+from tests.waiting import PATIENCE_S
 
 BIG = 10**9
 
@@ -154,6 +155,7 @@ async def test_a_follower_at_the_end_of_a_ledger_that_is_merged_leaves_nothing_o
         await fill(log, 4)
         found: list[int] = []
         async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + PATIENCE_S
 
             async def follow() -> None:
                 async with log.read(follow=True, until=13) as records:

@@ -96,7 +96,7 @@ def test_no_order_of_events_breaks_an_invariant(configuration: Configuration) ->
     result = explore(configuration)
     assert result.schedule is None, str(result.schedule)
     assert result.complete
-    assert result.closed > 50
+    assert result.closed > 20, "the world is too small to show anything"
     assert result.acknowledged == configuration.entries, "a search without acknowledgements tests nothing"
 
 

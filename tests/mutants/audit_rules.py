@@ -198,8 +198,8 @@ MUTANTS = (
         "verification_believes_limbo_where_a_ledger_ends",
         "A.3",
         "_Verifying._find_tail",
-        "not stock.is_doubtful",
-        "True",
+        "stock.in_limbo",
+        "False",
         "tests/scenarios/test_one_comparison_of_copies.py"
         "::test_what_only_bookies_in_limbo_say_of_the_end_of_an_open_ledger_is_not_known",
     ),

@@ -179,6 +179,7 @@ MUTANTS = (
         "ZooKeeperSession.state",
         "self._state is SessionState.CONNECTED and self.lease_left_s <= 0",
         "False",
+        "tests/unit/test_zookeeper_session.py::test_a_lease_lasts_as_long_after_the_sending_of_what_was_answered_last_as_was_agreed",
         f"{_TEST_STORE}::test_a_process_that_was_stopped_for_too_long_believes_nothing_when_it_wakes",
     ),
     mutant(

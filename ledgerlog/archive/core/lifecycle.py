@@ -118,7 +118,6 @@ def merge_groups(
 
     for record in _given_up(metadata, records, with_copies):
         if record is None or 2 * record.file_bytes > bytes_max:
-            end()
             continue
         if group and not _adjoin(group[-1], record):
             end()
