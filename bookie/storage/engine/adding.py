@@ -1,21 +1,22 @@
-r"""Adds: the verdict on a frame of entries, and its place in the journal or the write cache.
+r"""Adds: decide about a frame of entries, and put it into the journal or the write cache.
 
     ADD frame --> what the ledger's state says (key, fence, marks) --> the journal's arena --> position
                                                                    \-> the write cache (no journal's copy)
 
-Nothing here waits. The verdict and the place are one step on one object per ledger (rule 3): between the two
-no fence can come, and of two adds of one id one is the first. What it takes a wait for, the sync, begins
-behind the place, and the add is acknowledged when its position is durable.
+Nothing here waits. The verdict and the append are one step on one object per ledger (rule 3). So no fence
+comes between the two, and two adds of the same id have an order. The sync comes later, in a task of the
+journal. The bookie acknowledges the add once its position is durable.
 
-**Positions.** The position of an add is the sequence of the journal block that its record went into. One that
-skips the journal has that of the record that brought its ledger's key: the first add of a ledger, like every
-fence, goes through the journal, and so what is acknowledged has a ledger that a crash does not forget.
+**Positions.** The position of an add is the sequence of the journal block that holds its record. An add that
+skips the journal has the position of the record that brought its ledger's key. The first add of a ledger goes
+through the journal, as every fence does. So a crash never makes the bookie forget a ledger of which it has
+acknowledged an entry.
 
-**Ids that are stored.** An add that brings ids up to the last known one compares digests with what is stored,
-which may read the disk right there when those entries are no longer in memory: dear, and rare, since a writer
-sends an id again only when it lost a connection. Those that are here already, and read well, are taken as
-stored, what is damaged is replaced (``mending``), and the others are put into a frame of their own (rules 6
-and 7).
+**Stored ids.** If an add brings ids up to the ledger's last known one, the adder compares their digests with
+the stored entries. If those are no longer in memory, that reads the disk at once, in the event loop's thread.
+This is expensive but rare: a writer sends an id again only after it lost a connection. Entries that are
+stored and read well need nothing more. Damaged ones are replaced (``bookie.storage.upkeep.read_repair``). The
+new ones go into a frame of their own (rules 6 and 7).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SPARSE_SLACK = 2 * (WRITER_WINDOW_ENTRIES + FRAME_ENTRIES_MAX)
 
 
 class Adder:
-    """Takes the adds of all ledgers. ``write_cache``: where those go that skip the journal."""
+    """Takes the adds of all ledgers. ``write_cache``: the destination of adds that skip the journal."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Adder:
         frame_bytes_max: int,
     ) -> None:
         self.is_read_only = False
-        """Ordinary adds are refused; recovery adds are not."""
+        """Whether ordinary adds are refused. Recovery adds are not."""
         self.entries = 0
         self.frames = 0
         self.bytes = 0
@@ -68,13 +69,13 @@ class Adder:
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether ordinary adds are refused because there is no room for another file of entries."""
+        """Whether ordinary adds are refused because the disk has no room for another file of entries."""
         return self._journal.is_disk_full or (
             self._write_cache is not None and self._write_cache.is_disk_full
         )
 
     def add(self, frame: Frame, entries: Entries) -> int | Status:
-        """``Engine.add``."""
+        """Do ``Engine.add``."""
         header = frame.header
         state = self._loaded.get(header.ledger_id)
         if state is None:
@@ -90,7 +91,7 @@ class Adder:
                 return refusal
             state.was_used = True
         if not is_recovery and self._marks.now.refuses_adds(header.ledger_id):
-            return Status.FENCED  # A fence that was told may have been lost (D27.1).
+            return Status.FENCED  # The bookie may have answered a fence and then lost it (D27.1).
         if self._journal.stopped is not None:
             return self._journal.stopped
         if not header.entry_count:
@@ -121,7 +122,7 @@ class Adder:
         return verdict
 
     def _append(self, state: LedgerState, header: Header, raw: bytes | memoryview) -> int | Status:
-        """Append a frame of ids that are not stored yet: its position, or why it cannot be."""
+        """Append a frame of ids that are not stored yet. Returns its position or a status that refuses it."""
         if len(raw) > self._frame_bytes_max:
             return Status.BAD_REQUEST
         if self._write_cache is not None and state.key_sequence is not None:
@@ -151,7 +152,7 @@ class Adder:
     def _append_unsynced(
         self, cache: WriteCache, state: LedgerState, header: Header, raw: bytes | memoryview
     ) -> int | Status:
-        """The same for a frame that skips the journal. A crash may lose it, acknowledged or not."""
+        """Do the same for a frame that skips the journal. A crash may lose it, acknowledged or not."""
         assert state.key_sequence is not None
         place = cache.append(raw)
         if place is None:
@@ -165,7 +166,7 @@ class Adder:
             number,
             offset,
             len(raw),
-            self._commit.durable,  # It is readable from now on, as if it were durable.
+            self._commit.durable,  # Makes it readable from now on, as if it were durable.
         )
         cache.on_run(run)
         state.on_run(run)
@@ -180,7 +181,7 @@ class Adder:
     def _add_some(
         self, state: LedgerState, header: Header, raw: memoryview, entries: Entries
     ) -> int | Status:
-        """An add that may bring ids which are stored: compare those, store the others (rules 6 and 7)."""
+        """Take an add of which some ids may be stored: compare those, store the others (rules 6 and 7)."""
         try:
             standing = self._mender.look_now(state, entries.ids)
         except StorageError as error:
@@ -198,7 +199,7 @@ class Adder:
             if refusal is not None:
                 return refusal
             fresh = [index for index in fresh if not standing.is_damaged(entries.ids[index])]
-        # What is here already and pending is durable with the newest block.
+        # Entries that are here but not yet durable become durable with the newest block at the latest.
         newest = self._commit.newest
         if not fresh:
             return newest
@@ -222,7 +223,9 @@ class Adder:
 
 
 def _sparse_span_max(entry_count: int) -> int:
-    """How far apart the first and the last id of so many may be: striping leaves to each bookie at least one
-    of ``ENSEMBLE_MAX``, and a writer's window has gaps where entries are stored already. Adds and reads of
-    what lies between cost by the span, so it may not be anything that a client writes there."""
+    """Return how far apart the first and the last id of a sparse add with ``entry_count`` ids may be.
+
+    Striping gives each bookie at least one of ``ENSEMBLE_MAX`` consecutive entries, and a writer's window has
+    gaps if some of its entries are stored already. The cost of adds and of reads grows with this span, so a
+    client must not choose it freely."""
     return entry_count * ENSEMBLE_MAX + _SPARSE_SLACK

@@ -1,18 +1,21 @@
-"""How a bookie's storage is set up, and how much memory and disk that means.
+"""The settings of a bookie's storage, and the memory and disk that they cost.
 
-Memory: ``arenas * segment_bytes`` for what was received and for reads of recent entries (192 MiB by default);
-about 250 bytes for each run in them, of which there are at most ``arenas * segment_records_max``; about 400
-bytes for each ledger state in memory, of which there are ``ledgers_max`` and beyond that only those that
-cannot leave memory (in flight, not yet in the index, or with runs in an arena); ``read_cache_bytes`` for what
-was read from files; about 300 bytes for each run that is being written again, ``log_runs_max`` in compaction;
-LevelDB's own buffers, about 20 MiB. Without the journal's copy of the data ``arenas * segment_bytes`` more,
-for entries that are in no file yet.
+Memory:
 
-Disk: segments are allocated whole, one of them in advance. ``disk_reserve_bytes`` stay free for what must
-still be written when ordinary adds are refused: ``arenas * segment_bytes`` that were taken before may be
-written again, sorted, a segment or two go to fences and recovery, and compaction makes a log of
-``log_bytes_max`` before the files that it replaces go. Beyond that the rest of the segments that exist is all
-there is.
+- ``arenas * segment_bytes`` for received entries and for reads of recent ones (192 MiB by default);
+- about 250 bytes for each run in the arenas, at most ``arenas * segment_records_max`` runs;
+- about 400 bytes for each ledger state in memory. There are at most ``ledgers_max`` states, plus those that
+  cannot leave memory: in flight, not yet in the index, or with runs in an arena;
+- ``read_cache_bytes`` for entries that were read from files;
+- about 300 bytes for each run that is being rewritten; compaction rewrites about ``log_runs_max`` at a time;
+- about 20 MiB for the buffers of LevelDB;
+- if ``journal_write_data`` is off, ``arenas * segment_bytes`` more, for entries that are in no file yet.
+
+Disk: the bookie allocates each segment whole, and one of them in advance. While it refuses ordinary adds, it
+still has to write, and ``disk_reserve_bytes`` stay free for that. It may rewrite, sorted, up to
+``arenas * segment_bytes`` that it accepted before. Fences and recovery adds need a segment or two. Compaction
+makes a log of ``log_bytes_max`` before it removes the files that the log replaces. Once the reserve is used
+up, only the free rest of the existing segments is left.
 """
 
 from __future__ import annotations
@@ -32,78 +35,82 @@ from ledgerlog.limits import FRAME_BYTES_MAX, KIB, MIB
 
 @attrs.frozen(kw_only=True)
 class StorageConfig:
-    """Raises InvalidArgument if the values do not fit together."""
+    """The settings of one bookie's storage.
+
+    Raises:
+        InvalidArgument: The values do not fit together.
+    """
 
     segment_bytes: int = 64 * MIB
-    """The size of a journal segment; a multiple of 4096. Existing segments keep theirs."""
+    """Bytes of a journal segment, a multiple of 4096. Existing segments keep their size."""
     arenas: int = 3
-    """How many segments are held in memory, the one being written included."""
+    """Number of segments held in memory, including the one being written. At least 2."""
     frame_bytes_max: int = FRAME_BYTES_MAX + 4
-    """The largest frame of entries that is taken, its length field included."""
+    """Bytes of the largest frame of entries that the bookie accepts, including its length field."""
     group_bytes_max: int = GROUP_BYTES_MAX
     """About how many bytes one sync covers at most."""
     segment_records_max: int = 128 * 1024
-    """A segment with so many records is left though it has room, because each costs memory."""
+    """Number of records at which the journal leaves a segment that has room: each record costs memory."""
     ledgers_max: int = 32 * 1024
-    """How many ledger states stay in memory."""
+    """Number of ledger states that stay in memory."""
     journal_write_data: bool = True
-    """Whether entries are synced in the journal before they are acknowledged. If not, a crash loses the last
-    of them, and the bookie comes back through limbo (protocol A.3); fences and keys are synced all the
-    same."""
+    """Whether the journal syncs entries before the bookie acknowledges them. If False, a crash loses the
+    latest entries, and the bookie comes back through limbo (protocol A.3). Fences and keys are synced either
+    way."""
     write_cache_age_s: float = 10.0
-    """Without the journal's copy: entries are in memory alone for about so long at most."""
+    """If ``journal_write_data`` is off: about how many seconds entries may be in memory only."""
     read_cache_bytes: int = 32 * MIB
-    """What is kept of entries that were read from files; 0: nothing."""
+    """Bytes of entries read from files that stay in memory. 0 turns this cache off."""
     read_ahead_bytes: int = 256 * KIB
-    """So much of a ledger is read at once where it lies together, however little is asked for."""
+    """Bytes of a ledger that one read takes from the disk if they lie together, even if it needs fewer."""
     small_run_bytes: int = 8 * KIB
-    """A segment whose runs are smaller on average is written again, sorted and put together, when it is full.
-    0: all stay where they are."""
+    """If the runs of a full segment are smaller than this on average, the bookie rewrites them sorted and
+    merged. 0: all runs stay where they are."""
     spare_segments: int = 1
-    """So many files of segments that are not needed any more are kept for the next ones."""
+    """Number of files of old segments that are kept for new segments to reuse."""
     compact_soon_ratio: float = 0.2
-    """A file of which a smaller part counts is compacted at the next look."""
+    """Compaction rewrites a file at its next look if a smaller part than this of it is live."""
     compact_eventual_ratio: float = 0.8
-    """A file of which a smaller part counts is compacted now and then."""
+    """Every ``compact_eventual_interval_s``, compaction rewrites files of which less than this is live."""
     compact_interval_s: float = 60.0
-    """How often compaction looks for something to do."""
+    """Seconds between two looks of compaction."""
     compact_eventual_interval_s: float = 6 * 3600.0
-    """How often it does what need not be done soon."""
+    """Seconds between two looks of compaction at files that can wait (``compact_eventual_ratio``)."""
     compact_bytes_per_s: int = 32 * MIB
-    """How fast compaction writes at most."""
+    """The highest rate at which compaction writes."""
     log_bytes_max: int = 256 * MIB
-    """About how large compaction makes an entry log."""
+    """About the largest entry log that compaction makes."""
     log_runs_max: int = 128 * 1024
     """About how many runs compaction sorts in memory at once."""
     merge_width: int = 8
-    """So many small files, or files of small runs, become one."""
+    """Number of small files, or of files of small runs, that are merged into one."""
     collect_interval_s: float = 3600.0
-    """How often ledgers that the metadata store no longer has are looked for."""
+    """Seconds between two searches for ledgers that the metadata store no longer has."""
     disk_full_retry_s: float = 1.0
-    """How often a full disk is asked again whether it has room for a segment."""
+    """Seconds until the bookie tries again whether a full disk has room for a segment."""
 
     disk_warning_ratio: float = 0.9
-    """A disk that is fuller is short of space: collection and compaction are asked for, and the log says
-    so."""
+    """If the disk is fuller than this, the bookie logs a warning and asks for collection and compaction."""
     disk_read_only_ratio: float = 0.95
-    """With a fuller disk the bookie takes no ordinary adds."""
+    """If the disk is fuller than this, the bookie refuses ordinary adds."""
     disk_writable_ratio: float = 0.9
-    """It takes them again when the disk is that full."""
+    """The bookie accepts ordinary adds again once the disk is no fuller than this."""
     disk_reserve_bytes: int = 512 * MIB
-    """With less free it takes no ordinary adds either, however large the disk is."""
+    """If fewer bytes than this are free, the bookie refuses ordinary adds, whatever the size of the disk."""
     limbo_bytes_per_s: int = 32 * MIB
-    """How fast entries that were lost are copied from other bookies at most."""
+    """The highest rate at which the bookie copies lost entries from other bookies."""
     ballast_bytes: int = BALLAST_BYTES
-    """So much is kept for the index, starts and stops on a full disk, in a file that is given up then
-    (``bookie.storage.disk.ballast``); on a small disk less. 0: nothing."""
+    """Bytes of a file that the bookie gives up on a full disk, to make room for the index, for starts and for
+    stops (``bookie.storage.disk.ballast``). On a small disk the file is smaller. 0: no such file."""
     scrub: bool = True
-    """Whether what is stored is verified now and then."""
+    """Whether the bookie verifies its stored entries in the background."""
     scrub_interval_s: float = 7 * 24 * 3600.0
-    """So long after a pass over everything the next one begins; the first an hour after the start."""
+    """Seconds from the end of one full scrub to the next. The first begins an hour after the start, or sooner
+    if this interval is shorter."""
     scrub_bytes_per_s: int = 8 * MIB
-    """How fast it reads at most."""
+    """The highest rate at which scrubbing reads."""
     disk_watch_interval_s: float = 10.0
-    """How often the disk is looked at besides when files were made."""
+    """Seconds between two looks at the free space. The bookie also looks whenever it has made a file."""
 
     def __attrs_post_init__(self) -> None:
         if self.segment_bytes % PAGE_BYTES or self.segment_bytes < 4 * PAGE_BYTES:
@@ -136,7 +143,7 @@ class StorageConfig:
         self.fullness_policy()
 
     def fullness_policy(self) -> FullnessPolicy:
-        """The part of it that decides how full a disk may become."""
+        """Return the settings that decide how full a disk may become."""
         return FullnessPolicy(
             warning_ratio=self.disk_warning_ratio,
             writable_ratio=self.disk_writable_ratio,
@@ -145,7 +152,11 @@ class StorageConfig:
         )
 
     def space_policy(self, *, is_journal_apart: bool) -> SpacePolicy:
-        """The part of it that decides about space; ``is_journal_apart``: the journal has its own device."""
+        """Return the settings that decide about compaction.
+
+        Args:
+            is_journal_apart: Whether the journal has a device of its own.
+        """
         return SpacePolicy(
             small_run_bytes=self.small_run_bytes,
             small_file_bytes=min(MIB, self.segment_bytes // 64),

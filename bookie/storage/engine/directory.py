@@ -1,26 +1,27 @@
-"""A bookie's directory: who may use it, and whose it is.
+"""A bookie's directory: its files, its lock, and the cookie that says which bookie it belongs to.
 
     PATH/lock        held with flock by the process that uses the directory; its pid
     PATH/cookie      the identity of the data, see below
-    PATH/marks       whether data may have been lost, and what the bookie must not say then (``marks``)
+    PATH/marks       whether data may have been lost, and which answers are forbidden (``loss_marks``)
     PATH/journal/    segments, named by their number: %016x.journal
     PATH/entries/    entry logs, named by their number: %016x.entries
     PATH/index/      the index, a LevelDB directory
-    PATH/ballast     room that is given up when there is no other (``ballast``)
+    PATH/ballast     a file that is given up to make room on a full disk (``ballast``)
 
-**A journal of its own.** The journal may lie in another directory (``journal_directory``), on a device of its
-own. That one is locked and carries the same cookie: a journal that is not mounted, emptied or another's is
-noticed before anything is opened. It gets its cookie before the data's directory gets its own, so a
-formatting that was interrupted leaves at most a cookie beside an empty journal, and is done again.
+**A separate journal.** The journal may lie in another directory (``journal_directory``), on a device of its
+own. That directory is locked too and carries the same cookie. So the bookie notices before it opens anything
+if the journal is not mounted, was emptied or belongs to another bookie. Formatting writes the cookie there
+before it writes the one in PATH. If it is interrupted, it leaves at most a cookie beside an empty journal,
+and the directory is formatted again.
 
 The cookie file is 8 bytes of magic, a length (u32), the cookie's own bytes (``model.bookie.Cookie``), and a
-CRC-32C of all that. A bookie compares it with the metadata store's before it serves; here it is only kept.
+CRC-32C of all these. The bookie compares the cookie with the one in the metadata store before it serves
+(``bookie.server.identity``). This module only keeps it.
 
-**Formatting** makes the index, empty but for the bookie's instance and a mark, and gives the cookie its name
-last. While it goes on, the cookie stands under the name ``cookie.new``; a directory that has only that is
-one whose formatting was interrupted, holds nothing, and is formatted again from the start. So a directory
-with a cookie always has an index, and one whose index or journal is gone has lost data, which
-``open_engine`` refuses to overlook.
+**Formatting** makes the index, which holds only the bookie's instance and a mark, and names the cookie last.
+Until then the cookie has the name ``cookie.new``. If a directory has only ``cookie.new``, its formatting was
+interrupted. It holds no data and is formatted again from the start. So a directory with a cookie always has
+an index. If its index or journal is gone, it has lost data, and ``open_engine`` refuses it.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _HEAD = struct.Struct("<8sI")
 _CHECKSUM = struct.Struct("<I")
 _BYTES_MAX = _HEAD.size + METADATA_BYTES_MAX + _CHECKSUM.size
 _JOURNAL_BALLAST_BYTES = MIB
-"""Of a directory that has nothing but the journal."""
+"""The ballast in a directory that has nothing but the journal."""
 _DATA = frozenset(("journal", "index", "entries"))
 
 NOTHING_YET = Place(0, 0, 0)
-"""Where a journal ends that has not begun."""
+"""The end of a journal that has not begun."""
 
 
 class StorageDirectory:
@@ -68,15 +69,15 @@ class StorageDirectory:
         self.disk = disk
         self.indexes = indexes
         self.ballast = Ballast(disk, path)
-        """Room that the index needs."""
+        """Gives up room for the index."""
         self.journal_ballast = self.ballast
-        """Room for a segment to start in."""
+        """Gives up room for the segment that a start needs."""
         if journal_directory is not None:
             self.journal_ballast = Ballast(disk, journal_directory, _JOURNAL_BALLAST_BYTES)
 
     @property
     def ballasts(self) -> tuple[Ballast, ...]:
-        """Each once."""
+        """All ballasts, each once."""
         if self.journal_ballast is self.ballast:
             return (self.ballast,)
         return (self.ballast, self.journal_ballast)
@@ -87,12 +88,12 @@ class StorageDirectory:
 
     @property
     def is_journal_apart(self) -> bool:
-        """Whether the journal has a directory of its own, elsewhere."""
+        """Whether the journal has a directory of its own."""
         return self._journal_directory is not None
 
     @property
     def written_paths(self) -> tuple[str, ...]:
-        """The directories whose file systems hold what is written."""
+        """The directories that the bookie writes to. Their file systems may differ."""
         return (self.path,) if self._journal_directory is None else (self.path, self._journal_directory)
 
     @property
@@ -108,8 +109,15 @@ class StorageDirectory:
         return f"{self.path}/cookie"
 
     async def read_cookie(self) -> bytes | None:
-        """The cookie's bytes, None if the directory was not formatted. StorageCorrupt if it is damaged,
-        CookieMismatch if the journal has another directory and that does not carry the same."""
+        """Read the cookie's bytes.
+
+        Returns:
+            The bytes, or None if the directory was not formatted.
+
+        Raises:
+            StorageCorrupt: The cookie file is damaged.
+            CookieMismatch: The journal has its own directory, with another cookie.
+        """
         here = await self._read_cookie(self._cookie_path)
         if self._journal_directory is None:
             return here
@@ -155,7 +163,7 @@ class StorageDirectory:
         return data[_HEAD.size : stop]
 
     async def read_instance(self) -> str:
-        """The instance that the cookie names. StorageError if there is no cookie."""
+        """Return the instance that the cookie names. Raises StorageError if there is no cookie."""
         data = await self.read_cookie()
         if data is None:
             raise StorageError(f"{self.path} is not formatted: it has no cookie")
@@ -166,8 +174,8 @@ class StorageDirectory:
         return decode_record_untrusted(data, "cookie", corrupt).get("instance", str)
 
     async def has_data(self) -> bool:
-        """Whether a journal, an index or entry logs are here, other than by a formatting that was
-        interrupted."""
+        """Whether the directory has a journal, an index or entry logs. Leftovers of an interrupted formatting
+        do not count."""
         names = await self.disk.list_directory(self.path)
         if "cookie.new" in names and "cookie" not in names:
             return False
@@ -176,11 +184,18 @@ class StorageDirectory:
         return not _DATA.isdisjoint(names)
 
     async def format(self, cookie: Cookie, marks: Marks | None = None) -> None:
-        """Make this the directory of the bookie that the cookie names: an empty index, the marks (of a bookie
-        that never lost anything, unless others are given) and last the cookie, durably.
+        """Make this the directory of the bookie that the cookie names, durably.
 
-        Raises StorageError if it is one already or has data. After a failure or a crash it may be called
-        again."""
+        It makes an empty index, then the marks, and the cookie last. After a failure or a crash you may call
+        it again.
+
+        Args:
+            cookie: The identity of the bookie.
+            marks: The loss marks. None: those of a bookie that never lost anything.
+
+        Raises:
+            StorageError: The directory has a cookie already, or has data.
+        """
         if await self.read_cookie() is not None:
             raise StorageError(f"{self.path} is formatted already")
         if await self.has_data():
@@ -221,11 +236,18 @@ async def open_directory(
     indexes: Indexes | None = None,
     journal_directory: str | None = None,
 ) -> AsyncIterator[StorageDirectory]:
-    """Make the directory if need be and lock it: no other process uses it inside the context. The same for
-    ``journal_directory``, where the journal is to lie, if it is another.
+    """Make the directory if it is missing, and lock it against other processes inside the context.
 
-    Without ``disk`` and ``indexes`` it is a real one with a LevelDB index. Raises StorageLocked, naming the
-    holder's pid, and StorageError: a FileMissing of the body, too, is a StorageError outside."""
+    Args:
+        path: The bookie's directory.
+        disk: The disk to use. None: the real one.
+        indexes: Makes and opens indexes. None: LevelDB.
+        journal_directory: A separate directory for the journal, made and locked too. None: inside ``path``.
+
+    Raises:
+        StorageLocked: Another process uses the directory. The message names its pid.
+        StorageError: The disk failed. A FileMissing that the body raises comes out as a StorageError too.
+    """
     own_disk = RealDisk() if disk is None else None
     used = own_disk or disk
     assert used is not None
@@ -243,8 +265,8 @@ async def open_directory(
                 await ballast.make_way()
             for each in (path, journal_directory):
                 if each is not None:
-                    # What a life that was killed renamed, marks for one, may be in a cache only. It is shown
-                    # now, and must not be another after a power cut.
+                    # A bookie that was killed may have renamed files, such as its marks, without a sync. We
+                    # read the new names now, and a power cut must not bring the old ones back.
                     await used.sync_directory(each)
             yield directory
             for ballast in directory.ballasts:
@@ -253,7 +275,7 @@ async def open_directory(
             for lock in locks:
                 lock.release()
     except FileMissing as missing:
-        # A word between a disk and those who can do without the file; users know it as a fault of the disk.
+        # FileMissing is for callers that can do without the file. To users it is a fault of the disk.
         raise StorageError(str(missing)) from missing
     finally:
         if own_disk is not None:

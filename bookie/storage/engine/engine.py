@@ -1,27 +1,27 @@
-"""The storage of one bookie behind one object: adds, fences, reads, and how it stands.
+"""The storage of one bookie behind one object: adds, fences, reads and statistics.
 
     add ----> verdict on the ledger's state -> record into the journal's arena -> position
               (``adding``)                     (one sync for all that gathered) -> durable_position
     fence --> fenced in memory -> FENCE record -> its sync -> answer                     (``fencing``)
     read ---> runs in memory, runs in the index -> arena or segment file -> entries      (``reader``)
 
-``bookie.storage.engine.opening`` makes it from a directory, and runs its tasks around the body that uses it;
-here are its verbs, which are for the trio thread that opened it. What each of them does is in the module that
-is named beside it; what this one adds is what the marks say about an answer, and the clean stop.
+``bookie.storage.engine.opening`` makes the engine from a directory and runs its tasks around the body that
+uses it. Call its methods only in the trio thread that opened it. The modules named beside the arrows do the
+work. This module applies the loss marks to each answer, and does the clean stop.
 
-**Positions.** ``add`` returns the sequence of the journal block that its record went into. Blocks become
-durable in order, so a position is durable once ``durable_position`` has reached it.
+**Positions.** ``add`` returns the sequence of the journal block that holds its record. Blocks become durable
+in order, so a position is durable once ``durable_position`` has reached it.
 
-**One step.** ``add`` and the beginning of ``fence`` never wait, so the verdict and the place in the journal
+**One step.** ``add`` and the beginning of ``fence`` never wait. So the verdict and the place in the journal
 are one step on one object per ledger (rule 3).
 
-**Failure.** A sync or index write that fails ends the engine: adds made meanwhile are refused, and nothing
-that was not synced is ever acknowledged.
+**Failure.** A failed sync or index write ends the engine. It refuses all later adds, and never acknowledges
+an entry that was not synced.
 
-**After a loss.** What the bookie may not say because it may have lost data is in its marks
-(``bookie.core.loss_marks``): they are asked in each verdict and in each answer to a read.
+**After a loss.** The loss marks (``bookie.core.loss_marks``) say which answers the bookie must not give
+because it may have lost data. Every verdict on an add and every answer to a read checks them.
 
-Memory and disk use are stated in ``bookie.storage.engine.config``.
+``bookie.storage.engine.config`` states the use of memory and disk.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = ["Engine", "FenceResult", "ListResult", "ReadResult"]
 
 
 class Engine:
-    """All ledgers of one bookie. Made by ``open_engine``; methods are for the trio thread that opened it."""
+    """All ledgers of one bookie. ``open_engine`` makes it; call its methods in the same trio thread."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Engine:
         frame_bytes_max: int,
     ) -> None:
         self.marks = marks
-        """What may not be said because data may have been lost."""
+        """The loss marks: which answers the bookie must not give because it may have lost data."""
         self._journal = journal
         self._commit = journal.commit
         self._ledgers = ledgers
@@ -89,16 +89,16 @@ class Engine:
         self._checkpointer = checkpointer
         self.compactor = compactor
         self.collector = collector
-        """None where nobody can say which ledgers are gone."""
+        """None if there is no deletion oracle to say which ledgers are gone."""
         self.scrubber = scrubber
-        """Finds what is rotten on the disk, and stores it again."""
+        """Finds damaged runs on the disk, and stores their entries again."""
         self.replacer = replacer
-        """Puts others in the place of rotten runs."""
+        """Replaces damaged runs."""
         self.reclaimer = Reclaimer(compactor, collector)
-        """Frees space when it is asked to."""
+        """Frees space on request."""
         self._arenas = arenas
         self._write_cache = write_cache
-        """Where adds go that skip the journal; None where none does."""
+        """The destination of adds that skip the journal; None if no add does."""
         self._lac_watch = LacWatch()
         self._adder = Adder(
             journal=journal,
@@ -115,8 +115,8 @@ class Engine:
 
     @property
     def is_read_only(self) -> bool:
-        """Whoever watches the disk sets it: ordinary adds are refused then, recovery adds and fences are
-        not."""
+        """Whether ordinary adds are refused. Recovery adds and fences are not. The watch on the disk's free
+        space sets it."""
         return self._adder.is_read_only
 
     @is_read_only.setter
@@ -126,28 +126,41 @@ class Engine:
     # --- adds -------------------------------------------------------------------------------------
 
     def add(self, frame: Frame, entries: Entries) -> int | Status:
-        """Take an ADD frame, whose checksum and digests the caller has verified.
+        """Add the entries of an ADD frame.
 
-        Returns a journal position: the add is durable once ``durable_position`` has reached it. Or a
-        ``Status`` that refuses it, and then nothing of it is stored: UNAUTHORIZED (wrong key), FENCED (the
-        ledger is fenced and this is not a recovery add), CONFLICT (an id is stored with another digest),
-        READ_ONLY, DISK_FULL, TOO_MANY_REQUESTS (no memory is free: see ``wait_room``), BAD_REQUEST (larger
-        than ``frame_bytes_max``, or sparse ids too far apart), CORRUPT or IO_ERROR (stored entries or the
-        index, which it had to be compared with, cannot be read, and what it brings does not make them whole),
-        IO_ERROR too once the engine has failed, NOT_READY once it is being closed. What it brings of stored
-        entries that are damaged takes their place.
+        If a stored entry is damaged and the frame brings it again, the new copy replaces it. An add without
+        entries only tells the LAC and the LAFR. It needs no sync and returns the current durable position;
+        if the ledger is unknown here, the engine does not remember it.
 
-        The frame's bytes are copied. An add without entries tells LAC and LAFR, needs no sync and returns the
-        current durable position; for a ledger that is unknown here nothing is remembered."""
+        Args:
+            frame: The frame. The caller has verified its checksum. Its bytes are copied.
+            entries: The entries of the frame. The caller has verified their digests.
+
+        Returns:
+            A journal position: the add is durable once ``durable_position`` has reached it. Or a ``Status``
+            that refuses the add, and then none of its entries was stored:
+
+            - UNAUTHORIZED: the key is wrong.
+            - FENCED: this is not a recovery add, and the ledger is fenced, or may be after a loss.
+            - CONFLICT: an id is stored with another digest.
+            - READ_ONLY: this is not a recovery add, and ``is_read_only`` is set.
+            - DISK_FULL: the disk has no room for another file of entries.
+            - TOO_MANY_REQUESTS: no memory is free; see ``wait_room``.
+            - BAD_REQUEST: the frame is larger than ``frame_bytes_max``, or its sparse ids are too far apart.
+            - CORRUPT or IO_ERROR: stored entries or the index had to be compared and cannot be read, and the
+              frame does not bring all entries that would repair them.
+            - IO_ERROR: the engine has failed.
+            - NOT_READY: the engine is being closed.
+        """
         return self._adder.add(frame, entries)
 
     @property
     def durable_position(self) -> int:
-        """All adds with a position up to this one are durable. At least 1, never decreasing."""
+        """The position up to which all adds are durable. At least 1, and never decreases."""
         return self._commit.durable
 
     async def wait_durable(self, position: int) -> None:
-        """Returns once ``durable_position`` has reached ``position``. For the few; servers use
+        """Wait until ``durable_position`` has reached ``position``. For occasional use; servers use
         ``on_durable``."""
         await self._journal.wait_durable(position)
 
@@ -160,55 +173,81 @@ class Engine:
         self._journal.remove_on_durable(callback)
 
     def hold(self) -> None:
-        """Adds from here to ``release``, in one and the same step, are made durable by that."""
+        """Do not sync the following adds before ``release``. Do not wait between the two calls."""
         self._journal.hold()
 
     def release(self, *, at_once: bool) -> None:
-        """Have the adds since ``hold`` made durable. ``at_once``: within this call, ``on_durable`` callbacks
-        included, where they are small and the disk is quick. It saves a pass of the event loop, and gives up
-        the company of adds that other tasks would bring in this pass: for who is alone. Raises nothing."""
+        """Start the sync of the adds since ``hold``. Raises nothing.
+
+        Args:
+            at_once: Sync within this call and call the ``on_durable`` callbacks, if the adds are small and
+                the disk is quick. This saves a pass of the event loop. The sync then misses the adds that
+                other tasks bring in this pass, so use it only if no other connection is busy.
+        """
         self._journal.release(at_once=at_once)
 
     def more_follows(self) -> None:
-        """The caller has more adds at hand and brings them in the next pass of the event loop: one sync for
-        all of them is cheaper. Nobody else waits for them: ``release`` has everything made durable."""
+        """Announce that the caller brings more adds in the next pass of the event loop: one sync for all of
+        them is cheaper. Other callers do not wait for them: any ``release`` starts a sync of all adds."""
         self._journal.more_follows()
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received and not durable yet."""
+        """Bytes that were received and are not durable yet."""
         return self._commit.pending_bytes
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch of adds should be brought now."""
+        """Whether there is room for another batch of adds now."""
         return self._journal.has_room and (self._write_cache is None or self._write_cache.has_room)
 
     async def wait_room(self) -> None:
-        """Returns while there is room for another batch of adds: fewer than ``limits.BOOKIE_INFLIGHT_BYTES``
-        are pending, and the journal's memory has space. When the disk is full it returns as well, and adds
-        are refused."""
+        """Wait until there is room for another batch of adds: fewer than ``limits.BOOKIE_INFLIGHT_BYTES`` are
+        pending, and the journal and the write cache have memory. If the disk is full or the engine has
+        stopped, it returns too, and adds are refused."""
         while not self.has_room and not self._adder.is_disk_full and self._journal.stopped is None:
             await self._journal.room.park()
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceResult:
-        """Refuse ordinary adds of the ledger from now on, durably when this returns; also of a ledger that
-        was unknown. A wrong key changes nothing. DISK_FULL: there was no room for it, and the ledger is as it
-        was, unless an add was refused meanwhile. Cancelled, it may have happened."""
+        """Refuse ordinary adds of the ledger from now on, durably once this returns OK.
+
+        Args:
+            ledger_id: The ledger. It may be unknown here.
+            key: The ledger's key.
+
+        Returns:
+            The LAC and the LAFR, and a status. OK: the ledger is fenced durably. UNAUTHORIZED: the key is
+            wrong, and nothing changed. DISK_FULL: the journal had no room for the fence. The ledger is as
+            before, unless an add was refused because of the fence meanwhile. CORRUPT or IO_ERROR: the index
+            cannot be read, or the engine has failed. NOT_READY: the engine is being closed.
+
+        Cancelling: the fence may or may not have happened.
+        """
         return await self._fencer.fence(ledger_id, key)
 
     # --- reads ------------------------------------------------------------------------------------
 
     async def read(self, ledger_id: int, *, first: int, last: int, stride: int, bytes_max: int) -> ReadResult:
-        """The entries first, first + stride, ... up to ``last`` (``first`` >= 0, ``stride`` >= 1) within
-        about ``bytes_max`` payload bytes; one entry always fits. Never raises for what is on the disk: see
-        ``ReadResult``. Entries that are not durable yet do not exist yet."""
+        """Read the entries first, first + stride, ... up to ``last``.
+
+        An entry that is not durable yet does not exist yet.
+
+        Args:
+            ledger_id: The ledger.
+            first: The first entry, at least 0.
+            last: The last entry.
+            stride: The distance between two entries, at least 1.
+            bytes_max: About how many payload bytes to return. One entry always fits.
+
+        Returns:
+            The entries and a status. Damage and faults of the disk are statuses too; this raises for none.
+        """
         try:
             state = self._living(ledger_id)
         except StorageError as error:
             return ReadResult(status_of(error), no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
         self._reads += 1
-        # Asked before the look: what ends limbo meanwhile is what the look may just have missed.
+        # Ask before the read: if limbo ends meanwhile, the read may have missed the entries that ended it.
         in_limbo = self.marks.now.denies_nothing(ledger_id)
         if state is None:
             await trio.lowlevel.checkpoint()
@@ -224,9 +263,10 @@ class Engine:
     async def recovery_read(
         self, ledger_id: int, key: bytes, *, first: int, last: int, stride: int, bytes_max: int
     ) -> ReadResult:
-        """As ``read``, after the ledger was fenced durably: whatever it says does not exist was not accepted
-        before the fence, and never will be but by recovery (R-B1). UNAUTHORIZED or DISK_FULL if it could not
-        fence."""
+        """Fence the ledger durably, then ``read``.
+
+        If the result denies an entry, the bookie had not accepted it before the fence, and only a recovery
+        add can store it later (R-B1). If the fence fails, the result has the status of ``fence``."""
         fenced = await self.fence(ledger_id, key)
         if fenced.status is not Status.OK:
             return ReadResult(fenced.status, no_entries(ledger_id), first - 1, NO_ENTRY, NO_ENTRY)
@@ -235,11 +275,11 @@ class Engine:
     async def list_entries(
         self, ledger_id: int, *, first: int, last: int = ENTRY_ID_MAX, pairs_max: int
     ) -> ListResult:
-        """Which of the entries first..last of the ledger are stored, as up to ``pairs_max`` ranges.
+        """List the stored entries among first..last of the ledger, as up to ``pairs_max`` ranges.
 
-        It looks at so much of the index as takes a fraction of a second, however long the ledger is, and
-        says in ``through`` how far it came: ask for the rest behind that. Where it names no entry at all it
-        is complete through ``last``."""
+        One call works for a fraction of a second, however long the ledger is, and says in ``through`` how
+        far it came. Ask again from ``through + 1`` on for the rest. If the status is OK and there is no range
+        at all, the list is complete through ``last``."""
         try:
             state = self._living(ledger_id)
         except StorageError as error:
@@ -258,8 +298,8 @@ class Engine:
     async def scrub(
         self, ledger_id: int, *, first: int, last: int, classes: int, bytes_max: int
     ) -> ScrubResult:
-        """Read the entries first..last where they lie, about ``bytes_max`` bytes of them, and check them;
-        ``wire.scrub`` says what is told of them. What is in memory is checked there."""
+        """Read and check about ``bytes_max`` bytes of the entries first..last, on the disk or in memory.
+        ``ledgerlog.wire.scrub`` describes the report."""
         nothing = ScrubReport((), (), ())
         try:
             state = self._living(ledger_id)
@@ -279,45 +319,60 @@ class Engine:
         return found.undenied() if in_limbo else found
 
     def lac(self, ledger_id: int) -> tuple[int, int]:
-        """The greatest LAC and LAFR that were told here, -1 where none was. Raises StorageError if the index
-        cannot say."""
+        """Return the greatest LAC and LAFR that this bookie was told, -1 if it was told none.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
         state = self._living(ledger_id)
         return (NO_ENTRY, NO_ENTRY) if state is None else (state.lac, state.lafr)
 
     def last_durable(self, ledger_id: int) -> int:
-        """The highest entry that is durable here, -1 where there is none. After a crash it may name one that
-        was under way and was lost. Raises StorageError as ``lac``."""
+        """Return the highest entry that is durable here, -1 if none is. After a crash it may be an entry that
+        was in flight and was lost.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
         state = self._living(ledger_id)
         return NO_ENTRY if state is None else state.last_durable(self._commit.durable)
 
     async def wait_lac(self, ledger_id: int, entry_id: int) -> None:
-        """Returns once the ledger's LAC, as told here, has reached ``entry_id``. Raises StorageError as
-        ``lac``."""
+        """Wait until the LAC that this bookie was told has reached ``entry_id``.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
         if self.lac(ledger_id)[0] >= entry_id:
             await trio.lowlevel.checkpoint()
         else:
             await self._lac_watch.wait(ledger_id, entry_id)
 
     def _living(self, ledger_id: int) -> LedgerState | None:
-        """The state of a ledger, None also for one that was deleted: nothing is said of its entries any more.
-        StorageError as the index."""
+        """Return the state of a ledger, None if it is unknown or deleted. Raises StorageError if the index
+        cannot be read."""
         state = self._ledgers.get(ledger_id)
         return None if state is None or state.is_deleted else state
 
     # --- the whole --------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Returns once everything added so far is durable and in the index. DiskFull: some is in memory
-        still. A task of the engine does it, so cancelling ends the wait alone."""
+        """Wait until everything added so far is durable and in the index.
+
+        Raises:
+            DiskFull: The disk has no room. Some entries are still in memory only.
+
+        Cancelling: only the wait ends; a task of the engine does the work.
+        """
         await self.flusher.flush()
 
     @property
     def files_changed(self) -> trio.Event:
-        """Set once a file of entries was begun, filled or written again after this look at it."""
+        """An event that is set when a file of entries is begun, filled or rewritten from now on."""
         return self._journal.files_changed
 
     def statistics(self) -> dict[str, int]:
-        """Counts since the start, and sizes as they are now."""
+        """Return counts since the start, and current sizes."""
         journal = self._journal
         return {
             "entries": self._adder.entries,
@@ -353,11 +408,11 @@ class Engine:
     # --- for its own tasks ------------------------------------------------------------------------
 
     def stop(self, status: Status) -> None:
-        """Refuse everything from now on, with this status."""
+        """Refuse all adds and fences from now on, with this status."""
         self._journal.stop(status)
 
     async def close(self) -> None:
-        """The clean stop: all is durable and indexed, and only then is it said that nothing was lost."""
+        """Stop cleanly: make everything durable and indexed, and only then clear the unclean bit."""
         self.stop(Status.NOT_READY)
         if self.collector is not None:
             await self.collector.stop()

@@ -1,14 +1,15 @@
-"""Fences: a ledger takes no ordinary add any more, and the answer comes when that is durable.
+"""Fences: the bookie refuses ordinary adds of a ledger, and answers once that promise is durable.
 
     fenced in memory --> FENCE record in the journal --> its sync --> the answer, with the LAC and the LAFR
 
-The first step is the verdict for every add from then on; it comes before the record, so that no add gets
-between the two (rule 2). The answer waits for the sync, also the answer to who finds the ledger fenced
-already: it stands for nothing else than a fence that outlives a crash. Fences always go through the journal,
-whether entries do or not, and of a ledger that was never seen here as well (T24).
+The first step decides about every later add. It comes before the record, so no add gets between the two
+(rule 2). Every answer waits for the sync, even if an earlier fence of the same ledger is still under way: the
+answer promises that the fence survives a crash. Fences always go through the journal, even if entries do not.
+A ledger that this bookie has never seen can be fenced too (T24).
 
-**A fence that finds no room** for its record is given up and leaves the ledger as it was, unless an add was
-refused for it meanwhile: what was told to a writer stays true.
+**No room.** If the journal has no room for a fence's record, the fence is undone and the ledger is as before.
+It stays in memory if an add was refused because of it meanwhile: the refusal that a writer was told stays
+true.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from ledgerlog.wire.frame import Status
 
 
 class Fencer:
+    """Fences ledgers."""
+
     def __init__(self, journal: Journal, ledgers: Ledgers) -> None:
         self.fences = 0
         self._journal = journal
@@ -33,7 +36,7 @@ class Fencer:
         self._ledgers = ledgers
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceResult:
-        """``Engine.fence``."""
+        """Do ``Engine.fence``."""
         try:
             state = self._ledgers.get(ledger_id)
         except StorageError as error:
@@ -62,7 +65,7 @@ class Fencer:
         return FenceResult(refusal or Status.OK, state.lac, state.lafr)
 
     async def _fence(self, state: LedgerState) -> Status | None:
-        """Returns once the fence is durable, or why it cannot be."""
+        """Wait until the fence is durable. Returns None then, or the status that says why it cannot be."""
         if state.is_fence_settled(self._commit.durable):
             await trio.lowlevel.checkpoint()
             return None
@@ -79,6 +82,6 @@ class Fencer:
                 return Status.DISK_FULL
             else:
                 await self._journal.progress.park()
-        # Also whoever finds the ledger fenced already waits for the first fencer's sync (rule 2).
+        # A caller that finds the ledger fenced already also waits for the first fencer's sync (rule 2).
         await self._journal.wait_durable(state.fence_sequence)
         return None

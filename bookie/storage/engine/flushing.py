@@ -1,8 +1,8 @@
-"""Flushes that somebody asks for: everything added so far, in files and in the index.
+"""Flush on request: bring everything added so far into files and into the index.
 
-Checkpoints and the write cache's own flushes come by themselves; this is for who must know that they did:
-repair, before it takes ledgers out of limbo, and tests. The engine's own task does it, for all that asked
-meanwhile at once, so that whoever asks may be cancelled in the middle and nothing is left half done.
+Checkpoints and the write cache flush on their own. Use this if you must know that the flush happened: repair
+does before it takes ledgers out of limbo, and so do tests. A task of the engine does the work, one flush for
+all callers that wait at that moment. If a caller is cancelled, only its wait ends and the flush goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class _Waiter:
 
 
 class Flusher:
+    """Flushes for callers of ``Engine.flush``, in a task of the engine."""
+
     def __init__(self, checkpointer: Checkpointer, write_cache: WriteCache | None) -> None:
         self._checkpointer = checkpointer
         self._write_cache = write_cache
@@ -29,7 +31,7 @@ class Flusher:
         self._wanted = trio.lowlevel.ParkingLot()
 
     async def flush(self) -> None:
-        """``Engine.flush``."""
+        """Do ``Engine.flush``."""
         waiter = _Waiter()
         self._waiters.append(waiter)
         self._wanted.unpark_all()
@@ -38,7 +40,7 @@ class Flusher:
             raise waiter.failure
 
     async def run(self) -> None:
-        """Flush whenever somebody wants it, for ever. StorageError if the disk or the index fails."""
+        """Flush whenever a caller waits, for ever. Raises StorageError if the disk or the index fails."""
         while True:
             if not self._waiters:
                 await self._wanted.park()

@@ -1,16 +1,16 @@
-"""Runs leave memory: the index has them, and ledgers find them there from now on.
+"""Remove runs from memory once the index has them.
 
-Whoever reads asks the index first and memory second (``bookie.storage.engine.reader``). A run that comes to
-the index after the first look and leaves memory before the second would be found by neither, and be denied
-(rule 8). Two things prevent it:
+A read asks the index first and memory second (``bookie.storage.engine.reader``). Suppose that a run enters
+the index after the first look and leaves memory before the second. Then neither look would find it, and the
+bookie would deny an entry that it has (rule 8). Two things prevent that:
 
-``given_up`` grows before the first run is forgotten. A reader that finds another number after its second look
-than before the first one looks again.
+``given_up`` grows before the first run is forgotten. The reader compares it before and after it asks the
+index, and looks again if it has grown.
 
-``forget`` returns once every read that may have found the runs in memory is done. Only then their bytes may
-make way for others.
+``forget`` returns once every read that may have found the runs in memory has ended. Only then may other
+entries overwrite their bytes.
 
-Segments of the journal and arenas of the write cache leave memory in this same way.
+Segments of the journal and arenas of the write cache leave memory in the same way.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bookie.storage.entrylog.file_pool import FilePool
 
 
 class Forgetter:
-    """Lets runs leave memory."""
+    """Removes runs from memory."""
 
     def __init__(self, ledgers: Ledgers, pool: FilePool) -> None:
         self.given_up = 0
-        """How many segments and arenas have left memory, or begun to."""
+        """Number of segments and arenas that have left memory or begun to."""
         self._ledgers = ledgers
         self._pool = pool
 
     async def forget(self, resident: InMemory) -> None:
-        """Have ledgers forget the runs of a segment or an arena, which are in the index. Returns when nobody
-        reads them in memory any more."""
+        """Make the ledgers forget the runs of a segment or an arena, which the index must have. Returns once
+        no read uses them in memory any more."""
         self.given_up += 1
         await self._ledgers.forget(resident)
         await self._pool.retire(())

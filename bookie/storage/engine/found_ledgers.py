@@ -1,11 +1,11 @@
-"""What files say of ledgers, brought into an index that does not know these files yet.
+"""Rebuild ledger states from files that the index does not know yet.
 
-Replay takes the facts of segments, the taking over of entry logs takes those of logs. The states that come of
-it are saved to the index at once: only bounds and refusals are in them, so a crash in between costs nothing,
-and the same file taken again gives the same.
+Replay passes in the facts of segments; the take-over of entry logs passes in those of logs. The resulting
+states go to the index at once. They hold only bounds and refusals, so a crash in between costs nothing, and
+taking the same file again gives the same states.
 
-A segment tells its runs in the order in which they came, and each brings its ledger's key. An entry log says
-of each ledger first what was known of it when the log was written.
+A segment lists its runs in the order in which they came, and each run carries its ledger's key. An entry log
+begins each ledger with a record of the ledger's state at the time when the log was written.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ from ledgerlog.limits import LEDGER_KEY_BYTES
 
 
 class FoundLedgers:
-    """The states of the ledgers of a file, on top of what the index knows of them."""
+    """The ledger states that a file's facts lead to, starting from those in the index."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         # No journal runs: a fence is durable because a file says so.
         self._ledgers = Ledgers(catalogue, maximum=2**63, durable=lambda: 0)
 
     def take(self, fact: Fact, path: str) -> Run | None:
-        """Bring the states up to what a file at ``path`` says; the run that it tells of."""
+        """Apply one fact from the file at ``path``.
+
+        Returns:
+            The run that the fact describes, None if it describes no run.
+
+        Raises:
+            StorageCorrupt: An entry log has entries of a ledger before the ledger's own record.
+            StorageError: The index cannot be read.
+        """
         match fact:
             case Add(run, header):
                 if run.file > 0:
@@ -47,7 +55,7 @@ class FoundLedgers:
                 self._state(fact.ledger_id, fact.key).on_fence_found()
             case Deletion(ledger_ids):
                 for ledger_id in ledger_ids:
-                    # Whatever was known of it, its key included, may have gone with the files that said so.
+                    # The files that told the ledger's state, its key included, may be gone already.
                     self._state(ledger_id, bytes(LEDGER_KEY_BYTES)).on_delete()
             case LoggedLedger():
                 state = self._state(fact.ledger_id, fact.key)
@@ -66,7 +74,7 @@ class FoundLedgers:
         return state
 
     def is_deleted(self, ledger_id: int) -> bool:
-        """Whether a ledger that a fact was about is deleted."""
+        """Whether a ledger is deleted. Some fact before must have been about it."""
         return self._ledgers.loaded[ledger_id].is_deleted
 
     async def save(self) -> None:

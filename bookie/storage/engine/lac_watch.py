@@ -1,8 +1,8 @@
-"""Long polls: who waits for the LAC of a ledger to grow, and who tells them that it has.
+"""Long polls: wake the callers that wait for a ledger's LAC to grow.
 
-A LAC comes with an add of any kind, is told to the ledger's state, and from there to whoever waits for it
-(``Engine.wait_lac``). What waits is known by ledger, so an add of one that nobody waits for costs one look
-into a dictionary.
+Every kind of add brings a LAC. The adder puts it into the ledger's state and wakes the callers of
+``Engine.wait_lac``. They are kept by ledger, so an add to a ledger without waiters costs one look into a
+dictionary.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from bookie.core.ledger import LedgerState
 
 
 class LacWatch:
+    """The callers that wait for LACs, by ledger."""
+
     def __init__(self) -> None:
         self._waiters: dict[int, list[tuple[int, trio.Event]]] = {}
 
     def on_lac(self, state: LedgerState) -> None:
-        """The LAC of this ledger has grown."""
+        """Wake the callers whose entry this ledger's LAC has reached."""
         for entry_id, event in self._waiters.get(state.ledger_id, ()):
             if state.lac >= entry_id:
                 event.set()
 
     async def wait(self, ledger_id: int, entry_id: int) -> None:
-        """Returns once the ledger's LAC, which is below that, has reached ``entry_id``."""
+        """Wait until the ledger's LAC has reached ``entry_id``. It must be below that now."""
         waiter = (entry_id, trio.Event())
         self._waiters.setdefault(ledger_id, []).append(waiter)
         try:

@@ -1,14 +1,14 @@
-"""The ledger states in memory: one object for each ledger, read from the index when it is touched.
+"""The ledger states in memory: one object for each ledger, read from the index at its first use.
 
-Loading is one step without a wait, together with the verdict that it is for; so there are never two objects
-for one ledger, and no lock (rule 3; two objects have lost acknowledged entries elsewhere, #4701). The price
-is a read of the index in the loop's thread on the first touch of a ledger: a few microseconds when it is
-cached or when the filter rules the key out, a disk read otherwise.
+Loading a state never waits, and the verdict that needs it follows in the same step. So a ledger never has two
+objects, and no lock is needed (rule 3; two objects for one ledger have lost acknowledged entries elsewhere,
+#4701). The price: the first use of a ledger reads the index in the event loop's thread. That takes a few
+microseconds if the row is cached or the filter rules the key out, and a disk read otherwise.
 
-When there are more than ``maximum`` states, those that were not used since the last look leave memory, the
-oldest first, if nothing would be lost with them (``LedgerState.is_evictable``). Each new state looks at a
-few, so that the work is spread; when a segment leaves memory, and with it what held many states, all are
-looked at.
+If there are more than ``maximum`` states, those not used since the last look leave memory, oldest first,
+unless they hold something that would be lost (``LedgerState.is_evictable``). Each new state triggers a look
+at a few others, which spreads the work. When a segment leaves memory, many states that it held there become
+free to leave; then the sweep looks at all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PIECE_ROWS = 1024
 
 
 class InMemory(Protocol):
-    """What holds runs in memory: a segment of the journal, or an arena of the write cache."""
+    """A holder of runs in memory: a segment of the journal, or an arena of the write cache."""
 
     @property
     def number(self) -> int: ...
@@ -40,12 +40,18 @@ class InMemory(Protocol):
 
 
 def _nobody() -> None:
-    """Whoever brings a bounded number of ledgers saves them when he is through."""
+    """Do nothing. For callers that bring a bounded number of ledgers and save them at the end."""
 
 
 class Ledgers:
-    """``durable`` says which journal block is the last durable one; ``on_crowded`` is called when a state has
-    come that makes it worth saving the dirty ones."""
+    """The ledger states in memory.
+
+    Args:
+        catalogue: The index, for states that are not in memory.
+        maximum: The number of states that should stay in memory.
+        durable: Returns the sequence of the last durable journal block.
+        on_crowded: Called for each new state while ``is_crowded``: the dirty states should be saved.
+    """
 
     def __init__(
         self,
@@ -56,9 +62,9 @@ class Ledgers:
         on_crowded: Callable[[], object] = _nobody,
     ) -> None:
         self.loaded: OrderedDict[int, LedgerState] = OrderedDict()
-        """The states in memory; the hot path looks here before it asks ``get``."""
+        """The states in memory, by ledger id. The hot path looks here before it calls ``get``."""
         self.unsaved = 0
-        """How many states came into memory, while there were too many, since ``saved``."""
+        """Number of new states since the last ``save`` that found no other state able to leave memory."""
         self._catalogue = catalogue
         self._maximum = maximum
         self._durable = durable
@@ -67,11 +73,15 @@ class Ledgers:
 
     @property
     def is_crowded(self) -> bool:
-        """So many states came and could not leave that it is worth saving the dirty ones."""
+        """Whether so many states cannot leave memory that it is worth saving the dirty ones."""
         return self.unsaved > self._maximum // 4
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """The state of a ledger, None if nothing is known of it. StorageError if the index cannot say."""
+        """Return the state of a ledger, None if the ledger is unknown.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
         state = self.loaded.get(ledger_id)
         if state is None:
             stored = self._catalogue.ledger_now(ledger_id)
@@ -83,18 +93,18 @@ class Ledgers:
         return state
 
     def add(self, state: LedgerState) -> None:
-        """A ledger that was unknown."""
+        """Add the state of a ledger that was unknown."""
         assert state.ledger_id not in self.loaded
         self._put(state)
 
     def drop(self, state: LedgerState) -> None:
-        """A ledger that was added, and of which there is nothing to know after all."""
+        """Remove a ledger that was added and whose state stayed blank."""
         assert state.is_blank
         assert not state.pins
         del self.loaded[state.ledger_id]
 
     def _put(self, state: LedgerState) -> None:
-        # Before the new one is in, so that it cannot be what leaves.
+        # Sweep before the new state is in, so that it cannot be evicted itself.
         if len(self.loaded) >= self._maximum and not self._sweep(_SWEEP):
             self.unsaved += 1
         self.loaded[state.ledger_id] = state
@@ -102,7 +112,7 @@ class Ledgers:
             self._on_crowded()
 
     def _sweep(self, count: int) -> int:
-        """Look at the ``count`` oldest states, and let go of those that may leave; how many did."""
+        """Evict those of the ``count`` oldest states that may leave. Returns how many did."""
         loaded, durable = self.loaded, self._durable()
         evicted = 0
         for _ in range(min(count, len(loaded))):
@@ -115,7 +125,7 @@ class Ledgers:
         return evicted
 
     async def shrink(self) -> None:
-        """Look at every state once, as long as there are too many."""
+        """Sweep until there are at most ``maximum`` states, looking at each state once at most."""
         left = len(self.loaded)
         while left > 0 and len(self.loaded) > self._maximum:
             self._sweep(_STEP)
@@ -123,7 +133,11 @@ class Ledgers:
             await trio.lowlevel.checkpoint()
 
     def stored(self, ledger_id: int) -> StoredLedger | None:
-        """What the index should say of a ledger, whose state stays where it is. StorageError as ``get``."""
+        """Return what the index should say of a ledger, without loading its state.
+
+        Raises:
+            StorageError: The index cannot be read.
+        """
         state = self.loaded.get(ledger_id)
         if state is None:
             return self._catalogue.ledger_now(ledger_id)
@@ -131,7 +145,7 @@ class Ledgers:
         return state.to_store()
 
     async def save(self) -> None:
-        """Write all states that changed to the index, in pieces, one caller after the other."""
+        """Write all changed states to the index, in batches. Calls run one after the other."""
         async with self._saving:
             states = self._dirty()
             for start in range(0, len(states), _PIECE_ROWS):
@@ -141,21 +155,21 @@ class Ledgers:
         batch = []
         for state in piece:
             batch.append(rows.encode_ledger(state.ledger_id, state.to_store()))
-            # What changes it from here on makes it dirty again. A fence that is left out keeps it so.
+            # Any later change makes it dirty again. It stays dirty if its fence is not written yet.
             state.is_dirty = state.is_fence_unwritten
-            state.pins += 1  # It must not be read back before it is written.
+            state.pins += 1  # It must not be evicted and read back before it is written.
         try:
             await self._catalogue.write(batch)
         except BaseException:
             for state in piece:
-                state.is_dirty = True  # The index may have it or not.
+                state.is_dirty = True  # The index may or may not have it.
             raise
         finally:
             for state in piece:
                 state.pins -= 1
 
     def _dirty(self) -> list[LedgerState]:
-        """The states that the index does not have; they are taken to be saved now."""
+        """Return the states that the index does not have. The caller saves them now."""
         self.unsaved = 0
         durable = self._durable()
         states = [state for state in self.loaded.values() if state.is_dirty]
@@ -164,7 +178,7 @@ class Ledgers:
         return states
 
     async def forget(self, segment: InMemory) -> None:
-        """The segment's runs are in the index and leave memory."""
+        """Drop the runs of a segment from memory. They are in the index."""
         ledger_ids = {run.ledger_id for run in segment.runs}
         for count, ledger_id in enumerate(ledger_ids):
             self.loaded[ledger_id].forget_runs(segment.number)

@@ -1,28 +1,28 @@
-"""A bookie's storage from a directory: replay, the segment to go on in, the parts, and their tasks.
+"""Open a bookie's storage: replay the journal, start a segment, build the parts and run their tasks.
 
-``open_engine`` replays what the directory's journal holds beyond its index, goes on in a fresh segment, runs
-the tasks (journal writer, supply of segments, checkpoints and all that goes on beside), and stops cleanly
-when its body ends without an exception. A clean stop leaves everything in the index and says in it where the
-journal ends, so that the next start reads no journal, and any damage is found by whoever reads the damaged
-entry.
+``open_engine`` replays the part of the journal that the index does not have yet and goes on in a fresh
+segment. It runs the tasks: the journal writer, the supply of segments, checkpoints and the background work.
+It stops cleanly if its body ends without an exception. A clean stop brings everything into the index and
+notes there where the journal ends. The next start then reads no journal, and damage in it shows only when
+the damaged entry is read.
 
 **The order of a start**, each step durable before the next:
 
-    0  the names of all files that are found: a life that was killed may have left them in a cache only
-    1  logs that the index does not know are taken over; the journal is replayed (``settling``, ``replay``)
-    2  a START block in the segment to go on in: it says where the journal ended, so what a torn write left
-       there is never taken for more
-    3  the mark that says that this segment counts
-    4  files that nothing names any more go, segments before this one are trimmed
-    5  the unclean bit, where adds will be acknowledged before they are synced (D27.10)
+    0  sync the names of all files: a bookie that was killed may have left them in a cache only
+    1  take over entry logs that the index does not know; replay the journal (``startup_cleanup``, ``replay``)
+    2  write a START block into the new segment: it says where the journal ended, so a later start never takes
+       the remains of a torn write there for records
+    3  write the mark which says that this segment counts
+    4  remove files that nothing names any more; trim the segments before the new one
+    5  set the unclean bit if adds will be acknowledged before they are synced (D27.10)
 
-and only then clients. A crash in between repeats all of it.
+Clients come only after that. A crash in between repeats all steps.
 
-**The end of a failure.** If the disk or the index fails, in whatever task, everything is refused from then
-on, the body is cancelled, and the StorageError is raised from ``open_engine``: the first one, since what
-follows it follows from it. What is raised in the body is raised as it is.
+**Failures.** If the disk or the index fails in any task, the engine refuses everything from then on and the
+body is cancelled. ``open_engine`` raises the first StorageError; later ones are its consequences. An
+exception of the body comes out unchanged.
 
-No engine opens on a directory that may have lost something and was not marked for it.
+``open_engine`` refuses a directory that may have lost data and has no loss marks that say so.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ from ledgerlog.wire.frame import Status
 logger = logging.getLogger(__name__)
 
 _FIRST_SEGMENT_BYTES_MIN = 128 * KIB
-"""On a full disk. It has room for some thirty syncs of fences and small recovery adds."""
+"""The first segment on a full disk. It has room for about thirty syncs of fences and small recovery adds."""
 
 
 def random_nonce() -> bytes:
-    """A segment's nonce: must not be known to clients."""
+    """Return a nonce for a segment. Clients must not know it."""
     return os.urandom(NONCE_BYTES)
 
 
@@ -97,16 +97,26 @@ async def open_engine(
     marks: KeptMarks | None = None,
     witness: Witness | None = None,
 ) -> AsyncIterator[Engine]:
-    """The storage in a formatted directory that this process has locked (``open_directory``).
+    """Open the storage in a formatted directory that this process has locked (``open_directory``).
 
-    ``marks`` are those that phase one of the boot left (``bookie.server.identity``). Without them the
-    directory must be one that lost nothing, else it is refused with a StorageError. ``witness`` is the
-    metadata store's word on which ledgers are gone; without it nothing is ever deleted.
+    If the body ends normally, the storage stops cleanly. If it ends by an exception or by cancellation, no
+    durable data is lost. If the disk or the index fails, the body is cancelled and the StorageError is raised
+    here.
 
-    Replays what the last stop left in the journal; raises StorageCorrupt, naming file and offset, for damage
-    or a file that is missing, and StorageError if the directory is not formatted. Leaving the body normally
-    is a clean stop; leaving it by an exception or cancellation loses nothing that was durable. If the disk
-    or the index fails meanwhile, the body is cancelled and StorageError raised here."""
+    Args:
+        directory: The bookie's directory.
+        config: The settings. None: the defaults.
+        new_nonce: Makes nonces for segments. Clients must not be able to guess them.
+        marks: The loss marks from phase one of the boot (``bookie.server.identity``). None: they are read, and
+            the directory must not have lost data.
+        witness: The deletion oracle, which asks the metadata store which ledgers are gone. None: this bookie
+            deletes nothing.
+
+    Raises:
+        StorageCorrupt: A file is damaged or missing. The message names the file and the offset.
+        StorageError: The directory is not formatted, or ``marks`` is None and it may have lost data, or the
+            disk or the index failed.
+    """
     config = config or StorageConfig()
     instance = await directory.read_instance()
     for ballast in directory.ballasts:
@@ -117,7 +127,7 @@ async def open_engine(
         arenas = Arenas(ground.disk, count=config.arenas, size=config.segment_bytes)
         journal = await _begin(ground, arenas, config)
         try:
-            # Durable before the first request, and so that a crash from here on is known for what it is.
+            # Durable before the first request, so that the next start can tell what a crash may have lost.
             await marks.replace(marks.now.serving(acknowledges_unsynced=not config.journal_write_data))
             engine, tasks = await _assemble(ground, journal, arenas, config, marks, witness)
             async with _running(engine, tasks, ground):
@@ -129,7 +139,7 @@ async def open_engine(
 
 @attrs.frozen
 class _Ground:
-    """What a bookie's parts stand on: its files and its index."""
+    """The files and the index that all parts of the storage use."""
 
     directory: StorageDirectory
     recycler: Recycler
@@ -172,7 +182,7 @@ async def _open_ground(
 
 
 async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Journal:
-    """Steps 1 to 4 of a start: the journal, which goes on where it ended."""
+    """Do steps 1 to 4 of a start. Returns the journal, which goes on where it ended."""
     segments, catalogue = ground.files.segments, ground.catalogue
     try:
         replaced = await take_over_logs(ground.files.logs, catalogue)
@@ -200,7 +210,8 @@ async def _begin(ground: _Ground, arenas: Arenas, config: StorageConfig) -> Jour
         mark = Mark(active.number, commit.durable, is_optional=False, end=replayed.end)
         await catalogue.write([encode_mark(mark)])
         await remove_replaced(ground.files, catalogue, first_segment=active.number)
-        # Replay's own segments, and any that the life before us moved its mark past and did not get to.
+        # Trim the segments that were just replayed, and those that the last run did not get to: it had moved
+        # its mark past them.
         for row in await catalogue.segments():
             if row.file < active.number and await segments.size(row.file) > row.end:
                 await segments.trim(row.file, row.end)
@@ -221,8 +232,8 @@ async def _assemble(
     marks: KeptMarks,
     witness: Witness | None,
 ) -> tuple[Engine, list[Task]]:
-    """The engine, and the tasks that must run while it is used. Each part is handed parts that were made
-    before it, so whoever reads from top to bottom knows what each can reach."""
+    """Build the engine, and the tasks that must run while it is used. Each part gets only parts that were
+    made before it, so reading from top to bottom shows what each part can reach."""
     disk, files, catalogue, pool = ground.disk, ground.files, ground.catalogue, ground.pool
     policy = config.space_policy(is_journal_apart=ground.directory.is_journal_apart)
     ledgers = Ledgers(
@@ -343,11 +354,11 @@ async def _assemble(
 
 
 class _Residents(ChainMap[int, Any]):
-    """What is in memory, of both kinds. The two number what they have differently."""
+    """The segments and the arenas that are in memory, by number. The two kinds never share a number."""
 
 
 async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
-    """The marks of a directory that lost nothing; StorageError for another."""
+    """Read the marks of a directory that lost nothing. Raises StorageError if it may have lost data."""
     now = await read_marks(directory.disk, directory.path)
     if now is None or now.is_unclean:
         raise StorageError(
@@ -361,8 +372,8 @@ async def _sound_marks(directory: StorageDirectory) -> KeptMarks:
 async def _next_segment(
     files: SegmentFiles, arenas: Arenas, replayed: Replayed, new_nonce: Callable[[], bytes], size: int
 ) -> Segment:
-    """The segment to go on in: one that was prepared and never written to, or a new one of ``size`` bytes. On
-    a full disk a smaller one has to do: who cannot start can neither be read nor give space back."""
+    """Return the segment to go on in: a prepared one that was never written to, or a new one of ``size``
+    bytes. On a full disk it is smaller: a bookie that cannot start can neither serve reads nor free space."""
     number = replayed.next_segment
     if replayed.pristine:
         header, *more = replayed.pristine
@@ -388,7 +399,7 @@ async def _next_segment(
 
 @asynccontextmanager
 async def _running(engine: Engine, tasks: Sequence[Task], ground: _Ground) -> AsyncIterator[None]:
-    """Runs the tasks of an engine around the body."""
+    """Run the tasks of an engine around the body."""
     failure: StorageError | None = None
     body_error: BaseException | None = None
 
@@ -408,14 +419,14 @@ async def _running(engine: Engine, tasks: Sequence[Task], ground: _Ground) -> As
         ground.index.is_patient = True
         try:
             yield
-            ground.index.is_patient = False  # Who is to stop is not kept from it by a disk that stays full.
+            ground.index.is_patient = False  # A disk that stays full must not keep the bookie from stopping.
             for ballast in ground.directory.ballasts:
                 await ballast.make_way_for_good()
             await engine.close()
         except BaseException as error:
             if holds_cancellation(error):
                 raise
-            # Raised below as it is: the nursery is ours and would wrap what is the caller's in a group.
+            # Raised below, outside the nursery, which would wrap the caller's exception in a group.
             body_error = error
         engine.stop(Status.NOT_READY)
         nursery.cancel_scope.cancel()

@@ -1,23 +1,25 @@
-"""Adds that skip the journal: acknowledged from memory, written once, sorted, when memory is full.
+"""The write cache: adds that skip the journal are acknowledged from memory and written once, sorted, later.
 
     add ---> frame copied into the active arena ---> acknowledged at once
     active arena full, or old ---> sealed ---> one sorted entry log, synced, indexed (``Rewriter.flush``)
                                           ---> its runs leave the ledgers' memory, the arena is free
 
-A bookie that runs so writes every entry once, and loses in a crash what was not flushed. It knows that it may
-have (the unclean bit, ``bookie.core.loss_marks``) and comes back through limbo. Nothing but entries comes
-here: fences go to the journal, and so does the first add of each ledger, because it brings the ledger's key.
+A bookie with a write cache writes every entry once. A crash loses the entries that were not flushed. The
+bookie knows that from the unclean bit (``bookie.core.loss_marks``) and comes back through limbo. The cache
+takes entries only: fences go to the journal, and so does the first add of each ledger, because it brings the
+ledger's key.
 
 **Addresses.** A run in memory names its arena by a number that no file has, from ``_FIRST_NUMBER`` on.
-Readers find it in ``residents``, as they find segments of the journal that are in memory. When the arena's
-entries are in an entry log and in the index, the runs are forgotten, and the arena is used again once nobody
-who may have heard of it is still reading.
+Readers find the arena in ``residents``, as they find the segments of the journal that are in memory. Once the
+arena's entries are in an entry log and in the index, the ledgers forget its runs. The arena is reused once
+every read that may have found these runs has ended.
 
-**Room.** While one arena is flushed another takes adds; when all are full, adds wait (``has_room``). A disk
-without room for the log is asked again from time to time; ordinary adds are refused meanwhile.
+**Room.** While one arena is flushed, another takes adds. If all are full, adds wait (``has_room``). If the
+disk has no room for the entry log, the flush is tried again every ``disk_full_retry_s`` seconds, and the
+bookie refuses ordinary adds meanwhile.
 
-**Age.** What lies in memory for ``age_s`` is flushed though the arena is not full, so that a crash of a
-bookie with little to do costs little.
+**Age.** Entries that are in memory for ``age_s`` seconds are flushed even if their arena is not full. So a
+bookie with few adds loses little in a crash.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ class CachedArena:
     image: SegmentImage
     runs: list[Run] = attrs.field(factory=list)
     used: int = 0
-    """Bytes."""
+    """Bytes of entries in it."""
     begun_at: float = 0.0
-    """When its first run came."""
+    """The trio time at which its first run came."""
     restored: frozenset[tuple[int, int]] = frozenset()
-    """Always empty: what takes the place of rotten runs goes through the journal."""
+    """Always empty: replacements of rotten runs go through the journal."""
 
     @property
     def number(self) -> int:
@@ -80,7 +82,7 @@ class WriteCache:
         self.is_disk_full = False
         self.flushes = 0
         self._refusals = 0
-        """How often a flush found no room."""
+        """How many flushes found no room on the disk."""
         self._arenas = arenas
         self._journal = journal
         self._rewriter = rewriter
@@ -97,19 +99,19 @@ class WriteCache:
         """Woken when an arena is sealed, flushed, or made."""
 
     async def prepare(self) -> None:
-        """Make the first arena. Before anything else."""
+        """Make the first arena. Call it before any other method."""
         self._active = await self._make()
 
     @property
     def unflushed_bytes(self) -> int:
-        """What a crash would lose now."""
+        """Bytes of entries that a crash would lose now."""
         return sum(arena.used for arena in self.residents.values())
 
     # --- appending --------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
-        """Whether a batch of adds finds room now."""
+        """Whether a batch of adds has room now."""
         return self._next is not None or self._fits(2 * self._frame_bytes_max)
 
     def _fits(self, length: int) -> bool:
@@ -117,7 +119,11 @@ class WriteCache:
         return len(active.image.view) - active.used >= length and len(active.runs) < self._records_max
 
     def append(self, raw: bytes | memoryview) -> tuple[int, int] | None:
-        """Copy a frame into memory: the number of its arena, and its offset there. None: no room now."""
+        """Copy a frame into memory.
+
+        Returns:
+            The number of its arena and its offset there, or None if there is no room now.
+        """
         length = len(raw)
         if not self._fits(length) and not self._roll():
             return None
@@ -128,7 +134,7 @@ class WriteCache:
         return active.number, at
 
     def on_run(self, run: Run) -> None:
-        """The run of the frame that was appended last."""
+        """Take note of the run of the frame that was appended last."""
         active = self._active
         assert run.file == active.number
         if not active.runs:
@@ -136,7 +142,7 @@ class WriteCache:
         active.runs.append(run)
 
     def _roll(self) -> bool:
-        """Go on in the next arena; False if there is none."""
+        """Go on in the next arena. False if no next arena is ready."""
         if self._next is None:
             return False
         self._sealed.append(self._active)
@@ -147,8 +153,11 @@ class WriteCache:
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_flushes(self) -> None:
-        """Flush arenas that are full or old, for ever. StorageError if the disk or the index fails; a full
-        disk is waited for."""
+        """Flush full and old arenas, for ever. If the disk is full, wait and try again.
+
+        Raises:
+            StorageError: The disk or the index failed.
+        """
         while True:
             if self._sealed:
                 try:
@@ -170,7 +179,7 @@ class WriteCache:
                 self._roll()
 
     async def run_supply(self) -> None:
-        """Keep the next arena ready, for ever. StorageError if there is no memory for it."""
+        """Keep the next arena ready, for ever. Raises StorageError if there is no memory for it."""
         while True:
             if self._next is None and self._arenas.has_free:
                 self._next = await self._make()
@@ -208,9 +217,14 @@ class WriteCache:
         self._journal.room.unpark_all()
 
     async def flush(self) -> None:
-        """Returns once everything appended so far is in entry logs and in the index, durably. DiskFull: what
-        found no room is in memory still. ``run_flushes`` does the work, so cancelling ends the wait alone."""
-        refusals = self._refusals  # What was refused earlier may find room now.
+        """Wait until everything appended so far is in entry logs and in the index, durably.
+
+        Raises:
+            DiskFull: The disk has no room. The entries stay in memory.
+
+        Cancelling: only the wait ends; ``run_flushes`` does the work.
+        """
+        refusals = self._refusals  # A flush that was refused earlier may find room now.
         last = self._active
         while last is self._active and last.runs and not self._roll():
             await self._wait_progress(refusals)
