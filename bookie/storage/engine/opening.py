@@ -107,8 +107,8 @@ async def open_engine(
         directory: The bookie's directory.
         config: The settings. None: the defaults.
         new_nonce: Makes nonces for segments. Clients must not be able to guess them.
-        marks: The loss marks from phase one of the boot (``bookie.server.identity``). None: they are read, and
-            the directory must not have lost data.
+        marks: The loss marks from phase one of the boot (``bookie.server.identity``). None: they are read,
+            and the directory must not have lost data.
         witness: The deletion oracle, which asks the metadata store which ledgers are gone. None: this bookie
             deletes nothing.
 

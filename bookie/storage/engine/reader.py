@@ -1,19 +1,19 @@
-"""Reading entries: from arenas where they are recent, from what was read before, from files otherwise.
+"""Read entries: recent ones from arenas, others from the read cache or from files.
 
-A ledger's runs are known in two places: those in segments that are in memory in its ``LedgerState``, all
-older ones in the index. A run's address (file, offset, length) is good as long as its file is, and a file
-stays while a read that may have heard of it is under way (``FilePool.reading``), so a plan made of runs never
-goes stale; only finding them must not miss a run that moves from the one place to the other meanwhile. Hence
-the index is asked first, then memory, and both again if a segment left memory in between, or if runs were put
-together to one with gaps, which may begin further before its entries than any did (``straddle``). While a
-segment is flushed the same entries may be found in both, in runs that are cut differently; ``RangeReader``
-takes them once.
+A ledger's runs are listed in two places. Its ``LedgerState`` lists the runs in segments that are in memory;
+the index lists all older ones. The address of a run (file, offset, length) is valid as long as its file
+exists, and a file exists while a read that may use it is under way (``FilePool.reading``). So a list of runs
+never goes stale. But a run may move from memory to the index during the search, and the search must not miss
+it. Therefore the reader asks the index first and memory second. It asks both again if a segment left memory
+in between. It also does so if runs were merged into one with gaps: the merged run may begin further before
+an entry than any run did (``straddle``). While a segment is flushed, both places may list the same entries,
+in runs that are cut differently; ``RangeReader`` takes each entry once.
 
-Bytes from an arena were verified when they came and are copied out at once, but for runs that took the place
-of rotten ones (``bookie.storage.upkeep.read_repair``). These, and bytes from a file, are verified here: the
-frame's checksum, which covers ids, lengths and digests, and each entry's digest. What fails is CORRUPT, what
-cannot be read is IO_ERROR, and neither is ever taken for an absence (rule 8). An entry that is not durable
-yet does not exist yet.
+Bytes in an arena were verified when they came, except in runs that replaced damaged ones
+(``bookie.storage.upkeep.read_repair``). The reader verifies those runs and all bytes from files: the frame's
+checksum, which covers ids, lengths and digests, and each entry's digest. If a check fails, the status is
+CORRUPT; if the bytes cannot be read, it is IO_ERROR. Neither ever counts as an absence (rule 8). An entry
+that is not durable yet does not exist yet.
 """
 
 from __future__ import annotations
@@ -46,32 +46,39 @@ from ledgerlog.wire.scrub import ScrubReport
 
 _RUNS_PER_FETCH = 256
 _RUNS_PER_LOOK = 512
-"""So many runs in memory are found without a wait: about a millisecond."""
+"""Number of runs in memory that one look finds without a wait: about a millisecond of work."""
 
 _LIST_EFFORT = 16 * 1024
-"""What one list looks at: so many runs without gaps, a tenth of a second of work and less. Of one with gaps
-the ids are read, which counts for ``_LIST_SPARSE`` of them, and for one more for each four entries."""
+"""The effort that one list may take, a tenth of a second of work at most. A run without gaps counts 1. A run
+with gaps counts ``_LIST_SPARSE``, plus 1 for every four entries, because its ids have to be read."""
 
 _LIST_SPARSE = 32
 
 _GAP_BYTES = 4096
-"""Runs that lie no further apart are read together."""
+"""Runs in a file are read together if no more bytes than this lie between them."""
 
 
 class Resident(Protocol):
-    """A segment, or an arena of the write cache, that is in memory."""
+    """A segment of the journal, or an arena of the write cache, that is in memory."""
 
     @property
     def image(self) -> SegmentImage: ...
 
     @property
     def restored(self) -> Container[tuple[int, int]]:
-        """Ledger and first id of the runs in it that were not all verified when they came."""
+        """Ledger and first id of the runs in it of which some entries were not verified when they came."""
         ...
 
 
 class Reader:
-    """``read_ahead_bytes`` are read at once where so much lies together, however little is asked for."""
+    """Reads the entries of all ledgers.
+
+    Args:
+        residents: The segments and arenas in memory, by the number that runs name as their file.
+        cache: Entries that were read from files.
+        read_ahead_bytes: The bytes that one read takes from files if they are there, even if fewer are
+            asked for.
+    """
 
     def __init__(
         self,
@@ -88,7 +95,7 @@ class Reader:
         self.runs_from_disk = 0
         self._journal = journal
         self._residents = residents
-        """What is in memory, by the number of the file that runs name."""
+        """The segments and arenas in memory, by the number that runs name as their file."""
         self._pool = pool
         self.cache = cache
         self._read_ahead_bytes = read_ahead_bytes
@@ -99,14 +106,18 @@ class Reader:
     # --- finding runs -----------------------------------------------------------------------------
 
     async def _find(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
-        """The durable runs that may hold ids from ``first`` on, and the id up to which these are all."""
+        """Find the durable runs that may hold ids from ``first`` on.
+
+        Returns:
+            The runs, and the id up to which no run is missing.
+        """
         forgetter = self._forgetter
         while first <= state.index_last:
             given_up, straddle = forgetter.given_up, state.straddle
             indexed, horizon = await self._catalogue.runs(
                 state.ledger_id, first=first, last=last, straddle=straddle
             )
-            # Runs that were put together meanwhile may begin further ahead than was looked.
+            # Runs that were merged meanwhile may begin further ahead than the index was searched.
             if given_up == forgetter.given_up and straddle == state.straddle:
                 resident, horizon = self._resident(state, first, horizon)
                 durable = self._journal.commit.durable
@@ -120,7 +131,7 @@ class Reader:
         return self._resident(state, first, last)
 
     def _resident(self, state: LedgerState, first: int, last: int) -> tuple[list[Run], int]:
-        """The durable runs in memory, and the id up to which these are all."""
+        """Return the durable runs in memory, and the id up to which no run is missing."""
         durable = self._journal.commit.durable
         last = state.horizon(first, last, _RUNS_PER_LOOK)
         return [run for run in state.runs_between(first, last) if run.sequence <= durable], last
@@ -130,7 +141,7 @@ class Reader:
     async def read(
         self, state: LedgerState, *, first: int, last: int, stride: int, bytes_max: int
     ) -> ReadResult:
-        """See ``Engine.read``."""
+        """Do ``Engine.read``."""
         last = min(last, ENTRY_ID_MAX)
         with self._pool.reading():
             return await self._read(state, first=first, last=last, stride=stride, bytes_max=bytes_max)
@@ -150,13 +161,13 @@ class Reader:
                     if reader.is_over:
                         break
                     if reader.horizon >= first:
-                        await trio.lowlevel.checkpoint()  # What is in memory is found without one.
+                        await trio.lowlevel.checkpoint()  # Runs in memory are found without one.
                     runs, horizon = await self._find(state, reader.horizon + 1, last)
                     reader.extend(runs, horizon)
                     continue
                 content = fetched.pop(run) if run in fetched else self._cached(run)
                 if content is None:
-                    # What is left over from the last fetch was read ahead, for whoever reads on.
+                    # The rest of the last fetch was read ahead; keep it for the next read.
                     self._keep(fetched)
                     fetched = await self._fetch(list(reader.upcoming), bytes_max)
                     content = fetched.pop(run)
@@ -171,8 +182,8 @@ class Reader:
         return ReadResult(status, reader.take_entries(), reader.through, state.lac, state.lafr)
 
     async def _fetch(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, bytes | Status]:
-        """The frames of the first few runs: as many as lie in one segment in memory, or in files, and
-        as may be needed for ``bytes_max`` payload bytes."""
+        """Fetch the frames of the first few runs, as many as ``bytes_max`` payload bytes may need. All of
+        them lie in one segment in memory, or all lie in files."""
         resident = self._residents.get(runs[0].file)
         if resident is not None:
             number, view = runs[0].file, resident.image.view
@@ -185,7 +196,7 @@ class Reader:
         try:
             return await self._read_together(batch)
         except StorageError:
-            # That one of several files cannot be read says nothing of the others.
+            # One of several files cannot be read. Try the first run's file alone.
             batch = [run for run in batch if run.file == batch[0].file]
         try:
             return await self._read_together(batch)
@@ -193,7 +204,7 @@ class Reader:
             return dict.fromkeys(batch, Status.IO_ERROR)
 
     async def _read_together(self, batch: Sequence[Run]) -> dict[Run, bytes | Status]:
-        """The frames of some runs in files; those that lie together in one are read as one range."""
+        """Read the frames of some runs in files. Neighbours in a file are read as one range."""
         files: dict[int, list[list[Run]]] = {}
         for run in batch:
             spans = files.setdefault(run.file, [])
@@ -228,7 +239,7 @@ class Reader:
                 self.cache.put(run, frame)
 
     def _give(self, reader: RangeReader, run: Run, content: bytes | Entries | Status) -> None:
-        """Hand the run that the reader wants to it."""
+        """Give the reader the content of the run that it wants."""
         if isinstance(content, Entries):
             reader.on_entries(run, content)
             return
@@ -251,7 +262,7 @@ class Reader:
     # --- listing ----------------------------------------------------------------------------------
 
     async def list_entries(self, state: LedgerState, *, first: int, last: int, pairs_max: int) -> ListResult:
-        """See ``Engine.list_entries``."""
+        """Do ``Engine.list_entries``."""
         with self._pool.reading():
             return await self._list_entries(
                 state, first=first, last=min(last, ENTRY_ID_MAX), pairs_max=pairs_max
@@ -266,7 +277,7 @@ class Reader:
                 for run in runs:
                     if not lister.settle(run.first):
                         return ListResult(Status.OK, lister.pairs, lister.pairs[-1][1])
-                    # A reply that names nothing says that nothing is there: one that ends early names some.
+                    # An empty list says that no entry is there, so a list that ends early must have a range.
                     if effort <= 0 and lister.pairs:
                         return ListResult(Status.OK, lister.pairs, run.first - 1)
                     lister.add(run, None if run.is_dense else await self._ids(run))
@@ -286,7 +297,7 @@ class Reader:
     async def _ids(self, run: Run) -> Sequence[int]:
         segment = self._residents.get(run.file)
         if segment is not None:
-            # Copied before anything else runs: an arena may serve another segment afterwards.
+            # Copy before another task runs: the arena may be reused for another segment afterwards.
             head = bytes(segment.image.view[run.offset : run.offset + run.head_length])
             await trio.lowlevel.checkpoint()
         else:
@@ -298,7 +309,7 @@ class Reader:
     async def scrub(
         self, state: LedgerState, *, first: int, last: int, classes: int, bytes_max: int
     ) -> ScrubResult:
-        """See ``Engine.scrub``. One after the other: however many ask, the disk serves others beside them."""
+        """Do ``Engine.scrub``. Calls run one after the other, so the disk stays free for other work."""
         last = min(last, ENTRY_ID_MAX)
         examination = Examination(first=first, last=last, classes=classes, bytes_max=bytes_max)
         async with self._scrubbing:
@@ -312,10 +323,14 @@ class Reader:
         return ScrubResult(Status.OK, *examination.close(horizon))
 
     async def _examine(self, state: LedgerState, examination: Examination, bytes_max: int) -> int:
-        """Hand over the runs from the first entry on, as far as the work goes; up to which id they are all.
+        """Examine the runs from the first entry on, until the examination has no more room.
 
-        What was read before is not taken from the cache, nor put there: the disk is what is asked about."""
-        # All that one look finds. A second look would find the runs that reach over its end again.
+        This neither uses nor fills the read cache, because its subject is the disk.
+
+        Returns:
+            The id up to which no run is missing.
+        """
+        # Look once only. A second look would find the runs that reach over the end of the first one again.
         runs, horizon = await self._find(state, examination.first, examination.last)
         upcoming = deque(run for run in runs if run.last >= examination.first)
         while upcoming:
@@ -331,7 +346,7 @@ class Reader:
                         examination.add_unreadable(run)
                     else:
                         examination.add(run, entries, damaged_entries(entries))
-                # Whoever asks must get on: all that may hold the first entry is looked at.
+                # The caller must make progress, so examine at least all runs that may hold the first entry.
                 if upcoming and not examination.has_room and upcoming[0].first > examination.first:
                     return upcoming[0].first - 1
             await trio.lowlevel.checkpoint()
@@ -339,7 +354,7 @@ class Reader:
 
 
 def _first_few(runs: Iterable[Run], bytes_max: int) -> list[Run]:
-    """The first of some runs, and more of them up to ``bytes_max``."""
+    """Return the first run, and the following ones as long as the sum is at most ``bytes_max`` bytes."""
     batch: list[Run] = []
     size = 0
     for run in runs:

@@ -1,31 +1,31 @@
-"""Entries that are brought again: what stands under their ids, and good copies in the place of rotten ones.
+"""Read repair: if an add brings stored entries again, verify the stored copies and replace damaged ones.
 
-An add may bring ids that are stored. That it is acknowledged says that this bookie has the entries, so what
-stands there is read and proved, not looked up alone: a copy whose bytes have rotted is none, and an add that
-brings the entry again, as a recovery or a repair does, replaces it. ``Mender`` does both, within the step of
-the add's verdict, so that nothing gets between the look and the place in the journal (rule 3).
+An add may bring ids that are stored already. Acknowledging the add says that this bookie has the entries. So
+the bookie reads and verifies the stored copies; finding them in the index is not enough. A damaged copy does
+not count, and an add that brings the entry again, as recovery and repair do, replaces it. ``Mender`` does
+both in the same step as the add's verdict, so nothing gets between the look and the append (rule 3).
 
-    look_now   the digests of what is stored of the ids, and the runs of which something is damaged
-    mend_now   another run in the place of each of these, of the same entries, in the journal
+    look_now   return the digests of the stored entries among the ids, and the runs with damage
+    mend_now   replace each of these runs by one with the same entries, in the journal
 
-**What may replace what.** Where a frame's head holds, it is known what each entry was, rotten or not, and
-another under its id is a conflict (rule 6). Where it does not, an entry that proves itself by its digest
-counts as stored just so. Only what neither proves is given up for what the add brings.
+**Conflicts.** If the head of a frame is sound, it says which digest each entry had, even if the payload is
+damaged. An add with another digest for such an entry is a conflict (rule 6). If the head is damaged, an entry
+whose payload matches its digest still counts as stored. The add replaces only entries that neither proves.
 
-**The run that takes the place** (``bookie.storage.upkeep.replacing``) holds every entry of the rotten one, or
-is the first of several that do if one frame is too small: those that the add brings, those that are sound,
-and those that are damaged and were not brought, as they are, with the digest that they do not match. These
-stay damaged, and are told of as such, until somebody brings them too. If one of them can be neither carried
-on nor replaced, because the frame does not say what it was or its bytes cannot be read, nothing is done and
-the add is refused: its row would be lost, and what the index names is never denied. Scrubbing then has the
-whole run restored.
+**The replacing run** (``bookie.storage.upkeep.replacing``) holds every entry of the damaged run. If one frame
+is too small, several runs do. It takes the entries that the add brings, and copies the sound ones. It also
+copies damaged entries that the add does not bring, unchanged, with the digest that they do not match. These
+stay damaged and are reported so until an add brings them too. Some entries can be neither copied nor
+replaced, because the frame does not say what they were or their bytes cannot be read. Then nothing is
+replaced and the add is refused: otherwise the entry would lose its row in the index, and the bookie would
+deny an entry that the index names. Scrubbing then has the whole run restored.
 
-**A run on its way** is left alone too: one in a file that compaction writes again now, and one that took the
-place of another and is still in memory. It may be put together with what follows it, and have one row for all
-of that, which the row of what mends it would then take the place of. The add is refused, and may come again.
+**Runs that move** are not replaced either: a run in a file that compaction is rewriting, and a replacing run
+that is still in memory. Such a run may be merged with the runs after it under one row, and the row of its
+replacement would overwrite that row. The add is refused and may come again.
 
-It takes a read of each run on the disk that holds some of the ids. Runs in memory were verified when they
-came, but for those that were put there like this.
+The cost is a read of each run on the disk that holds some of the ids. Runs in memory need none: they were
+verified when they came, except replacing runs.
 """
 
 from __future__ import annotations
@@ -51,22 +51,23 @@ from ledgerlog.wire.entries import Entries, compact_ids
 from ledgerlog.wire.frame import HEADER_BYTES, Header, Status
 
 _ENTRY_HEAD_BYTES = 12
-"""What an entry takes in a frame besides its payload: length, digest, and offset of its id."""
+"""Bytes of an entry in a frame besides its payload: length, digest, and offset of its id."""
 
 
 @attrs.frozen
 class Damaged:
-    """A run of which something does not read as it was written."""
+    """A run of which some bytes cannot be read as they were written."""
 
     run: Run
     ids: Sequence[int] | None
-    """Which entries it holds; None where nothing proves it."""
+    """The entries that it holds; None if nothing proves them."""
     kept: Mapping[int, tuple[int, bytes]]
-    """Digest and payload of those that can be carried on as they are."""
+    """Digest and payload of the entries that can be copied as they are, by id."""
     error: StorageError
 
     def replaced_by(self, brought: Entries) -> Entries | None:
-        """The same entries, those that are brought in place of what is there; None where that cannot be."""
+        """Return the run's entries, with brought copies instead of stored ones if there are any. None if some
+        entry has neither a brought copy nor one that can be copied, or if nothing proves the ids."""
         if self.ids is None:
             return None
         payloads = dict(zip(brought.ids, zip(brought.digests, brought.payloads(), strict=True), strict=True))
@@ -85,15 +86,15 @@ class Damaged:
 
 @attrs.frozen
 class Standing:
-    """What stands under some ids."""
+    """The stored entries under some ids."""
 
     digests: Mapping[int, int]
-    """Of each entry of which it is known that it is stored and what it was."""
+    """The digests of the entries that are known to be stored, by id."""
     damaged: Sequence[Damaged]
-    """Runs that hold some of the ids, of which some are damaged."""
+    """The damaged runs that hold, or may hold, some of the ids."""
 
     def is_damaged(self, entry_id: int) -> bool:
-        """Whether one of the damaged runs holds it."""
+        """Whether one of the damaged runs is known to hold the entry."""
         return any(
             damaged.ids is not None
             and (at := bisect_left(damaged.ids, entry_id)) < len(damaged.ids)
@@ -103,7 +104,7 @@ class Standing:
 
 
 class Mender:
-    """Looks at what is stored of ids that are brought again, and mends what is damaged of it."""
+    """Verifies stored entries that an add brings again, and replaces the damaged ones."""
 
     def __init__(
         self,
@@ -127,11 +128,19 @@ class Mender:
     # --- looking ----------------------------------------------------------------------------------
 
     def look_now(self, state: LedgerState, ids: Sequence[int]) -> Standing:
-        """What is stored of these ids (growing), durable or pending.
+        """Look up the stored entries among these ids, durable or pending.
 
-        Does not let other tasks run, because an add's verdict depends on it (rule 3); it reads the disk where
-        those entries left memory, which takes a re-sent or repaired entry of an older time. StorageError if
-        the index cannot be read, or what was verified in memory is damaged there."""
+        Other tasks do not run meanwhile, because an add's verdict depends on the result (rule 3). If the
+        entries have left memory, this reads the disk. That happens only if an old entry is sent again or
+        repaired.
+
+        Args:
+            state: The ledger.
+            ids: The ids, in growing order, at least one.
+
+        Raises:
+            StorageError: The index cannot be read, or bytes in memory that were verified are damaged now.
+        """
         first, last = ids[0], ids[-1]
         runs = {run.first: run for run in state.runs_between(first, last)}
         if first <= state.index_last:
@@ -154,7 +163,7 @@ class Mender:
         return Standing(digests, damaged)
 
     def _look(self, run: Run, wanted: frozenset[int]) -> tuple[Mapping[int, int], Damaged | None]:
-        """The digests of a run's entries as far as they are known, and what is damaged."""
+        """Return the known digests of a run's entries, and the damage if some of ``wanted`` may have any."""
         path = self._pool.path_of(run.file)
         resident = self._residents.get(run.file)
         is_verified = resident is not None and (run.ledger_id, run.first) not in resident.restored
@@ -162,14 +171,14 @@ class Mender:
             ids, digests = decode_head(run, self._bytes_now(run, run.head_length), path)
         except StorageError as error:
             if is_verified:
-                raise  # Memory is failing: nothing that is done about it here would help.
+                raise  # The memory is failing. Nothing done here would help.
             return self._look_without_head(run, error)
         known = dict(zip(ids, digests, strict=True))
         if is_verified or wanted.isdisjoint(known):
             return known, None
         try:
             entries = decode_run(run, self._bytes_now(run, run.length))
-        except WireError as error:  # Other bytes than a moment ago.
+        except WireError as error:  # For example, this read returned other bytes than the one before.
             return known, Damaged(run, ids, {}, StorageCorrupt(path, run.offset, str(error)))
         except StorageError as error:
             return known, Damaged(run, ids, {}, error)
@@ -193,7 +202,7 @@ class Mender:
         return {e: digest for e, (digest, _) in kept.items()}, Damaged(run, ids, kept, error)
 
     def _bytes_now(self, run: Run, length: int) -> bytes:
-        """The first bytes of a run's frame."""
+        """Read the first ``length`` bytes of a run's frame, without a wait."""
         resident = self._residents.get(run.file)
         if resident is None:
             return self._pool.read_now(run.file, run.offset, length)
@@ -204,9 +213,19 @@ class Mender:
     def mend_now(
         self, state: LedgerState, damaged: Sequence[Damaged], brought: Entries, header: Header
     ) -> Status | None:
-        """Put a run in the place of each damaged one, with what is brought; None once they are in the
-        journal, or why they are not: CORRUPT or IO_ERROR where what is damaged stays so, and DISK_FULL or
-        TOO_MANY_REQUESTS where there is no room. What was not mended is as it was."""
+        """Replace each damaged run, using the brought entries.
+
+        Args:
+            state: The ledger.
+            damaged: The damaged runs, from ``look_now``.
+            brought: The entries of the add.
+            header: The header of the add.
+
+        Returns:
+            None if all replacements are in the journal. CORRUPT or IO_ERROR if some run cannot be replaced;
+            then none was. DISK_FULL or TOO_MANY_REQUESTS if the journal has no room; then some runs may be
+            replaced already, and the others are as before.
+        """
         journal = self._journal
         mended: list[tuple[Damaged, list[Entries]]] = []
         for each in damaged:
@@ -223,8 +242,8 @@ class Mender:
 
 
 def _cut(entries: Entries, frame_bytes_max: int) -> list[Entries]:
-    """The same entries, in parts that each fit a frame of so many bytes; nothing where one of them does
-    not."""
+    """Cut entries into parts that each fit a frame of ``frame_bytes_max`` bytes. Empty if an entry does not
+    fit."""
     parts: list[list[int]] = [[]]
     size = HEADER_BYTES
     for index, length in enumerate(entries.lengths):

@@ -1,13 +1,13 @@
-"""Freeing space when it is asked for, and not when its time has come.
+"""Free space on request.
 
-Collection and compaction have their own pace. Where a disk is short of space, whoever watches it asks for
-both (``prompt``): first what the metadata store no longer has is given up, then every file of which enough
-does not count is written again, the ones included that could wait. Both are the same work that goes on now
-and then, done under the same locks, and bounded by the same rate.
+Collection and compaction run at their own intervals. If the disk is short of space, the watch on the disk
+asks for both at once (``prompt``). First the bookie deletes the ledgers that the metadata store no longer
+has. Then it compacts every file that is worth it, including files that could wait. This is the same work as
+at the usual intervals, under the same locks and the same limit of rate.
 
-Prompts that come while one is being followed are one more prompt, and two of them never begin within
-``_PAUSE_S``: a pass asks the store for every ledger, and what it did not free it will not free a second
-later.
+All prompts during a round lead to one more round. The next round begins at least ``_PAUSE_S`` seconds after
+the last one ended: a round asks the metadata store about every ledger, and a second later it would free
+nothing more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _PAUSE_S = 60.0
 
 
 class Reclaimer:
+    """Runs collection and compaction on request."""
+
     def __init__(self, compactor: Compactor, collector: Collector | None) -> None:
         self.rounds = 0
         self._compactor = compactor
@@ -33,11 +35,11 @@ class Reclaimer:
         self._wanted = trio.Event()
 
     def prompt(self) -> None:
-        """Have space freed soon."""
+        """Ask for space to be freed soon."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Follow prompts, for ever. StorageError if the disk or the index fails a write."""
+        """Follow prompts, for ever. Raises StorageError if a write to the disk or the index fails."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

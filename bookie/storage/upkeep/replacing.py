@@ -1,22 +1,22 @@
-"""Another run in the place of one that is rotten: the same entries, stored again in the journal.
+"""Replace a damaged run: store its entries again in the journal.
 
-The index names a run by its ledger and its first id. So a run that begins with the same id takes the place of
-the rotten one: its row takes that of the rotten one, and before it is indexed whoever reads goes by it
-(``LedgerState.is_replaced``). Two bring the entries: scrubbing, with copies of a whole run that others have
-(``bookie.storage.upkeep.scrub``), and an add that brings some of them once more
-(``bookie.storage.upkeep.read_repair``). Both replace a run here, under the same three rules:
+The index names a run by its ledger and its first id. So a new run with the same first id overwrites the
+damaged run's row. Until the new run is indexed, readers use it from memory instead of that row
+(``LedgerState.is_replaced``). The entries come from one of two sources: scrubbing brings copies of a whole
+run from other bookies (``bookie.storage.upkeep.scrub``), and an add brings some of the entries again
+(``bookie.storage.upkeep.read_repair``). Both replace runs here, under three rules:
 
-**The last part first.** Entries that need more than one frame are appended last part first: what takes the
-row's place must not be durable before the rest of what the row named. A crash in between leaves the rotten
-row, and two copies of some entries.
+**Last part first.** If the entries need several frames, the last part is appended first. The first part
+overwrites the row, so it must not be durable before the others. A crash in between leaves the damaged row,
+and two copies of some entries.
 
-**No other row is taken.** A part behind the first that begins where another run of the ledger does would take
-the row of that one (``fits``).
+**No other row is overwritten.** A later part must not begin at the first id of another run of the ledger,
+because it would overwrite that run's row (``fits``).
 
-**The file stays as it is** until the copies are indexed (``Compactor.hold``). What cannot be read now may be
-read a second later: compaction would then put the rotten run together with what follows it, under one row for
-all of it, and the row of the copies would take the place of that one. Once they are indexed, the file is
-written again as soon as all that counts of it can be read (``Compactor.suspect``).
+**The file stays unchanged** until the copies are indexed (``Compactor.hold``). Bytes that cannot be read now
+may be readable a second later. Compaction could then merge the damaged run with the runs after it under one
+row, and the row of the copies would overwrite that row. Once the copies are indexed, compaction rewrites the
+file as soon as all its live entries can be read (``Compactor.suspect``).
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from ledgerlog.wire.entries import Entries, encode_add
 
 @attrs.frozen
 class Rotten:
-    """A run of which something does not read as it was written."""
+    """A damaged run: some of it cannot be read as it was written."""
 
     run: Run
     why: str
 
 
 class Replacer:
-    """Puts other runs in the place of rotten ones."""
+    """Replaces damaged runs."""
 
     def __init__(self, journal: Journal, catalogue: Catalogue, compactor: Compactor) -> None:
         self.rotten: dict[tuple[int, int], Rotten] = {}
-        """Runs that were found rotten and still are, by ledger and first id."""
+        """Runs that were found damaged and were not replaced yet, by ledger and first id."""
         self.replaced = 0
-        """How many runs were."""
+        """Number of runs that were replaced."""
         self._journal = journal
         self._catalogue = catalogue
         self._compactor = compactor
 
     def fits(self, state: LedgerState, parts: Sequence[Entries]) -> bool:
-        """Whether these parts may take the place of a run that begins as the first of them does: none of the
-        others begins where another run of the ledger does, pending ones included."""
+        """Whether these parts may replace the run that begins with the first part's first id. They may if no
+        later part begins at the first id of another run of the ledger, pending runs included."""
         return not any(self._begins(state, part.first) for part in parts[1:])
 
     def _begins(self, state: LedgerState, first: int) -> bool:
@@ -65,10 +65,21 @@ class Replacer:
         return self._catalogue.index.get_now(rows.run_key(state.ledger_id, first)) is not None
 
     def replace(self, state: LedgerState, run: Run, parts: list[Entries], *, lac: int, lafr: int) -> bool:
-        """Append parts that fit, in the place of a run. False if the journal has no room now: ``parts`` are
-        those that are left, and nothing has the run's place yet.
+        """Append the parts that replace a run. Other tasks do not run meanwhile.
 
-        Does not let other tasks run. The run is replaced once what was appended is durable."""
+        The run is replaced once the appended parts are durable.
+
+        Args:
+            state: The ledger.
+            run: The damaged run.
+            parts: Its entries, in parts that fit (``fits``). Appended parts are removed from the list.
+            lac: The LAC that the new records carry.
+            lafr: The LAFR that the new records carry.
+
+        Returns:
+            False if the journal has no room now. Then ``parts`` holds the parts that are left, and the run is
+            not replaced yet.
+        """
         for part in parts[::-1]:
             if not self._append(state, part, lac, lafr):
                 return False

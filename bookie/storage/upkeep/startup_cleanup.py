@@ -1,11 +1,12 @@
-"""What a crash left of entries that were moving, put in order before anything else at a start.
+"""Clean up at a start after a crash that interrupted the rewriting of files.
 
-A log under its own name is complete, so it counts, whether the index knows it or not, until another log says
-that it replaced it. One that counts and that the index does not know is taken over: its runs get their rows,
-and the files that it replaced lose theirs, which is what was under way when the crash came
-(``bookie.storage.entrylog.rewriting``). Then files are left that some log replaced and the index does not
-know; these are removed, the segments among them once replay has moved the mark past them. A file that is
-neither known nor replaced by any log is not ours to judge: it stays, and is told of.
+An entry log under its final name is complete. It is valid, even if the index does not know it, until another
+log says that it replaced it. A start takes over each valid log that the index does not know: it writes the
+rows of the log's runs, and deletes the rows of the files that the log replaced. This finishes the work that
+the crash interrupted (``bookie.storage.entrylog.rewriting``). Afterwards, the start removes files that some
+log replaced and the index does not know. Segments among them go once replay has moved the mark past them. If
+a file is neither in the index nor replaced by any log, the bookie cannot judge it: it keeps the file and logs
+a warning.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ _PIECE_ROWS = 1024
 
 
 async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
-    """Bring entry logs that the index does not know into it: the files that these replaced.
+    """Bring entry logs that the index does not know into the index.
 
-    IndexBehind if one that the index knows is missing; StorageCorrupt if one that it does not know is
-    damaged."""
+    Returns:
+        The files that these logs replaced.
+
+    Raises:
+        IndexBehind: A log that the index knows is missing.
+        StorageCorrupt: A log that the index does not know is damaged.
+    """
     numbers = await logs.prepare()
     known = {-row.file: row for row in await catalogue.logs()}
     for number, row in known.items():
@@ -47,7 +53,7 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
     replaced, gone = await _read_replaced(logs, numbers, known)
     taken = FileSet()
     for number in numbers:
-        # One that another log replaced was known once: what it held has moved on since.
+        # If another log replaced it, the index knew it once, and its entries have moved since.
         if number not in known and -number not in gone:
             await take_over_log(logs, catalogue, number, replaced[number])
             taken |= replaced[number]
@@ -57,15 +63,22 @@ async def take_over_logs(logs: EntryLogFiles, catalogue: Catalogue) -> FileSet:
 async def _read_replaced(
     logs: EntryLogFiles, numbers: Sequence[int], known: Container[int]
 ) -> tuple[dict[int, FileSet], FileSet]:
-    """Which files each log replaced, and all of them. StorageCorrupt if one cannot be asked that matters."""
+    """Read which files each log replaced.
+
+    Returns:
+        The files that each log replaced, by the log's number, and the union of them.
+
+    Raises:
+        StorageCorrupt: A log that matters for the take-over cannot be read.
+    """
     replaced: dict[int, FileSet] = {}
     gone = FileSet()
     for number in reversed(numbers):
         try:
             replaced[number] = await logs.read_replaced(number)
         except StorageCorrupt as damage:
-            # A log replaces files that are older. If each of those is known to the index or was replaced by a
-            # log that is newer, nothing hangs on this one, and it may be rotten.
+            # A log replaces older files only. If the index knows this log and each older one, or a newer log
+            # replaced them, nothing depends on this log, and it may be damaged.
             if any(low not in known and -low not in gone for low in numbers if low <= number):
                 raise
             logger.error("what this log replaced is not known: %s", damage)
@@ -82,8 +95,18 @@ async def take_over_log(
     *,
     passes_rot: bool = False,
 ) -> int:
-    """Bring an entry log into an index that does not know it, in the place of the files that are
-    ``replaced``; how many runs it has. ``passes_rot``: runs with rotten payloads as well."""
+    """Bring an entry log into an index that does not know it.
+
+    Args:
+        logs: The entry logs.
+        catalogue: The index.
+        number: The number of the log.
+        replaced: The files that the log replaced. Their rows go.
+        passes_rot: Whether to take runs with damaged payloads too.
+
+    Returns:
+        The number of runs that were taken over. Runs of deleted ledgers are not.
+    """
     path = logs.path(number)
     header = await logs.read_header(number)
     ledgers = FoundLedgers(catalogue)
@@ -111,7 +134,7 @@ async def take_over_log(
 
 
 async def _superseded(catalogue: Catalogue, run: Run, replaced: FileSet) -> list[Change]:
-    """The rows of runs that this one was put together from."""
+    """Return changes that delete the rows of the runs that were merged into this one."""
     found: list[Change] = []
     start, stop = rows.run_key(run.ledger_id, run.first + 1), rows.run_key(run.ledger_id, run.last + 1)
     if start < stop:
@@ -124,8 +147,8 @@ async def _superseded(catalogue: Catalogue, run: Run, replaced: FileSet) -> list
 
 
 async def remove_replaced(files: EntryFiles, catalogue: Catalogue, *, first_segment: int) -> None:
-    """Remove files that the index does not know and some log replaced. Segments from ``first_segment`` on are
-    still the journal's."""
+    """Remove files that the index does not know and that some log replaced. The journal still uses the
+    segments from ``first_segment`` on, so they stay."""
     known = {row.file for row in (*await catalogue.segments(), *await catalogue.logs())}
     present = [number for number in await files.segments.numbers() if number < first_segment]
     present += [-number for number in await files.logs.numbers()]
