@@ -1,24 +1,25 @@
-"""Entries that stand in two files: which of their runs an index counts that is made anew.
+"""Doubles: if a rebuilt index finds entries in two files, decide which run keeps its row.
 
-No id is stored twice, but for rot: what does not read as it was written is stored again
-(``bookie.storage.upkeep.scrub``, ``bookie.storage.upkeep.read_repair``), and the rotten run stays in its file
-until compaction has written that again. The index forgets it at once, because the copy's row takes the place
-of its own; an index that is made from the files meets both. With both in it a reader would meet the rotten
-copy, and a run would hide another that begins before it.
+A bookie stores an id twice only after damage. It stores the entries of a damaged run again
+(``bookie.storage.upkeep.scrub``, ``bookie.storage.upkeep.read_repair``), and the damaged run stays in its
+file until compaction rewrites the file. The live index forgets the damaged run at once, because the copy's
+row overwrites its row. But an index that is rebuilt from the files finds both runs. If it kept both, a reader
+could meet the damaged copy, and one run could hide another that begins before it.
 
-So a run is *forgotten* if newer ones hold all of its entries: that is what the bookie went by. It need not
-be known which of them is damaged, and no entry is denied by it, since the newest run that holds one stays.
-Where two runs that begin alike are left (the rest of the copies was lost in a crash), the newest stays that
-holds what no other does.
+So a run is *forgotten* if newer runs hold all of its entries. That is also what the live index did. It does
+not matter which run is damaged. No entry is denied, because the newest run that holds it stays. After a crash
+that lost a part of the copies, two runs with the same first id may be left. Then the newest of them stays
+that, together with all other runs, holds every entry.
 
-**Which is newer.** A copy comes to the journal when the file of what it replaces is complete. So it is in a
-later segment, or in a log that replaced a later segment than that file is or replaced, or is the later of two
-logs that replaced the same. One case is not told: the entries stayed in a segment, and the copy was made by a
-bookie that had been told meanwhile not to write data to its journal. Then the rotten run may stay: its
-entry is damaged again, and scrubbing has it restored again.
+**Which run is newer.** The file of a damaged run is complete before its copy enters the journal. So the copy
+is in a later segment. Or it is in a log that replaced a later segment than the damaged run's file is, or
+replaced. Or both are in logs that replaced the same segment, and the copy is in the later log. One case
+cannot be told: the entries stayed in a segment, and the bookie was configured not to write data to its
+journal before it made the copy. Then the damaged run may stay. Its entry is damaged again, and scrubbing
+restores it again.
 
-All rows are gone through once, in order; in memory are the runs that reach over the next one, and the doubles
-among them.
+The search goes through all rows once, in order. It holds in memory the runs that reach over the next one, and
+the doubles among them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ Age = tuple[int, ...]
 
 
 class AllRuns(Catalogue):
-    """An index that is made anew. Two runs that begin alike cannot both have the row: one of them is put
-    ``aside``."""
+    """An index that is being rebuilt. Two runs of a ledger with the same first id cannot share a row, so the
+    one that was written first goes to ``aside``."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         super().__init__(catalogue.index)
@@ -72,7 +73,13 @@ class _Held:
 
 
 class Doubles:
-    """``newness`` says of a run how new it is: greater is newer."""
+    """Finds doubles in a rebuilt index.
+
+    Args:
+        index: The index, with all runs of all files.
+        pool: The files.
+        newness: Returns how new a run is. Greater is newer.
+    """
 
     def __init__(self, index: AllRuns, pool: FilePool, newness: Callable[[Run], Age]) -> None:
         self._index = index
@@ -80,8 +87,12 @@ class Doubles:
         self._newness = newness
 
     async def settle(self) -> None:
-        """Take the rows of runs that are to be forgotten out of the index. StorageError if a file cannot be
-        read, StorageCorrupt where entries of one of two runs would be denied."""
+        """Delete the rows of forgotten runs from the index.
+
+        Raises:
+            StorageError: A file cannot be read.
+            StorageCorrupt: Two runs need the same row, and without either of them entries would be denied.
+        """
         open_runs: list[_Held] = []
         doubled: dict[Run, _Held] = {}
         async with aclosing(self._runs()) as runs:
@@ -98,7 +109,7 @@ class Doubles:
         await self._decide(list(doubled.values()))
 
     async def _runs(self) -> AsyncGenerator[Run, None]:
-        """All runs, those that were put aside included, by ledger and first id."""
+        """Yield all runs, including those in ``aside``, by ledger and first id."""
         aside = iter(sorted(self._index.aside))
         other = next(aside, None)
         start, stop = rows.run_key(0, 0), rows.run_key(2**64 - 1, 2**64 - 1)
@@ -132,11 +143,11 @@ class Doubles:
         assert stored is not None, "a run without its ledger"
         width = max((held.run.last - held.run.first for held in kept), default=0)
         stored = attrs.evolve(stored, straddle=max(stored.straddle, width))
-        # Past the check of which run has the row: it was made just now.
+        # Bypass the override, which puts runs aside: the decision about the row was made just now.
         await Catalogue.write(self._index, [*batch, rows.encode_ledger(ledger_id, stored)])
 
     def _without_forgotten(self, doubled: Iterable[_Held]) -> list[_Held]:
-        """Those of which an entry is in no newer one, the newest first."""
+        """Return the runs with an entry that no newer run holds, newest first."""
         kept: list[_Held] = []
         known: set[int] = set()
         for held in sorted(doubled, key=lambda held: self._newness(held.run), reverse=True):
