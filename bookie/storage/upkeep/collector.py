@@ -1,26 +1,27 @@
-"""Garbage collection: what the metadata store no longer has is given up here too.
+"""Garbage collection: delete ledgers that the metadata store no longer has.
 
-A bookie does not hear of deletions; it looks. A *pass* goes through the ledgers of the index, a page at a
-time, and asks a ``Witness`` which of them are surely gone. When it has asked about all, it deletes. Only that
-word deletes anything (rule 25): a store that cannot be asked, a listing that is cut short, a record that does
-not parse, an id that was never given out are no such word, and then nothing happens until the next pass.
+Nobody tells a bookie about deletions, so it looks for them. A *pass* goes through the ledgers of the index, a
+page at a time, and asks the deletion oracle (``Witness``) which of them are gone for sure. After it has asked
+about all of them, it deletes. A ledger is deleted only if the oracle says that it is gone (rule 25). If the
+store cannot be asked, a listing is cut short, a record does not parse, or an id was never given out, the
+ledger stays until a later pass.
 
-**A mass deletion waits.** Where more than ``MASS_LEDGERS`` ledgers are gone all at once, and more than one in
-``MASS_SHARE`` of those that the bookie holds, something may be wrong with the store that its word does not
-show. Such ledgers stay, a line in the log says so, and the next pass deletes those of them that are still
-gone then.
+**A mass deletion waits.** Suppose that more than ``MASS_LEDGERS`` ledgers are newly gone, and more than one
+in ``MASS_SHARE`` of those that the bookie holds. For example, 150 of 1,000 are. Then the store itself may be
+damaged without knowing it. These ledgers stay, the bookie logs a warning, and the next pass deletes those
+that are still gone.
 
-A ledger that is gone is deleted in steps, each of which may be repeated after a crash:
+A ledger is deleted in steps. After a crash, each step may be done again:
 
-    1  a DELETE record in the journal, durable. It is the ledger's fence for good: no add of it is taken any
-       more, whatever flag it has, and no file may forget that (rule 4)
-    2  the state says so, in memory and in the index: nothing is read any more
-    3  the files in which it had runs are charged for fewer live bytes; compaction does the rest
-    4  its runs leave the index
-    5  the state says that this is all done. A later pass does 3 to 5 for states that do not say so
+    1  write a DELETE record to the journal and wait until it is durable. It fences the ledger for good: the
+       bookie refuses all its adds, recovery adds included, and no file may forget that (rule 4)
+    2  mark the state as deleted, in memory and in the index: reads find nothing any more
+    3  subtract the ledger from the live bytes of the files with its runs; compaction does the rest
+    4  delete the rows of its runs from the index
+    5  mark the state as purged. A later pass does steps 3 to 5 for deleted states without this mark
 
-What stays is the state itself, some sixty bytes in the index. In memory are one page of ledgers, one file's
-list of them, and eight bytes for each ledger that a pass finds gone, however many there are.
+Only the state stays, about sixty bytes in the index. A pass needs memory for one page of ledgers, for one
+file's list of ledgers, and eight bytes for each ledger that it finds gone.
 """
 
 from __future__ import annotations
@@ -47,23 +48,34 @@ from ledgerlog.errors import MetadataUnavailable
 logger = logging.getLogger(__name__)
 
 MASS_LEDGERS, MASS_SHARE = 100, 10
-"""A pass deletes so many ledgers at once, or one in so many of those that the bookie holds; a second pass
-must have found what is more."""
+"""A pass deletes up to ``MASS_LEDGERS`` newly gone ledgers at once, or up to one in ``MASS_SHARE`` of those
+that the bookie holds. If more are gone, a second pass must find them gone too."""
 
 _PAGE_LEDGERS = 1024
 _PIECE_ROWS = 1024
 
 
 class Witness(Protocol):
-    """The metadata store's word on ledgers; handed in by whoever has the store."""
+    """The deletion oracle: asks the metadata store which ledgers are gone. The store's owner hands it in."""
 
     async def surely_gone(self, ledger_ids: Sequence[int]) -> Collection[int]:
-        """Those of some ledgers (growing ids) that were given out as ids, and of which the store itself says
-        now, as of after the call, that there is none. MetadataUnavailable if it does not say."""
+        """Return the ledgers that are gone for sure.
+
+        A ledger counts if its id was given out, and if the store itself says, in an answer that is no older
+        than this call, that the ledger does not exist.
+
+        Args:
+            ledger_ids: The ledgers to ask about, in growing order.
+
+        Raises:
+            MetadataUnavailable: The store does not say.
+        """
         ...
 
 
 class Collector:
+    """Deletes the ledgers of one bookie that the metadata store no longer has."""
+
     def __init__(
         self,
         *,
@@ -81,14 +93,15 @@ class Collector:
         self._rewriter = rewriter
         self.witness = witness
         self._suspected = array("Q")
-        """What the last pass found gone and left for this one to find again; growing."""
+        """The ledgers that the last pass found gone and left for the next to confirm, in growing order."""
         self._lock = trio.Lock()
         self._passing = trio.CancelScope()
-        """Around the pass that is under way, or the last one."""
+        """The cancel scope of the current pass, or of the last one."""
         self._is_stopped = False
 
     async def run(self, *, interval_s: float) -> None:
-        """A pass now and then, for ever. StorageError if the journal or the index fails."""
+        """Do a pass every ``interval_s`` seconds, for ever. Raises StorageError if the journal or the index
+        fails."""
         while True:
             await trio.sleep(interval_s)
             try:
@@ -97,8 +110,15 @@ class Collector:
                 logger.warning("nothing is collected, the metadata store cannot be asked: %s", trouble)
 
     async def collect(self) -> int:
-        """One pass; how many ledgers were deleted, 0 where ``stop`` ended it. MetadataUnavailable: it was not
-        finished. One caller after the other."""
+        """Do one pass. Calls run one after the other.
+
+        Returns:
+            The number of deleted ledgers. 0 if ``stop`` ended the pass, even if it had deleted some.
+
+        Raises:
+            MetadataUnavailable: The store could not be asked. The pass has deleted nothing.
+            StorageError: The journal or the index failed.
+        """
         async with self._lock:
             with trio.CancelScope() as self._passing:
                 if self._is_stopped:
@@ -107,12 +127,12 @@ class Collector:
             return 0
 
     async def stop(self) -> None:
-        """End the pass that is under way, and begin no other: a DELETE record must not get behind the end of
-        a clean stop. What the pass has begun, a later one does again."""
+        """End the current pass and begin no other: no DELETE record may come after the end of a clean stop. A
+        later pass repeats the unfinished work."""
         self._is_stopped = True
         self._passing.cancel()
         async with self._lock:
-            pass  # It has unwound, and appends nothing any more.
+            pass  # The pass has ended and appends nothing any more.
 
     async def _collect(self) -> int:
         held, gone = await self._find_gone()
@@ -126,8 +146,11 @@ class Collector:
         return len(gone)
 
     async def _find_gone(self) -> tuple[int, array[int]]:
-        """How many ledgers there are, and which of them are gone, growing. What was deleted before and is not
-        purged is purged."""
+        """Ask about all ledgers, and purge those that were deleted before and not purged.
+
+        Returns:
+            The number of ledgers that were asked about, and those that are gone, in growing order.
+        """
         held, gone = 0, array("Q")
         async with aclosing(self._catalogue.ledgers()) as pages:
             async for page in pages:
@@ -144,7 +167,7 @@ class Collector:
         return held, gone
 
     def _without_suspects(self, held: int, gone: array[int]) -> array[int]:
-        """What may be deleted now. Where that is not all, the rest is suspected until the next pass."""
+        """Return the ledgers that may be deleted now. The others stay suspected until the next pass."""
         fresh = array("Q", (ledger_id for ledger_id in gone if not self._is_suspected(ledger_id)))
         if len(fresh) <= MASS_LEDGERS or len(fresh) * MASS_SHARE <= held:
             self._suspected = array("Q")
@@ -166,7 +189,7 @@ class Collector:
         return at < len(self._suspected) and self._suspected[at] == ledger_id
 
     async def _delete(self, ledger_ids: Sequence[int]) -> None:
-        """Steps 1 and 2."""
+        """Do steps 1 and 2."""
         journal = self._journal
         while journal.append(DELETE, encode_delete(ledger_ids)) is None:
             await journal.progress.park()
@@ -183,7 +206,7 @@ class Collector:
         logger.info("deleted ledgers=%d first=%d last=%d", len(ledger_ids), ledger_ids[0], ledger_ids[-1])
 
     async def _purge(self, ledger_ids: Sequence[int]) -> None:
-        """Steps 3 to 5."""
+        """Do steps 3 to 5."""
         gone = frozenset(ledger_ids)
         for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
             await self._discharge(row.file, gone)
@@ -199,7 +222,7 @@ class Collector:
         async with self._catalogue.lock:
             row = await self._catalogue.file(file)
             if row is None:
-                return  # Compaction was faster.
+                return  # Compaction has removed the file meanwhile.
             usage = await self._catalogue.usage(file)
             if usage.keys().isdisjoint(gone):
                 return
