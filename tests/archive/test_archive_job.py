@@ -687,8 +687,10 @@ async def test_a_file_that_says_something_else_than_its_record_is_told(tmp_path:
         await archive(client, tmp_path)
         record = (await archived(client, log))[0]
         ArchiveFile(record.file, record).close()
+        (ledger,) = record.ledgers
+        longer = attrs.evolve(ledger, last_entry=(ledger.last_entry or 0) + 1)
         with pytest.raises(ArchiveCorrupt, match="not the file that was archived"):
-            ArchiveFile(record.file, attrs.evolve(record, digest=bytes(32)))
+            ArchiveFile(record.file, attrs.evolve(record, ledgers=(longer,)))
 
 
 async def test_without_pyarrow_the_error_says_what_to_install(
