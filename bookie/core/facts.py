@@ -1,11 +1,11 @@
-"""What a record says: one decoded value for each kind, from segments of the journal and from entry logs.
+"""Facts: one decoded value for each kind of record, from segments of the journal and from entry logs.
 
     in a segment        Add, Fence, Deletion, Start, Close
     in an entry log     Replaces, LoggedLedger, Add
 
-Whoever goes through files (replay, compaction, clean-up at a start, making the index again, inspection) takes
-these, and knows nothing of records. A record of a kind that does not belong into its file was written by
-another version or by a bug: StorageCorrupt.
+Code that goes through files (replay, compaction, clean-up at a start, making the index again, inspection)
+takes facts and knows nothing of records. If a record's kind does not belong in its file, another version or a
+bug wrote it; reading it raises StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Add(NamedTuple):
     """A frame of entries."""
 
     run: Run
-    """Where it lies."""
+    """The place of the frame in its file."""
     header: Header
 
 
 class Deletion(NamedTuple):
-    """The metadata store said that these ledgers are gone."""
+    """The metadata store no longer has these ledgers."""
 
     ledger_ids: tuple[int, ...]
 
@@ -53,7 +53,7 @@ class Start(NamedTuple):
     """A bookie started here."""
 
     end: Place
-    """Where the journal before it ends."""
+    """The end of the journal before this start."""
 
 
 class Close(NamedTuple):
@@ -61,7 +61,7 @@ class Close(NamedTuple):
 
 
 class Replaces(NamedTuple):
-    """The entry log took the place of these files."""
+    """The entry log replaced these files."""
 
     files: FileSet
 
@@ -70,8 +70,16 @@ Fact = Add | Fence | Deletion | Start | Close | LoggedLedger | Replaces
 
 
 def block_facts(image: memoryview, block: FoundBlock, path: str) -> Iterator[Fact]:
-    """What a valid block says of the segment whose file is ``image``. StorageCorrupt, naming ``path``, if its
-    records do not parse."""
+    """Yield the facts of a valid block of a segment.
+
+    Args:
+        image: The segment's bytes.
+        block: The block, found in ``image``.
+        path: The segment's path, for errors.
+
+    Raises:
+        StorageCorrupt: A record does not parse, or its kind does not belong in a segment.
+    """
     header = block.header
     for record in block.records(image, path):
         if record.kind == ADD:
@@ -89,8 +97,20 @@ def block_facts(image: memoryview, block: FoundBlock, path: str) -> Iterator[Fac
 
 
 def log_fact(kind: int, offset: int, body: bytes, *, file: int, path: str) -> Fact:
-    """What a record of an entry log says that was proved, and whose body is at ``offset``. StorageCorrupt,
-    naming ``path``, if it does not parse."""
+    """Decode a record of an entry log.
+
+    The caller has verified the record's checksum, or at least the head of its frame if it is an ADD.
+
+    Args:
+        kind: The record's kind.
+        offset: The place of the record's body in the entry log.
+        body: The record's body.
+        file: The file number of the entry log, which is negative.
+        path: The entry log's path, for errors.
+
+    Raises:
+        StorageCorrupt: The record does not parse, or its kind does not belong in an entry log.
+    """
     if kind == ADD:
         add = Record(ADD, offset, memoryview(body))
         return Add(*decode_add(add, file=file, sequence=0, path=path))

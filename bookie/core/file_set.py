@@ -1,9 +1,9 @@
 """Sets of file numbers, kept as ranges.
 
-Files of a bookie have numbers: segments of the journal positive ones, entry logs negative ones. Each entry
-log says which files it took the place of, and which ones these had replaced before, so the sets of all logs
-together grow with the life of a bookie; as ranges they stay small, because files are replaced about in the
-order of their numbers.
+Each file of a bookie has a number: positive for a segment of the journal, negative for an entry log. An entry
+log lists the files that it replaced, and the files that those had replaced before. So the sets of all entry
+logs together grow for as long as the bookie lives. Kept as ranges they stay small, because files are replaced
+roughly in the order of their numbers. For example, segments 1 to 1000 are one range.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable
 import attrs
 
 Range = tuple[int, int]
-"""First and last, both included."""
+"""The first and the last number, both included."""
 
 
 @attrs.frozen
 class FileSet:
     ranges: tuple[Range, ...] = ()
-    """Growing, not adjacent."""
+    """In ascending order, with at least one number missing between two ranges."""
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> FileSet:
@@ -28,7 +28,7 @@ class FileSet:
 
     @classmethod
     def join(cls, ranges: Iterable[Range]) -> FileSet:
-        """All numbers of some ranges, in any order."""
+        """Join ranges, given in any order, into one set. They may overlap."""
         joined: list[Range] = []
         for low, high in sorted(ranges):
             if joined and low <= joined[-1][1] + 1:
@@ -46,7 +46,7 @@ class FileSet:
 
     @property
     def highest(self) -> int:
-        """The greatest number, 0 where there is none above it."""
+        """The greatest number, or 0 if the set has no positive number."""
         return max((0, *(last for _, last in self.ranges)))
 
     def __bool__(self) -> bool:

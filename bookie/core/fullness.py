@@ -1,18 +1,21 @@
-"""How full a disk may become, and what a bookie does about it: decided here, by free bytes alone.
+"""Decide from the free bytes alone how full a disk is and how its bookie reacts.
 
     free bytes      much                                                     none
                      |--------------|----------------|-----------------|-------|
                   ROOMY           SHORT          READ_ONLY          (the reserve)
                           warning          read-only    <- comes back only further up, at the writable mark
 
-*Short* of space a bookie looks for what may go, at once and not when its time has come. *Read-only* it takes
-no ordinary adds and says so, so that nobody gives it new ledgers. What is left then is the reserve: for
-fences, for what recovery and repair write, for index, checkpoints and compaction, none of which asks whether
-the bookie is read-only (rule 5). A bookie without that would be stuck: to free anything it has to write.
+A bookie that is *short* of space looks for data to delete at once, instead of at its next regular time. A
+*read-only* bookie takes no ordinary adds, and it announces this, so that nobody places new ledgers on it. The
+space that is left then is the reserve. Fences, the writes of recovery and repair, the index, checkpoints and
+compaction use it; none of them asks whether the bookie is read-only (rule 5). Without a reserve the bookie
+would be stuck, because it must write in order to free space.
 
-Marks are shares of the disk, because a share is what an operator sees, and the reserve is in bytes, because
-what has to fit does not grow with the disk. Whichever asks for more holds. A bookie is writable again only
-where as much more is free as lies between the two marks, or it would change its mind with each segment.
+The marks are shares of the disk, because operators see shares. The reserve is in bytes, because the writes
+that must fit do not grow with the disk. The larger of the two applies. A read-only bookie becomes writable
+again only at the writable mark, which needs more free bytes than the read-only mark. Otherwise it would
+change its state with each segment. For example, with 1000 GB, a read-only mark of 0.95, a writable mark of
+0.90 and a small reserve, it turns read-only below 50 GB free and is writable again from 100 GB on.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from ledgerlog.errors import InvalidArgument
 
 @attrs.frozen
 class DiskSpace:
-    """What a file system has, in bytes, for whom a bookie runs as."""
+    """The bytes of a file system, as the user that runs the bookie may use them."""
 
     total: int
     free: int
@@ -41,7 +44,12 @@ class Fullness(enum.IntEnum):
 
 @attrs.frozen(kw_only=True)
 class FullnessPolicy:
-    """Raises InvalidArgument if the marks do not grow from the warning to the read-only mark."""
+    """The marks of a disk, as shares of its bytes, and the reserve in bytes.
+
+    Raises:
+        InvalidArgument: The warning or the writable mark is not above 0, one of them is above the read-only
+            mark, the read-only mark is above 1, or the reserve is negative.
+    """
 
     warning_ratio: float
     writable_ratio: float
@@ -59,19 +67,19 @@ class FullnessPolicy:
             raise InvalidArgument(f"disk_reserve_bytes is {self.reserve_bytes}: it must not be negative")
 
     def read_only_below(self, total: int) -> int:
-        """With fewer free bytes the bookie turns read-only."""
+        """Return the bound in bytes: with fewer free bytes the bookie turns read-only."""
         return max(self.reserve_bytes, round(total * (1 - self.read_only_ratio)))
 
     def writable_from(self, total: int) -> int:
-        """With so many free bytes a read-only bookie is writable again."""
+        """Return the bound in bytes: with at least this many free, a read-only bookie is writable again."""
         return self.read_only_below(total) + round(total * (self.read_only_ratio - self.writable_ratio))
 
     def short_below(self, total: int) -> int:
-        """With fewer free bytes it is short of space."""
+        """Return the bound in bytes: with fewer free bytes the bookie is short of space."""
         return self.read_only_below(total) + round(total * (self.read_only_ratio - self.warning_ratio))
 
     def judge(self, spaces: Iterable[DiskSpace], *, was: Fullness) -> Fullness:
-        """What a bookie is whose disks have so much, the fullest of which decides."""
+        """Judge a bookie by its disks. The fullest disk decides; ``was`` is the judgement before this one."""
         return max((self._judge(space, was) for space in spaces), default=Fullness.ROOMY)
 
     def _judge(self, space: DiskSpace, was: Fullness) -> Fullness:

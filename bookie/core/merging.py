@@ -1,14 +1,15 @@
-"""Putting small runs together: which of them make one frame, and what its bytes are.
+"""Merge small runs: choose the runs that become one frame, and make its bytes.
 
-Runs of one ledger that follow one another become one frame of up to ``FRAME_BYTES``, so that reading on takes
-one look at the index for hundreds of entries, however they came. Nothing is computed anew but the frame's own
-checksum: the lengths and digests of the entries are those that were verified when they came.
+Successive runs of one ledger become one frame of up to ``FRAME_BYTES``. A sequential read then needs one
+lookup in the index for hundreds of entries, even if they were added one by one. Merging computes only the
+frame's own checksum. It copies the lengths and digests of the entries, which were verified when they arrived.
 
-Runs whose ids are consecutive make a run without gaps. Runs with small gaps (what striping leaves a bookie)
-are put together as well; whether another file has entries of the gap is not known here, so such a run may
-reach over others: ``LedgerState.on_merge``.
+Runs with consecutive ids become a run without gaps. Runs with small gaps are merged too, because striping
+leaves such gaps: for example, with E=3 and a write quorum of 1, a bookie stores entries 0, 3, 6. This module
+does not know whether another file has the entries of a gap, so a merged run may overlap other runs:
+see ``LedgerState.on_merge``.
 
-A merged frame has the LAC and LAFR -1. What was told is kept in the ledger's own record.
+A merged frame has -1 as its LAC and its LAFR. The ledger's own record keeps the values that clients sent.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from ledgerlog.limits import ENSEMBLE_MAX, FRAME_ENTRIES_MAX, KIB
 from ledgerlog.wire.frame import HEADER_BYTES, SPARSE, Kind, encode_head
 
 FRAME_BYTES = 64 * KIB
-"""Runs are put together up to about this size. A lone entry read from the disk costs as much."""
+"""Runs are merged up to about this size. Reading one entry from the disk costs as much as reading this."""
 
 _GAP_MAX = 2 * ENSEMBLE_MAX
-"""Striping leaves to each bookie at least one of so many entries."""
+"""With striping, each bookie stores at least one of this many successive entries."""
 
 _SPAN_MAX = 2**32
-"""Offsets of ids in a frame have 32 bits."""
+"""A frame stores each id as an offset of 32 bits from its first id."""
 
 
 class Merged(NamedTuple):
-    """Runs that become one, and how long its frame is."""
+    """Runs that become one, and the length of its frame in bytes."""
 
     parts: tuple[Run, ...]
     length: int
@@ -55,14 +56,14 @@ class Merged(NamedTuple):
         return self.entry_count == self.last - self.first + 1
 
     def placed(self, file: int, offset: int) -> Run:
-        """The run as it lies in an entry log."""
+        """Return the merged run, placed at ``offset`` of the entry log ``file``."""
         return Run(
             self.ledger_id, self.first, self.last, self.entry_count, file, offset, self.length, sequence=0
         )
 
 
 def merge_runs(runs: Iterable[Run]) -> Iterator[Merged]:
-    """Which of these runs, sorted by ledger and first id, become one."""
+    """Group the runs, sorted by ledger and first id, that become one frame."""
     parts: list[Run] = []
     payload = count = 0
     for run in runs:
@@ -92,7 +93,16 @@ def _merged(parts: list[Run], payload: int, count: int) -> Merged:
 
 
 def merge_frames(merged: Merged, frames: Sequence[bytes | memoryview], key: bytes) -> bytes:
-    """The frame of runs that become one, from theirs, whose bytes were verified."""
+    """Make the frame of a merged run.
+
+    Args:
+        merged: The runs to merge.
+        frames: The frame of each run, in the same order. The caller has verified their bytes.
+        key: The ledger's key.
+
+    Returns:
+        The merged frame, or a copy of the only frame if there is one run.
+    """
     if len(frames) == 1:
         return bytes(frames[0])
     lengths, digests, payloads = [], [], []
@@ -124,7 +134,7 @@ def merge_frames(merged: Merged, frames: Sequence[bytes | memoryview], key: byte
 
 
 def _offsets(run: Run, frame: bytes | memoryview, first: int) -> bytes:
-    """The offsets of a run's ids from another first id."""
+    """Encode a run's ids as offsets from ``first``, the merged run's first id."""
     base, count = run.first - first, run.entry_count
     layout = struct.Struct(f"<{count}I")
     if run.is_dense:

@@ -12,9 +12,16 @@ from ledgerlog.wire.scrub import ScrubReport
 
 @attrs.frozen
 class FenceResult:
-    """``status`` OK: the ledger is fenced, durably, and ``lac`` and ``lafr`` are the greatest known here.
-    Otherwise UNAUTHORIZED (wrong key; nothing changed), DISK_FULL, CORRUPT or IO_ERROR (what is known of the
-    ledger cannot be read), NOT_READY (the bookie is being stopped)."""
+    """The answer to a fence.
+
+    ``status`` is one of:
+
+    - OK: the ledger is durably fenced. ``lac`` and ``lafr`` are the greatest that this bookie knows.
+    - UNAUTHORIZED: the key is wrong; nothing changed.
+    - DISK_FULL: the disk has no space for the fence.
+    - CORRUPT or IO_ERROR: the bookie cannot read its state of the ledger.
+    - NOT_READY: the bookie is being stopped.
+    """
 
     status: Status
     lac: int
@@ -23,13 +30,17 @@ class FenceResult:
 
 @attrs.frozen
 class ReadResult:
-    """What was found of the entries asked for.
+    """The entries that a read found.
 
-    ``entries`` are copies, ids ascending. Every asked entry up to ``through`` that is not among them does
-    not exist here. ``status``: OK; NO_SUCH_LEDGER (nothing is known of the ledger); UNKNOWN: the ledger is in
-    limbo, and what is not among the entries may have been here; CORRUPT or IO_ERROR: the
-    entry asked for next after ``through`` exists or may exist and cannot be read; UNAUTHORIZED or
-    DISK_FULL for a recovery read that could not fence (``through`` says nothing then)."""
+    ``entries`` are copies, in ascending order of their ids. If a requested entry up to ``through`` is not
+    among them, it does not exist here, unless the status is UNKNOWN. ``status`` is one of:
+
+    - OK.
+    - NO_SUCH_LEDGER: this bookie knows nothing of the ledger.
+    - UNKNOWN: the ledger is in limbo. An entry that is missing from the answer may have been here.
+    - CORRUPT or IO_ERROR: the next requested entry after ``through`` exists or may exist, and cannot be read.
+    - UNAUTHORIZED or DISK_FULL: a recovery read could not fence. ``through`` means nothing then.
+    """
 
     status: Status
     entries: Entries
@@ -38,51 +49,59 @@ class ReadResult:
     lafr: int
 
     def undenied(self, first: int) -> ReadResult:
-        """The same of a ledger in limbo that was asked from ``first`` on: nothing is denied (protocol A.3).
+        """Return this answer, read from ``first`` on, for a ledger in limbo: deny no entry (protocol A.3).
 
-        Also if an entry cannot be read: what is missing *before* it would be taken for absent. So the answer
-        ends before that entry, and whoever asks for it next is told what it is. For example 0 is here, 1 to 3
-        may have been lost, and 4 is rotten: UNKNOWN through 3."""
+        An answer CORRUPT or IO_ERROR would also deny the entries that are missing *before* the unreadable
+        one. So such an answer becomes UNKNOWN and ends before the unreadable entry. The next read
+        begins at that entry and gets its status. For example, if entry 0 is here, entries 1 to 3 may have
+        been lost, and entry 4 is corrupt, then the answer is UNKNOWN through 3.
+        """
         denies = self.status in _DENIALS or (self.status in _UNREADABLE and self.through >= first)
         return attrs.evolve(self, status=Status.UNKNOWN) if denies else self
 
 
 @attrs.frozen
 class ListResult:
-    """``pairs``: ranges (first, last) of ids that are stored, growing and not adjacent, complete from the id
-    asked for through ``through``, which is the last asked for where there are none. ``status`` as in
-    ``ReadResult``."""
+    """The ids that are stored, as ranges.
+
+    ``pairs`` are ranges (first, last) in ascending order and not adjacent. They are complete from the first
+    requested id through ``through``. If there are no ranges, ``through`` is the last requested id, or the id
+    before the first requested one if the bookie could not read even that. ``status`` is as in ``ReadResult``.
+    """
 
     status: Status
     pairs: list[tuple[int, int]]
     through: int
 
     def undenied(self) -> ListResult:
-        """As that of ``ReadResult``."""
+        """Return this answer for a ledger in limbo: it denies no entry (protocol A.3)."""
         return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
 
 
 @attrs.frozen
 class ScrubResult:
-    """``report``: what was found of the entries asked for, complete through ``through``. ``status`` as in
-    ``ReadResult``; with CORRUPT or IO_ERROR nothing was found out, because the index cannot be read."""
+    """The findings of a scrub.
+
+    ``report`` covers the requested entries through ``through``. ``status`` is as in ``ReadResult``, except
+    that CORRUPT and IO_ERROR mean: the scrub found nothing out, because the index cannot be read.
+    """
 
     status: Status
     report: ScrubReport
     through: int
 
     def undenied(self) -> ScrubResult:
-        """As that of ``ReadResult``."""
+        """Return this answer for a ledger in limbo: it denies no entry (protocol A.3)."""
         return attrs.evolve(self, status=Status.UNKNOWN) if self.status in _DENIALS else self
 
 
 _DENIALS = frozenset((Status.OK, Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY))
-"""What a reply says when whatever it does not show is not there."""
+"""Statuses that deny: an entry that such a reply does not contain is not stored here."""
 
 _UNREADABLE = frozenset((Status.CORRUPT, Status.IO_ERROR))
-"""What a reply says of the entry behind those that it answers for."""
+"""Statuses about the first entry after ``through``: it cannot be read."""
 
 
 def status_of(error: StorageError) -> Status:
-    """How a failure to read what is stored is told to the client."""
+    """Return the status that tells a client about a failed read of the storage."""
     return Status.CORRUPT if isinstance(error, StorageCorrupt) else Status.IO_ERROR
