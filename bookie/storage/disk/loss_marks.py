@@ -1,13 +1,13 @@
-"""The file ``marks`` in a bookie's directory: the one place where a possible loss is remembered.
+"""The file ``marks`` in a bookie's directory: the only place that remembers a possible loss.
 
-The value is ``bookie.core.loss_marks.Marks``; here it is read, replaced and kept. A replacement is written
-under another name, synced, renamed, and the directory synced, so after a crash the file holds the old value
-or the new one. What is in force in memory changes when the new value is durable, never before: an answer that
-follows from it can then not be taken back by a crash.
+The value is ``bookie.core.loss_marks.Marks``. This module reads, replaces and keeps it. To replace the file,
+it writes the new value under another name, syncs and renames that file, and syncs the directory. So after a
+crash the file holds the old value or the new one. The value in memory changes only after the new value is
+durable. So a crash cannot take back an answer that follows from it.
 
-Formatting writes the file before the cookie gets its name, so every directory with a cookie has one. A
-directory whose file is gone can no longer say whether data was lost, so it is taken for one that lost some
-(``None``). It depends on neither journal nor index: making the index anew forgets no mark.
+Formatting writes this file before it gives the cookie its name, so every directory with a cookie has marks.
+If the file is gone, nobody knows whether data was lost, so the bookie assumes a loss (``None``). The file
+depends on neither the journal nor the index: making the index again forgets no mark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bookie.storage.disk.disk import Disk, FileMissing
 from ledgerlog.limits import MIB
 
 _BYTES_MAX = 64 * MIB
-"""Four million ranges: each costs a ledger that stays in limbo between others that do not."""
+"""Room for four million ranges. Each range needs a ledger in limbo between ledgers that are not."""
 
 
 def marks_path(directory: str) -> str:
@@ -27,7 +27,7 @@ def marks_path(directory: str) -> str:
 
 
 async def read_marks(disk: Disk, directory: str) -> Marks | None:
-    """The marks in a directory, None where there is no such file. StorageCorrupt if it is damaged."""
+    """Read the marks of a directory; None if the file is missing. StorageCorrupt if it is damaged."""
     path = marks_path(directory)
     try:
         data = await disk.read_file(path, _BYTES_MAX)
@@ -37,7 +37,7 @@ async def read_marks(disk: Disk, directory: str) -> Marks | None:
 
 
 async def write_marks(disk: Disk, directory: str, marks: Marks) -> None:
-    """Replace the marks in a directory, durably. After a crash there are the old ones or the new ones."""
+    """Replace the marks of a directory durably. After a crash it has the old marks or the new ones."""
     path = marks_path(directory)
     await disk.write_file(f"{path}.new", marks.encode())
     await disk.rename(f"{path}.new", path)
@@ -45,7 +45,7 @@ async def write_marks(disk: Disk, directory: str, marks: Marks) -> None:
 
 
 class KeptMarks:
-    """The marks of a directory while this process has it: ``now`` is in force, and durable."""
+    """The marks of a directory that this process owns: ``now`` is in force and durable."""
 
     def __init__(self, disk: Disk, directory: str, now: Marks) -> None:
         self.now = now
@@ -54,8 +54,13 @@ class KeptMarks:
         self._lock = trio.Lock()
 
     async def replace(self, marks: Marks) -> None:
-        """Put ``marks`` in force once they are durable. StorageError: the old ones are in force, and after a
-        crash either may be. Cancelled, either may be as well."""
+        """Make ``marks`` durable, then put them in force.
+
+        Raises:
+            StorageError: The old marks stay in force. After a restart the old or the new ones may be.
+
+        Cancelling: as for StorageError.
+        """
         async with self._lock:
             if marks != self.now:
                 await write_marks(self._disk, self._directory, marks)

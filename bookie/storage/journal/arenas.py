@@ -1,8 +1,8 @@
 """Arenas: the memory that segments are written from and recent entries are read from.
 
-An arena is as large as a segment and is used again; what an earlier segment left in it is never looked at,
-since blocks are written whole and runs name their bytes. There are at most ``count``, and so many bytes are
-what a bookie spends on recent data.
+An arena is as large as a segment and is used again. Nobody reads the bytes that an earlier segment left in
+it, because blocks are written whole and each run names its own bytes. There are at most ``count`` arenas.
+Their size bounds the memory that a bookie spends on recent data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bookie.storage.disk.disk import Disk
 
 
 class Arenas:
-    """Up to ``count`` arenas; of ``size`` bytes each, but for segments that were made with another size."""
+    """Up to ``count`` arenas of ``size`` bytes each. An arena for a segment of another size has that size."""
 
     def __init__(self, disk: Disk, *, count: int, size: int) -> None:
         self.bytes_held = 0
@@ -27,7 +27,7 @@ class Arenas:
         return bool(self._free) or self._made < self._count
 
     async def take(self, size: int | None = None) -> memoryview:
-        """A free arena. What it holds is arbitrary."""
+        """Take a free arena of ``size`` bytes, by default the usual size. Its content is arbitrary."""
         assert self.has_free
         if size is None or size == self._size:
             if self._free:
@@ -40,7 +40,7 @@ class Arenas:
         return await self._disk.make_buffer(size)
 
     def give_back(self, view: memoryview) -> None:
-        """An arena that nobody reads or writes any more."""
+        """Return an arena that nobody reads or writes any more."""
         if len(view) == self._size:
             self._free.append(view)
         else:
