@@ -1,10 +1,12 @@
-"""Descriptors: how many this process may have, who may have them, and what happens when none is left.
+"""Descriptors: the process's limit, its division among users, and the behaviour when none is left.
 
-A bookie opens files all the time: segments, entry logs, tables of its index. If its connections had taken all
-descriptors, each of these would fail, and a failure of a file ends a bookie. So the limit is raised as far as
-it may be when a bookie starts (``raise_limit``), connections get what ``RESERVE`` leaves
-(``connections_within``), and EMFILE and ENFILE are never taken for a failure of the disk: whoever can wait
-tries again (``OutOfDescriptors``), and who cannot takes the one that is kept for it (``SpareDescriptor``).
+A bookie opens files all the time: segments, entry logs, tables of its index. If its connections took all
+descriptors, each open would fail, and a failed file ends the bookie. Three measures prevent this:
+
+- A starting bookie raises its limit as far as the system allows (``raise_limit``).
+- Connections get only the descriptors that ``RESERVE`` leaves (``connections_within``).
+- The bookie never takes EMFILE or ENFILE for a failure of the disk. A caller that can wait tries again
+  (``OutOfDescriptors``). A caller that cannot wait uses the one spare descriptor (``SpareDescriptor``).
 """
 
 from __future__ import annotations
@@ -25,32 +27,38 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RESERVE = 256
-"""For files, the metadata store, and connections to other bookies. Of entry logs 64 are kept open."""
+"""Descriptors for files, the metadata store, and connections to other bookies. 64 entry logs stay open."""
 
 CONNECTIONS_MIN = 64
-"""A bookie that may have fewer connections does not start."""
+"""If a bookie may have fewer connections than this, it does not start."""
 
 WORDS = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
-"""What a library says that puts the words of the operating system into its own."""
+"""The operating system's texts, which a library may include in its own error messages."""
 
 RETRY_S = 0.1
 
 
 class OutOfDescriptors(StorageError):
-    """The process, or the machine, has no descriptor left. Nothing is wrong with the disk, and nothing was
-    done: it may be tried again."""
+    """The process or the machine has no descriptor left. The disk is sound and nothing was done, so you may
+    try again."""
 
 
 def is_exhaustion(cause: BaseException) -> bool:
-    """Whether something failed for want of a descriptor."""
+    """Whether ``cause`` is a failure because no descriptor was left."""
     return isinstance(cause, OutOfDescriptors) or (
         isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
     )
 
 
 def raise_limit() -> int:
-    """Raise the process's limit as far as it may be raised; what it is now. LedgerLogError if that is too
-    little for a bookie."""
+    """Raise the process's limit of descriptors as far as the system allows.
+
+    Returns:
+        The limit that holds now, or 2**31 if there is none.
+
+    Raises:
+        LedgerLogError: The limit is below ``RESERVE + CONNECTIONS_MIN``.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -68,12 +76,12 @@ def raise_limit() -> int:
 
 
 def connections_within(limit: int, most: int) -> int:
-    """How many connections a bookie may have, ``most`` at most, where it may have ``limit`` descriptors."""
+    """Return how many connections a bookie with ``limit`` descriptors may have, at most ``most``."""
     return max(0, min(most, limit - RESERVE))
 
 
 class SpareDescriptor:
-    """One descriptor that is kept for those who cannot wait for another. Any thread may use it."""
+    """One descriptor, kept for callers that cannot wait for another. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,7 +90,7 @@ class SpareDescriptor:
         self.keep()
 
     def keep(self) -> None:
-        """Take one, if it is not held and can be had."""
+        """Open the spare descriptor if it is not held; do nothing if none can be had."""
         if self._descriptor < 0:
             with self._lock:
                 self._take()
@@ -94,8 +102,14 @@ class SpareDescriptor:
             self._free()
 
     def lend(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns, which is called again with the descriptor free if it found none; one
-        caller after the other. If what it opened stays open, call ``keep`` once that is closed."""
+        """Call ``function``; if it finds no descriptor, free the spare one and call it again.
+
+        Only one caller at a time makes a second call. If ``function`` leaves a file open, call ``keep`` after
+        you close that file.
+
+        Returns:
+            The result of ``function``.
+        """
         try:
             return function()
         except Exception as cause:
