@@ -1,13 +1,13 @@
-"""Segments used again: the files of those that went to entry logs, filled with zeros.
+"""Recycle the files of segments whose entries went to entry logs: fill them with zeros.
 
-A sync into a file whose blocks were all written before takes half the time of one into a file that is merely
-allocated, because the file system has nothing to note down. So the file of a segment that is not needed any
-more is kept for the next one, up to ``count`` of them.
+A sync takes half the time if all blocks of the file were written before, compared with a file that is only
+allocated, because the file system has no metadata to update. So the recycler keeps the files of segments that
+are not needed any more, up to ``count``, for later segments.
 
-What was never written to a segment must read as zeros, since that is how a torn write is told from damage
-(``bookie.core.block``). So a spare is written over with zeros first, durably, at ``_BYTES_PER_S`` at most,
-while nobody waits for it. Its name says that it is a spare until it is the next segment's; a start removes
-all that it finds under such names, so a spare that was not finished is never used.
+The unwritten part of a segment must read as zeros, because zeros distinguish a torn write from damage
+(``bookie.core.block``). So the recycler first overwrites a spare with zeros, durably, at most at
+``_BYTES_PER_S``, while nobody waits for it. The file has a spare's name until it becomes the next segment. A
+start removes all files with such names, so an unfinished spare is never used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Recycler:
 
     def __init__(self, disk: Disk, directory: str, *, size: int, count: int) -> None:
         self.recycled = 0
-        """How many were taken out."""
+        """How many spares were taken out."""
         self._disk = disk
         self._directory = directory
         self._size = size
@@ -41,8 +41,15 @@ class Recycler:
         self._wake = trio.lowlevel.ParkingLot()
 
     async def take_in(self, path: str, used: int) -> bool:
-        """Make the file of a segment that is not needed any more, and of which the first ``used`` bytes were
-        written, a spare, durably; False if none is wanted, or not of its size."""
+        """Durably rename the file of a segment that is not needed any more to a spare.
+
+        Args:
+            path: The segment's file.
+            used: How many bytes at its beginning were written.
+
+        Returns:
+            False if there are enough spares or the file has another size; nothing was changed then.
+        """
         if len(self._used) + len(self._ready) + self._zeroing >= self._count:
             return False
         file = await self._disk.open(path)
@@ -59,14 +66,14 @@ class Recycler:
         return True
 
     def take_out(self, size: int) -> str | None:
-        """The path of a spare of that size which reads as zeros, now the caller's; None if there is none."""
+        """Hand over a spare of ``size`` bytes that reads as zeros: its path, or None if there is none."""
         if size != self._size or not self._ready:
             return None
         self.recycled += 1
         return self._ready.popleft()
 
     async def run(self) -> None:
-        """Fill what was taken in with zeros, for ever. StorageError if the disk fails."""
+        """Fill the files taken in with zeros, for ever. StorageError if the disk fails."""
         while True:
             if not self._used:
                 await self._wake.park()
