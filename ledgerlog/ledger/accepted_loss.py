@@ -1,13 +1,13 @@
-"""Closing a ledger that has lost too much, by decision of an operator, and saying what that cost.
+"""Closing a ledger that has lost too much, by decision of an operator, and reporting the cost.
 
-Recovery never guesses: while one bookie might hold an entry that all others lost, or might have held it, the
-ledger stays as it is (protocol A.0, D27.9). That is right as long as somebody may come back. When nobody
-will, a person decides, and has to be told what the decision cost. So every copy of every entry is looked for
-first, then the ledger is recovered accepting the loss, and the two are compared.
+Recovery never guesses. While one bookie may hold, or may have held, an entry that all others lack, recovery
+leaves the ledger as it is (protocol A.0, D27.9). That is right as long as the missing bookie may come back.
+If it never will, a person decides, and must be told the cost of the decision. So this module first looks for
+every copy of every entry, then recovers the ledger accepting the loss, and compares the two.
 
-What a bookie has lost it says itself (it is in limbo). One that merely does not answer has lost nothing as
-far as anybody knows, and a decision that it made unnecessary would be one for a loss that there was none. So
-that is a second decision, ``accept_unreachable``: this bookie is gone for good, with all that it had.
+A bookie in limbo says itself that it has lost entries. A bookie that merely does not answer has lost
+nothing, as far as anybody knows. If it comes back, accepting a loss was needless. So going on without it is
+a second decision, ``accept_unreachable``: this bookie is gone for good, with everything that it held.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ledgerlog.net.pool import ConnectionPool
 
 @attrs.frozen
 class AcceptedLoss:
-    """What a recovery that accepts a loss came to."""
+    """The result of a recovery that accepts a loss."""
 
     metadata: LedgerMetadata
-    """The CLOSED ledger."""
+    """The metadata of the ledger, which is CLOSED."""
     lost_from: int | None
-    """The entry before which the ledger was ended because nobody can say whether it existed. None: its end
-    was found as usual."""
+    """The ledger was ended before this entry, because nobody can say whether it existed. None: recovery found
+    the end as usual."""
     cut: list[int]
-    """Entries behind the end that were found somewhere and are in the ledger no more."""
+    """Entries behind the new end that were found on a bookie. They are not in the ledger any more."""
     unreadable: list[int]
-    """Entries of the ledger of which no intact copy was found."""
+    """Entries of the ledger without any sound copy found."""
     unreachable: list[BookieId]
-    """Bookies that did not answer when copies were looked for. What they hold may be more."""
+    """Bookies that did not answer the search for copies. They may hold further entries."""
 
 
 async def recover_accepting_loss(
@@ -52,8 +52,17 @@ async def recover_accepting_loss(
     deadline_s: float,
     accept_unreachable: bool = False,
 ) -> AcceptedLoss:
-    """See ``Ledgers.recover_accepting_loss``. LedgerNotFound, RecoveryFailed, NotEnoughBookies,
-    MetadataUnavailable. Cancelled, the ledger may be closed or stay in recovery."""
+    """Recover a ledger, giving up its tail if necessary. See ``Ledgers.recover_accepting_loss``.
+
+    Raises:
+        LedgerNotFound: There is no such ledger.
+        RecoveryFailed: Fencing stayed incomplete, or bookies that may hold the entry do not answer and
+            ``accept_unreachable`` is not set.
+        NotEnoughBookies: No bookie took a write-back in time. You may try again.
+        MetadataUnavailable: The metadata store cannot be reached.
+
+    Cancelling: the ledger may be closed, or stay IN_RECOVERY.
+    """
     seen = await verify_ledger(ledger_id, registry=registry, directory=directory, pool=pool)
     metadata = await recover_ledger(
         ledger_id,

@@ -1,9 +1,9 @@
-"""Which bookies there are: a live view of the registrations in the metadata store.
+"""The bookie directory: a live view of the registrations in the metadata store.
 
-A background task keeps the view by watching; readers of the view never wait for the store, so an
-ensemble change costs one metadata write and nothing else. A registration outlives its bookie by up
-to a session time-out, so a bookie that just failed somebody is *doubtful*, for a while: it is chosen
-only where nobody else is left, and for a replacement only where the writer is stalled without one.
+A background task keeps the view up to date by watching. Readers of the view never wait for the store, so an
+ensemble change costs only its metadata write. A registration outlives its bookie by up to a session
+time-out. So a bookie that just failed a client is *doubtful* for a while: the directory chooses it only if
+no other bookie is left, and as a replacement only if the writer is stalled without one.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ logger = logging.getLogger(__name__)
 
 
 class BookieDirectory:
-    """The registrations as last seen. ``run`` must be running for the view to move."""
+    """The registrations as last seen. The view is updated only while ``run`` is running."""
 
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
         self._store = store
         self._environment = environment
         self._writable: dict[BookieId, BookieInfo] = {}
         self._read_only: dict[BookieId, BookieInfo] = {}
-        self._known: dict[BookieId, BookieInfo] = {}  # seen at any time: where to knock if not registered
+        self._known: dict[BookieId, BookieInfo] = {}  # every bookie ever seen, for its last address
         self._quarantine: dict[BookieId, float] = {}
         self._changed = trio.Event()
-        self._asked = 0  # how many times the registrations were asked for
-        self._seen = 0  # which of those times the view is of
+        self._asked = 0  # how many refreshes were begun
+        self._seen = 0  # the number of the refresh that made the present view
 
     # --- the view -----------------------------------------------------------------------------
 
     def writable(self) -> list[BookieInfo]:
-        """Bookies that take new ledgers, by id."""
+        """Bookies that take new ledgers."""
         return list(self._writable.values())
 
     def read_only(self) -> list[BookieInfo]:
-        """Registered bookies that take no ordinary writes, by id."""
+        """Registered bookies that take no ordinary writes."""
         return list(self._read_only.values())
 
     def is_read_only(self, bookie_id: BookieId) -> bool:
-        """Whether it is registered as one that takes no ordinary writes."""
+        """Whether the bookie is registered as read-only: it takes no ordinary writes."""
         return bookie_id in self._read_only and bookie_id not in self._writable
 
     def is_registered(self, bookie_id: BookieId) -> bool:
-        """Whether it is registered, for whatever writes."""
+        """Whether the bookie is registered, as writable or as read-only."""
         return bookie_id in self._writable or bookie_id in self._read_only
 
     def is_doubtful(self, bookie_id: BookieId) -> bool:
-        """Whether it failed somebody a short while ago."""
+        """Whether the bookie failed a client a short while ago."""
         return self._quarantine.get(bookie_id, -math.inf) > trio.current_time()
 
     def choose(
@@ -85,12 +85,24 @@ class BookieDirectory:
         even_doubtful: bool = True,
         adds_to: int | None = None,
     ) -> list[BookieId]:
-        """``count`` writable bookies, kept apart by their labels, doubtful ones last or not at all. With
-        ``adds_to``, the id of a ledger that is there, only those that take its ordinary adds; what recovery
-        and repair write they all take.
+        """Choose writable bookies, kept apart by their labels.
 
-        NotEnoughBookies where there are fewer; BookieReadOnly, which is one, where those that are read-only
-        would make up for it."""
+        Args:
+            count: How many bookies to choose.
+            beside: Bookies that stay in the ensemble. The chosen ones are kept apart from them.
+            exclude: Bookies that must not be chosen.
+            even_doubtful: Choose doubtful bookies too, as a last resort.
+            adds_to: The id of an existing ledger: choose only bookies that take its ordinary adds. Leave it
+                out for recovery and repair, whose writes every writable bookie takes.
+
+        Returns:
+            The ids of the chosen bookies.
+
+        Raises:
+            NotEnoughBookies: There are too few bookies.
+            BookieReadOnly: A kind of NotEnoughBookies: the read-only bookies would make up for the missing
+                ones.
+        """
         candidates = [info for info in self.writable() if adds_to is None or info.fences_through < adds_to]
         self._environment.random.shuffle(candidates)
         if even_doubtful:
@@ -106,7 +118,7 @@ class BookieDirectory:
             raise self._why_few(count - len(free), taken, str(few)) from None
 
     def _why_few(self, missing: int, taken: Collection[BookieId], few: str) -> NotEnoughBookies:
-        """The error to raise where so many bookies are missing; those that are ``taken`` do not help."""
+        """The error to raise if ``missing`` bookies are missing. Bookies in ``taken`` do not help."""
         read_only = sorted(self._read_only.keys() - self._writable.keys() - set(taken))
         if len(read_only) < missing:
             return NotEnoughBookies(few)
@@ -121,8 +133,18 @@ class BookieDirectory:
         unfit: Collection[BookieId] = (),
         adds_to: int | None = None,
     ) -> dict[int, BookieId]:
-        """Bookies for failed slots of an ensemble, by slot: for all of them, or for as many as there are
-        bookies. None that is ``unfit``; ``adds_to`` as for ``choose``."""
+        """Choose bookies for failed slots of an ensemble: for all of them, or for as many as possible.
+
+        Args:
+            ensemble: The bookies of the ensemble, by slot.
+            failed: The slots that need a bookie.
+            even_doubtful: Choose doubtful bookies too, as a last resort.
+            unfit: Bookies that must not be chosen.
+            adds_to: As for ``choose``.
+
+        Returns:
+            The chosen bookies by slot; empty if there are none.
+        """
         staying = [bookie for slot, bookie in enumerate(ensemble) if slot not in failed]
         leaving = [*(ensemble[slot] for slot in failed), *unfit]
         for count in range(len(failed), 0, -1):
@@ -136,15 +158,19 @@ class BookieDirectory:
         return {}
 
     def quarantine(self, bookie_id: BookieId) -> None:
-        """The bookie failed somebody: it is doubtful for a while."""
+        """Make a bookie that failed a client doubtful for ``QUARANTINE_S``."""
         self._quarantine[bookie_id] = trio.current_time() + QUARANTINE_S
 
     async def resolve(self, bookie_id: BookieId) -> BookieInfo:
-        """Where a bookie serves. BookieUnavailable where it is not registered and never was seen."""
+        """Find the address of a bookie.
+
+        Raises:
+            BookieUnavailable: The bookie is not registered, and this process never saw it.
+        """
         info = self._writable.get(bookie_id) or self._read_only.get(bookie_id)
         if info is None:
             known = self._known.get(bookie_id)
-            # A store that hangs must not take the time that there is to connect where the bookie was.
+            # A store that hangs must not use up the time for connecting to the last known address.
             with trio.move_on_after(math.inf if known is None else _LOOK_UP_S):
                 info = await self._look_up(bookie_id)
             info = info or known
@@ -161,16 +187,21 @@ class BookieDirectory:
                     self._known[bookie_id] = info
                     return info
         except MetadataUnavailable:
-            pass  # The address seen last is as good a guess as there is.
+            pass  # The last known address is the best guess.
         return None
 
     async def wait_change(self) -> None:
-        """Return when the view has changed since the call."""
+        """Wait until the view changes."""
         await self._changed.wait()
 
     async def wait_writable(self, count: int, *, timeout_s: float = METADATA_TIMEOUT_S) -> None:
-        """Return once ``count`` bookies are writable. After ``timeout_s`` NotEnoughBookies or BookieReadOnly,
-        as ``choose``."""
+        """Wait until ``count`` bookies are writable.
+
+        Raises:
+            NotEnoughBookies: There are too few after ``timeout_s``.
+            BookieReadOnly: A kind of NotEnoughBookies: the read-only bookies would make up for the missing
+                ones.
+        """
         with trio.move_on_after(timeout_s):
             while len(self._writable) < count:
                 await self.wait_change()
@@ -184,17 +215,21 @@ class BookieDirectory:
     # --- keeping it ---------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Read the registrations once: the view is then of after the call. Raises MetadataUnavailable."""
+        """Read the registrations once. After it returns, the view is no older than the call.
+
+        Raises:
+            MetadataUnavailable: The metadata store cannot be reached.
+        """
         self._asked = asked = self._asked + 1
         writable = await self._read(WRITABLE_BOOKIES)
         read_only = await self._read(READ_ONLY_BOOKIES)
         if asked < self._seen:
-            return  # Somebody who began to read later has been done sooner.
+            return  # A refresh that began later finished sooner.
         self._seen = asked
         if (writable, read_only) != (self._writable, self._read_only):
             for bookie_id, info in writable.items():
                 if self._writable.get(bookie_id) != info:
-                    self._quarantine.pop(bookie_id, None)  # It came back, or is new.
+                    self._quarantine.pop(bookie_id, None)  # The bookie came back, or is new.
             self._writable, self._read_only = writable, read_only
             self._known |= writable | read_only
             changed, self._changed = self._changed, trio.Event()
@@ -205,7 +240,7 @@ class BookieDirectory:
         for bookie_id in await self._store.children(path):
             node = await self._store.get(f"{path}/{bookie_id}")
             if node is None:
-                continue  # It left between the listing and now.
+                continue  # The bookie left after the listing.
             try:
                 found[bookie_id] = BookieInfo.decode_untrusted(node.value, bookie_id)
             except MetadataCorrupt as cause:
@@ -213,8 +248,10 @@ class BookieDirectory:
         return found
 
     async def run(self) -> None:
-        """Follow the registrations until cancelled. The store's outages are waited out, and so is damage in
-        it, which whoever asks for what is damaged is told; the view stays as it was meanwhile."""
+        """Follow the registrations until cancelled.
+
+        This waits out outages of the store and damaged records; the view stays as it is meanwhile. Callers
+        that ask for a damaged record get the error themselves."""
         await follow(
             self._store,
             BOOKIES,

@@ -44,11 +44,25 @@ class Ledgers:
         *,
         full_pinning: bool = False,
     ) -> LedgerWriter:
-        """A new, empty ledger and its only writer. ``metadata``, bytes by text, are kept for its readers.
+        """Create a new, empty ledger and return its only writer.
 
-        ``full_pinning`` asks a guaranteed ledger for the published, stricter pinning rule. Raises
-        NotEnoughBookies where fewer bookies than the ensemble are writable within a short wait, and
-        InvalidArgument. If cancelled, an empty ledger that nobody writes may remain."""
+        Args:
+            replication: The ledger's quorums; None for the client's default.
+            metadata: Bytes by text, kept for the ledger's readers.
+            full_pinning: Use the published, stricter pinning rule if the ledger has a guaranteed write
+                quorum.
+
+        Returns:
+            The writer.
+
+        Raises:
+            NotEnoughBookies: Fewer bookies than the ensemble are writable, even after a short wait.
+            InvalidArgument: An argument is out of range.
+            MetadataUnavailable: The metadata store cannot be reached.
+            MetadataOutcomeUnknown: An empty ledger may exist.
+
+        Cancelling: an empty ledger without a writer may remain.
+        """
         replication = replication or self._default_replication
         custom = check_custom(metadata or {})
         await self._directory.wait_writable(replication.ensemble)
@@ -69,10 +83,21 @@ class Ledgers:
         return writer
 
     async def open(self, ledger_id: int, recover: bool = False) -> LedgerReader:
-        """A reader. With ``recover`` the ledger is recovered first (its writer is fenced and its end fixed);
-        without, nobody is disturbed and entries are readable up to the LAC.
+        """Open a ledger for reading.
 
-        LedgerNotFound; with ``recover`` also what ``recover()`` raises."""
+        Args:
+            ledger_id: The ledger.
+            recover: Recover the ledger first: fence its writer and fix its end. If False, the writer goes on,
+                and you can read entries up to the LAC.
+
+        Returns:
+            The reader.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+            MetadataUnavailable: The metadata store cannot be reached.
+            RecoveryFailed: Only with ``recover``; see ``recover``, which may raise more.
+        """
         check_ledger_id(ledger_id)
         stored = await self.recover(ledger_id) if recover else await self.metadata(ledger_id)
         return LedgerReader(
@@ -84,7 +109,13 @@ class Ledgers:
         )
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence a ledger, find its end and close it; its CLOSED metadata. See ``recover_ledger``."""
+        """Fence a ledger, find its end and close it.
+
+        See ``recover_ledger`` for what it does and what it raises.
+
+        Returns:
+            The ledger's CLOSED metadata.
+        """
         return await recover_ledger(
             check_ledger_id(ledger_id),
             registry=self._registry,
@@ -97,12 +128,24 @@ class Ledgers:
     async def recover_accepting_loss(
         self, ledger_id: int, *, accept_unreachable: bool = False
     ) -> AcceptedLoss:
-        """As ``recover``, but where nobody can say whether an entry exists the ledger is ended before it:
-        what is behind it is lost. For an operator who knows that bookies lost what they had; see
-        ``AcceptedLoss`` for what it cost.
+        """Recover a ledger, and give up its tail if nobody can say whether an entry exists.
 
-        RecoveryFailed where even fencing is incomplete, and, naming them, where bookies do not answer that
-        may hold the entry: wait for them, or, if they are gone for good, say so (``accept_unreachable``)."""
+        This is like ``recover``, but at an entry that may or may not exist it ends the ledger before that
+        entry. All entries behind the new end are lost. Use it as an operator, after bookies lost their data.
+
+        Args:
+            ledger_id: The ledger.
+            accept_unreachable: Go on even if bookies that may hold the entry do not answer. Set it only if
+                these bookies are gone for good.
+
+        Returns:
+            The accepted loss: see ``AcceptedLoss``.
+
+        Raises:
+            RecoveryFailed: Too few bookies could be fenced, or bookies that may hold the entry do not
+                answer. The message names them. Wait for them, or pass ``accept_unreachable`` if they are
+                gone for good.
+        """
         return await recover_accepting_loss(
             check_ledger_id(ledger_id),
             registry=self._registry,
@@ -114,21 +157,42 @@ class Ledgers:
         )
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata as stored now. LedgerNotFound."""
+        """Read a ledger's metadata as stored now.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+            MetadataUnavailable: The metadata store cannot be reached.
+        """
         stored, _ = await self._registry.read(check_ledger_id(ledger_id))
         return stored
 
     async def list(self) -> list[int]:
-        """The ids of all ledgers, growing."""
+        """List the ids of all ledgers, in ascending order.
+
+        Raises:
+            MetadataUnavailable: The metadata store cannot be reached.
+        """
         return await self._registry.list()
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger, closed or not. Its entries stay unreachable from now on and its bookies collect
-        them later. A writer that is still alive notices at its next metadata write. LedgerNotFound."""
+        """Delete a ledger, open or closed.
+
+        Readers cannot open it any more, and its bookies collect its entries later. If its writer is still
+        alive, the writer notices at its next metadata write.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+            MetadataUnavailable: The metadata store cannot be reached.
+            MetadataOutcomeUnknown: The ledger may be deleted.
+        """
         await self._registry.delete(check_ledger_id(ledger_id))
 
     async def verify(self, ledger_id: int) -> LedgerVerification:
-        """Read every copy of every entry; see ``LedgerVerification``. LedgerNotFound."""
+        """Read every copy of every entry of a ledger. See ``LedgerVerification``.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+        """
         return await verify_ledger(
             check_ledger_id(ledger_id), registry=self._registry, directory=self._directory, pool=self._pool
         )

@@ -1,8 +1,8 @@
 """Ledger metadata in the store: the typed face of the metadata capability for ledgers.
 
-Every write is a compare-and-set. ``attempt`` is how the protocol cores' intents are carried out: it
-writes and returns what the store holds afterwards, so that a conflict, an applied write and a lost
-answer all look the same to the core, which decides on what is stored (rules 13 and 14)."""
+Every write is a compare-and-set. The shells carry out a protocol core's intents with ``attempt``, which
+writes and returns the metadata stored afterwards. A conflict, an applied write and a lost answer therefore
+look the same to the core: it decides by the stored metadata (rules 13 and 14)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from ledgerlog.model.quorum import Replication
 
 
 class LedgerRegistry:
-    """All ledgers' metadata. Every method may raise MetadataUnavailable; those that write may raise
-    MetadataOutcomeUnknown (``meta.settle``)."""
+    """The metadata of all ledgers.
+
+    Every method may raise MetadataUnavailable. Methods that write may raise MetadataOutcomeUnknown
+    (``meta.settle``)."""
 
     def __init__(self, store: MetadataStore, environment: Environment) -> None:
         self._store = store
@@ -33,8 +35,23 @@ class LedgerRegistry:
         ensemble: Sequence[BookieId],
         custom: Mapping[str, bytes],
     ) -> tuple[LedgerMetadata, int]:
-        """The metadata and version of a new ledger, under an id that was never used. Where the store's
-        answers are lost an id may be passed over. MetadataOutcomeUnknown: an empty ledger may exist."""
+        """Create the metadata of a new ledger, under an id that was never used.
+
+        If the store's answer to the draw of an id is lost, that id stays unused.
+
+        Args:
+            replication: The quorums of the ledger.
+            ensemble: The bookies of its first fragment.
+            custom: Bytes by text, kept for the ledger's readers.
+
+        Returns:
+            The stored metadata and their version.
+
+        Raises:
+            LedgerExists: A ledger of somebody else has the new id.
+            MetadataUnavailable: The store cannot be reached.
+            MetadataOutcomeUnknown: An empty ledger may exist.
+        """
         environment = self._environment
         metadata = LedgerMetadata.create(
             ledger_id=await new_number(self._store, LEDGER_COUNTER),
@@ -51,7 +68,7 @@ class LedgerRegistry:
             try:
                 return metadata, await self._store.create(path, value)
             except NodeExists:
-                # It may be our own, of an attempt whose answer was lost (rule 14).
+                # It may be our own, from an attempt whose answer was lost (rule 14).
                 stored = await self._read_fresh(metadata.ledger_id)
                 if stored is None or stored[0].token != metadata.token:
                     raise LedgerExists(metadata.ledger_id) from None
@@ -60,14 +77,20 @@ class LedgerRegistry:
         return await settle(self._store, write, what=f"the creation of ledger {metadata.ledger_id}")
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """A ledger's metadata and version. LedgerNotFound; MetadataCorrupt."""
+        """Read a ledger's metadata and their version.
+
+        Raises:
+            LedgerNotFound: The store has no such ledger.
+            MetadataCorrupt: The stored bytes are not the metadata of this ledger.
+            MetadataUnavailable: The store cannot be reached.
+        """
         found = await self.find(ledger_id)
         if found is None:
             raise LedgerNotFound(ledger_id)
         return found
 
     async def find(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
-        """The same, None where there is no such ledger."""
+        """Like ``read``, but return None if there is no such ledger."""
         node = await self._store.get(ledger_path(ledger_id))
         if node is None:
             return None
@@ -80,10 +103,19 @@ class LedgerRegistry:
     async def attempt(
         self, intent: MetadataIntent, checks: Sequence[Check] = ()
     ) -> tuple[LedgerMetadata | None, int]:
-        """Try a compare-and-set, if all ``checks`` hold; what is stored afterwards (None: the ledger is
-        gone), and its version.
+        """Try a compare-and-set of a ledger's metadata, and return the metadata stored afterwards.
 
-        MetadataUnavailable, MetadataOutcomeUnknown: the intent still stands and may be attempted again."""
+        Args:
+            intent: The wanted metadata, and the version that they replace.
+            checks: Conditions on other nodes. The write happens only if all of them hold.
+
+        Returns:
+            The stored metadata and their version; ``(None, 0)`` if the ledger is gone.
+
+        Raises:
+            MetadataUnavailable: The intent still stands; you may attempt it again.
+            MetadataOutcomeUnknown: The same. The write may have happened.
+        """
         wanted = intent.metadata
         write_it = Set(ledger_path(wanted.ledger_id), wanted.encode(), intent.version)
 
@@ -101,22 +133,38 @@ class LedgerRegistry:
         return await settle(self._store, write, what=f"a change of the metadata of ledger {wanted.ledger_id}")
 
     async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
-        """Forget a ledger, with ``version`` only if it is at that; its bookies collect the space later.
-        LedgerNotFound, VersionConflict."""
+        """Delete a ledger's metadata. Its bookies collect the space later.
+
+        Args:
+            ledger_id: The ledger.
+            version: Delete only if the metadata are at this version.
+
+        Raises:
+            LedgerNotFound: The store has no such ledger.
+            VersionConflict: The metadata are at another version than ``version``.
+            MetadataUnavailable: The store cannot be reached.
+            MetadataOutcomeUnknown: The ledger may be deleted.
+        """
 
         async def write(is_unsure: bool) -> None:
             try:
                 await self._store.delete(ledger_path(ledger_id), version=version)
             except NodeMissing:
-                if not is_unsure:  # Else it was deleted by the attempt whose answer was lost.
+                if not is_unsure:  # Otherwise our own attempt, whose answer was lost, may have deleted it.
                     raise LedgerNotFound(ledger_id) from None
 
         await settle(self._store, write, what=f"the deletion of ledger {ledger_id}", conflicts=())
 
     async def list(self) -> list[int]:
-        """The ids of all ledgers, growing; complete, or an error: MetadataCorrupt, with its path, for a node
-        below ``ledgers`` that is no ledger's."""
-        # A replica of the store that lags behind would leave out what was made last (D27.4).
+        """List the ids of all ledgers, in ascending order.
+
+        The list is complete, or the call raises.
+
+        Raises:
+            MetadataCorrupt: A node below ``ledgers`` is not a ledger's. The error names its path.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        # Without this, a replica of the store that lags behind would leave out the newest ledgers (D27.4).
         await self._store.sync()
         found: list[int] = []
         for high in await self._store.children(LEDGERS):

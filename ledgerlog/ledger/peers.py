@@ -1,7 +1,7 @@
-"""The other bookies, as one sees them that is to be given what it lacks.
+"""The other bookies of the cluster, as a source of the entries that a bookie lacks.
 
-Everything that is brought was checked against the digests that its writer made. Nothing here decides what is
-missing, or when it is whole: that is the bookie's.
+``fetch`` checks every entry against the digest that the ledger's writer made. The bookie that asks decides
+which entries are missing, and when a ledger is whole again; nothing here does.
 """
 
 from __future__ import annotations
@@ -17,35 +17,52 @@ from ledgerlog.model.ledger import LedgerMetadata
 
 
 class LedgerPeers:
-    """The cluster, as a bookie sees it that copies what it lost."""
+    """The cluster, as seen by a bookie that copies the entries that it lost."""
 
     def __init__(self, client: LedgerClient) -> None:
         self._client = client
 
     async def list_ledgers(self) -> list[int]:
-        """The ids of all ledgers, growing; at least those that existed before the call.
-        MetadataUnavailable."""
+        """List the ids of all ledgers, in ascending order: at least those that existed before the call.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
         await self._client.store.sync()
         return await self._client.ledgers.list()
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        """A ledger's metadata, None where there is no such ledger. MetadataUnavailable."""
+        """Read a ledger's metadata; None if there is no such ledger.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
         try:
             return await self._client.ledgers.metadata(ledger_id)
         except LedgerNotFound:
             return None
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence the ledger and close it; see ``ledger.recovery.recover_ledger``."""
+        """Fence the ledger and close it. See ``ledger.recovery.recover_ledger``."""
         return await self._client.ledgers.recover(ledger_id)
 
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
     ) -> tuple[dict[int, bytes], LedgerLogError | None]:
-        """Some of the entries first..last that ``bookie_id`` is to hold, from others: about as many as a
-        reply brings. ``first`` is one of those that it is to hold, and is among them; else the failure says
-        why not all could be had: EntryNotFound (all others deny the entry that it names), EntryUnavailable,
-        EntryCorrupt. Raises MetadataUnavailable."""
+        """Read some of the entries that a bookie should hold, from other bookies: about as many as one
+        reply brings.
+
+        Args:
+            metadata: The ledger's metadata.
+            bookie_id: The bookie that lacks the entries.
+            first: The first entry to read. ``bookie_id`` should hold it.
+            last: The last entry to read.
+
+        Returns:
+            The entries found, by id, and a failure or None. If the failure is None, ``first`` is among the
+            entries. Otherwise the failure says why an entry is unavailable: EntryNotFound (all other
+            bookies deny the entry that it names), EntryUnavailable or EntryCorrupt.
+        """
         read = RangeRead(metadata, first, last, holder=bookie_id)
         while not read.is_done and first not in read.found:
             asks = read.take_asks()

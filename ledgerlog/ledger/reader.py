@@ -1,20 +1,20 @@
 """A ledger's reader as a caller holds it: the shell around ``ledger.core.reader``.
 
-An open ledger is read up to the LAC, which bookies tell (the writer sends it with every add, and by
-itself when it falls idle); a closed one up to its last entry.
+An open ledger can be read up to the LAC. Bookies report it; the writer sends it to them with every add, and
+by itself when it falls idle. A closed ledger can be read up to its last entry.
 
-**The end of an open ledger.** ``last_add_confirmed`` promises what was acknowledged before it was called. It
-reads the metadata again, because the ledger may have been closed and bookies may have been replaced, and
-asks the last ensemble. Answers that cover the ensemble (A.0) include one of a bookie that holds the last
-acknowledged entry, but perhaps none that knows that it is acknowledged: the writer tells the LAC with
-its next frame, or a moment later if there is none. So each answer also says which entry is the last
-that the bookie holds, and the LAC is waited for, shortly, to get there. An entry that nobody will ever
-acknowledge, because its writer died, costs a reader that wait once.
+**The end of an open ledger.** ``last_add_confirmed`` includes every entry that was acknowledged before the
+call. It reads the metadata again, because the ledger may have been closed or its bookies replaced, and asks
+the last ensemble. If the answers cover the ensemble (A.0), one of them is from a bookie that holds the last
+acknowledged entry. That bookie may not know that the entry is acknowledged: the writer sends the LAC with
+its next frame, or a moment later if there is none. So each answer also names the last entry that the bookie
+holds, and the reader waits shortly for the LAC to get there. If the writer died, an entry may never be
+acknowledged; it costs a reader this wait once.
 
-**Moves.** Repair and recovery move entries to other bookies. When a read fails the metadata is read again,
-and if it names other bookies the read is tried once more.
+**Moves.** Repair and recovery move entries to other bookies. If a read fails, the reader reads the metadata
+again. If they name other bookies, it tries the read once more.
 
-The reader keeps the highest LAC that it was told: what it may read never shrinks.
+The reader keeps the highest LAC that a bookie reported, so the readable range never shrinks.
 """
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ from ledgerlog.net.pool import ConnectionPool
 from ledgerlog.wire.frame import Kind, Status
 
 LAC_CATCH_UP_S = 0.1
-"""How long a reader waits for the LAC to reach entries that an ack quorum already holds."""
+"""Seconds that a reader waits for the LAC to reach entries that a bookie already holds."""
 
 STRAGGLER_S = 0.02
-"""How long the remaining bookies are waited for once enough have told their LAC."""
+"""Seconds that a reader waits for the remaining bookies after enough have reported their LAC."""
 
 METADATA_LOOK_S = 0.1
-"""A reader that waits looks at the metadata so long after it last did, and then whenever it changes: one that
-follows a busy writer is woken far more often, and asks the store for nothing meanwhile."""
+"""A waiting reader reads the metadata this many seconds after its last look, and then whenever they change. A
+reader that follows a busy writer wakes far more often, and asks the store for nothing meanwhile."""
 
 POLLS_ABANDONED_MAX = 32
-"""A bookie that has so many requests of ours under way which nobody waits for any more is not polled again
-yet, where others tell as much."""
+"""Skip polling a bookie with this many abandoned requests of ours, if other bookies can report as much.
+
+A request is abandoned if it is under way and nobody waits for it any more."""
 
 _RETRY_S = 0.1
 
 
 class LedgerReader:
-    """Reads one ledger; never fences it. Any number of tasks may use it at once."""
+    """Reads one ledger and never fences it. Any number of tasks may use it at the same time."""
 
     def __init__(
         self,
@@ -78,9 +79,9 @@ class LedgerReader:
         self._pool = pool
         self._store = store
         self._prefer = prefer
-        self._lac = metadata.fragments[-1].first_entry - 1  # All below the last fragment is committed.
-        self._looked_at = trio.current_time()  # when the metadata was read, at the latest
-        self._unconfirmed = NO_ENTRY  # held by a bookie, and waited for in vain
+        self._lac = metadata.fragments[-1].first_entry - 1  # All before the last fragment is committed.
+        self._looked_at = trio.current_time()  # no earlier than the last read of the metadata
+        self._unconfirmed = NO_ENTRY  # an entry that a bookie holds; the wait for its LAC was in vain
         self._failed: dict[BookieId, None] = {}
 
     @property
@@ -89,7 +90,12 @@ class LedgerReader:
         return self.metadata.is_closed
 
     async def refresh(self) -> LedgerMetadata:
-        """Read the metadata again. LedgerNotFound, MetadataUnavailable."""
+        """Read the metadata again and return them.
+
+        Raises:
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store cannot be reached.
+        """
         begun = trio.current_time()
         self.metadata, _ = await self._registry.read(self.ledger_id)
         self._looked_at = begun
@@ -98,11 +104,20 @@ class LedgerReader:
     # --- the end ------------------------------------------------------------------------------
 
     async def last_add_confirmed(self) -> int:
-        """The last entry that may be read now (-1: none). Whatever was acknowledged to the writer before this
-        call is included as long as bookies that cover the last ensemble answer, and the writer is there
-        to tell its LAC; where the latter is gone the last entries may show only after recovery.
+        """Find the last entry that you can read now.
 
-        Raises EntryUnavailable if no bookie answers, LedgerNotFound, MetadataUnavailable."""
+        It includes every entry that was acknowledged to the writer before this call, if bookies that cover
+        the last ensemble answer and the writer is alive to report its LAC. If the writer is gone, its last
+        entries may show only after recovery.
+
+        Returns:
+            The last readable entry; -1 if there is none.
+
+        Raises:
+            EntryUnavailable: No bookie of the last ensemble answered.
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store cannot be reached.
+        """
         if self.is_closed:
             await trio.lowlevel.checkpoint()
         else:
@@ -122,8 +137,9 @@ class LedgerReader:
         return self._readable()
 
     async def _ask_end(self) -> dict[int, int]:
-        """Ask the metadata and the last ensemble that it names: LAC and metadata are the newest then. What
-        the bookies that answered hold, by slot."""
+        """Read the metadata and ask the last ensemble that they name, until both belong together.
+
+        Returns the last entry that each answering bookie holds, by slot."""
         while True:
             asked = self.metadata.last_fragment.ensemble
             held: dict[int, int] = {}
@@ -139,11 +155,10 @@ class LedgerReader:
         return self.metadata.last_entry
 
     async def _ask_lac(self, ensemble: Sequence[BookieId], held: dict[int, int]) -> None:
-        """Ask an ensemble for its LAC; into ``held``, by slot, the last entry that each bookie who answered
-        holds.
+        """Ask an ensemble for its LAC, and put the last entry that each answering bookie holds into ``held``.
 
-        Enough have answered when they cover the ensemble (no entry could be acknowledged without one of
-        them); the others get a moment more, so that a dead bookie does not make every read wait."""
+        Answers are enough once they cover the ensemble: no entry can be acknowledged without one of these
+        bookies. The others get a moment more, so that a dead bookie does not slow down every read."""
         covers = self.metadata.replication.covers
         async with trio.open_nursery() as nursery:
 
@@ -174,13 +189,25 @@ class LedgerReader:
         if header.status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
             return None
         self._lac = max(self._lac, header.lac)
-        # A bookie in limbo tells the LAC that it knows, but may have held more: it does not count (A.3).
+        # A bookie in limbo reports the LAC that it knows, but may have held more. It does not count (A.3).
         return None if header.status == Status.UNKNOWN else header.last
 
     async def wait_beyond(self, entry_id: int) -> int:
-        """Wait until an entry beyond ``entry_id`` may be read; the last that may. Returns at once where one
-        may already, and with what there is when the ledger turns out to be closed, when its bookies changed,
-        or after ``limits.LONG_POLL_S``. Raises LedgerNotFound, MetadataUnavailable."""
+        """Wait until an entry beyond ``entry_id`` can be read.
+
+        This returns at once if such an entry can be read already. It returns without one if the ledger
+        turns out to be closed, if its bookies changed, or after ``limits.LONG_POLL_S``.
+
+        Args:
+            entry_id: The last entry that you know of; -1 for none.
+
+        Returns:
+            The last entry that you can read now.
+
+        Raises:
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store cannot be reached.
+        """
         if self.is_closed or self._lac > entry_id:
             await trio.lowlevel.checkpoint()
         else:
@@ -188,7 +215,7 @@ class LedgerReader:
         return self._readable()
 
     async def _follow_metadata(self) -> None:
-        """Return when the ledger is closed or its entries go to other bookies."""
+        """Return when the ledger is closed or has a new last ensemble."""
         ensemble = self.metadata.last_fragment.ensemble
         await trio.sleep_until(self._looked_at + METADATA_LOOK_S)
         async with self._store.watch(ledger_path(self.ledger_id)) as watch:
@@ -198,7 +225,7 @@ class LedgerReader:
                 await self.refresh()
 
     async def _poll_any(self, entry_id: int) -> None:
-        """Long polls to the last ensemble, until one shows a LAC beyond ``entry_id`` or all end."""
+        """Long-poll the last ensemble, until one answer shows a LAC beyond ``entry_id`` or all polls end."""
         async with trio.open_nursery() as nursery:
             waiting = self._worth_polling()
 
@@ -214,9 +241,11 @@ class LedgerReader:
                 nursery.start_soon(poll, bookie)
 
     def _worth_polling(self) -> list[BookieId]:
-        """The last ensemble, without bookies that lag. The first answer ends the polls to the others, and one
-        that hears nothing of the writer holds each of them to its end: who follows a busy writer would fill
-        it with them, until it has no place for anybody's requests."""
+        """List the bookies of the last ensemble, without those that lag.
+
+        The first answer makes the reader abandon its polls to the other bookies. A bookie that hears
+        nothing of the writer holds each abandoned poll until its time-out. A reader that follows a busy
+        writer would fill such a bookie with polls, until the bookie had no room for any requests."""
         metadata = self.metadata
         ensemble = metadata.last_fragment.ensemble
         prompt = [
@@ -224,19 +253,34 @@ class LedgerReader:
             for slot, bookie in enumerate(ensemble)
             if self._pool.connection(bookie).abandoned_requests < POLLS_ABANDONED_MAX
         ]
-        # One of those that cover the ensemble has what is acknowledged, and is told so with the next frame.
+        # One of the bookies that cover the ensemble holds the acknowledged entries, and hears so with the
+        # next frame.
         slots = prompt if metadata.replication.covers(prompt) else range(len(ensemble))
         return [ensemble[slot] for slot in slots]
 
     # --- entries ------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[bytes]:
-        """The payloads of entries first..last. The caller bounds their number.
+        """Read the payloads of entries first..last. You bound their number: all of them are kept in memory.
 
-        InvalidArgument: not 0 <= first <= last. EntryNotFound: beyond the last entry that may be read now, or
-        every bookie of its write set says that there is none. EntryUnavailable: nobody who could know has
-        answered. EntryCorrupt: every copy that was found is damaged. LedgerNotFound, MetadataUnavailable.
-        Cancelling is harmless."""
+        Args:
+            first: The first entry, at least 0.
+            last: The last entry, at least ``first``.
+
+        Returns:
+            The payloads, in order.
+
+        Raises:
+            InvalidArgument: Not 0 <= first <= last.
+            EntryNotFound: An entry is beyond the last readable one, or every bookie of its write set denies
+                it.
+            EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
+            EntryCorrupt: Every copy that was found is damaged.
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store cannot be reached.
+
+        Cancelling: harmless.
+        """
         await self._check_range(first, last)
         payloads: list[bytes] = []
         while len(payloads) <= last - first:
@@ -246,8 +290,22 @@ class LedgerReader:
     async def read_batch(
         self, first: int, last: int, *, bytes_max: int = READ_REPLY_BYTES_TARGET
     ) -> list[bytes]:
-        """As many entries from ``first`` on as one exchange brings, at least one, at most through ``last``;
-        about ``bytes_max`` payload bytes (at least 1). Errors as for ``read``."""
+        """Read as many entries from ``first`` on as one exchange brings, at least one.
+
+        Args:
+            first: The first entry, at least 0.
+            last: The last entry that may be returned, at least ``first``.
+            bytes_max: About how many payload bytes to read, at least 1.
+
+        Returns:
+            The payloads of consecutive entries from ``first`` on.
+
+        Raises:
+            InvalidArgument: Not 0 <= first <= last, or ``bytes_max`` is below 1.
+            LedgerLogError: The other errors of ``read``.
+
+        Cancelling: harmless.
+        """
         if bytes_max < 1:
             raise InvalidArgument(f"bytes_max is {bytes_max}: it must be positive")
         await self._check_range(first, last)
@@ -286,8 +344,19 @@ class LedgerReader:
         )
 
     async def follow(self, first: int = 0) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Every entry from ``first`` on, with its id, as it becomes readable; ends when the ledger is closed
-        and read to its end. Use it under ``contextlib.aclosing``. Errors as for ``read``."""
+        """Yield every entry from ``first`` on with its id, as it becomes readable.
+
+        This ends when the ledger is closed and read to its end. Use it under ``contextlib.aclosing``.
+
+        Args:
+            first: The first entry to yield, at least 0.
+
+        Yields:
+            The id and the payload of an entry.
+
+        Raises:
+            LedgerLogError: The errors of ``read``.
+        """
         next_entry = first
         while True:
             readable = await self.wait_beyond(next_entry - 1)

@@ -1,8 +1,8 @@
 """Recovering a ledger: the shell around ``ledger.core.recovery``.
 
-One nursery per recovery: a task per outstanding fence or read, each with its own deadline, and the
-main task, which carries out metadata intents, sends write-backs and finds replacements. The core
-decides; nothing here knows when a ledger ends.
+Each recovery has one nursery. It runs a task for each outstanding fence or read, with a deadline of its
+own, and the main task, which carries out metadata intents, sends write-backs and finds replacements. The
+core decides where the ledger ends; this module only carries out its decisions.
 """
 
 from __future__ import annotations
@@ -45,16 +45,34 @@ async def recover_ledger(
     accept_loss: bool = False,
     accept_unreachable: bool = False,
 ) -> LedgerMetadata:
-    """Fence a ledger, find its end, close it; its CLOSED metadata. Of a closed ledger, just that.
+    """Fence a ledger, find its end and close it.
 
-    ``accept_loss``: where nobody can say whether an entry exists because bookies lost what they had, end the
-    ledger before it instead of giving up; the metadata says so (``ledger.core.recovery.LOST_FROM``).
-    ``accept_unreachable``: also where some of them do not answer.
+    A closed ledger stays as it is. Any number of clients may recover a ledger at the same time; all of them
+    get the same end.
 
-    Any number of clients may recover one ledger at once; all get the same end. Raises LedgerNotFound,
-    RecoveryFailed (retryable: fencing or a read stayed incomplete), NotEnoughBookies (retryable: a
-    write-back found no bookie within ``deadline_s``), MetadataUnavailable. Cancelling leaves the ledger
-    IN_RECOVERY, for whoever recovers it next."""
+    Args:
+        ledger_id: The ledger.
+        registry: Reads and writes the ledger's metadata.
+        directory: Finds replacements for failed bookies.
+        pool: Connections to bookies.
+        environment: Clock, random choices and keys.
+        deadline_s: Seconds that a write-back may take.
+        accept_loss: If nobody can say whether an entry exists, because bookies lost their data, end the
+            ledger before that entry instead of giving up. The metadata then say so
+            (``ledger.core.recovery.LOST_FROM``).
+        accept_unreachable: Do this even if some of these bookies do not answer.
+
+    Returns:
+        The ledger's CLOSED metadata.
+
+    Raises:
+        LedgerNotFound: There is no such ledger.
+        RecoveryFailed: Fencing or a read stayed incomplete. You may try again.
+        NotEnoughBookies: No bookie took a write-back within ``deadline_s``. You may try again.
+        MetadataUnavailable: The metadata store cannot be reached.
+
+    Cancelling: the ledger stays IN_RECOVERY until somebody recovers it.
+    """
     metadata, version = await registry.read(ledger_id)
     core = LedgerRecovery(
         metadata,
@@ -102,7 +120,7 @@ class _Recovery:
         self._progress_at = trio.current_time()
 
     async def run(self) -> None:
-        """Drive the core to its end. An expected fault is raised as itself."""
+        """Drive the core to its end. An expected fault is raised as itself, not in a group."""
         try:
             async with open_serving_nursery() as nursery:
                 await self._drive(nursery)
@@ -191,7 +209,7 @@ class _Recovery:
             self._slots.send_due()
 
     def _retry_refused(self) -> None:
-        """Who refused a write-back (it was overloaded, or its disk was full) may take it now."""
+        """Retry bookies that refused a write-back (overloaded, or disk full): they may take it now."""
         now = trio.current_time()
         for sink in self._slots.sinks:
             if now - self._refused_at.get(sink.bookie, now) >= _LOOK_S and sink.connection.is_connected:

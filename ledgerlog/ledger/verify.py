@@ -1,13 +1,13 @@
 """Reading every copy of every entry of one ledger.
 
-Each bookie of each fragment is asked for every entry that its slot holds, and each copy is held against its
-digest; what an answer means ``ledger.core.comparison`` decides. That costs what reading the ledger costs,
-once for each bookie of the write quorum; what an index names would be cheaper to ask for and says nothing
-about the bytes. Payloads are dropped as they come, so memory is bounded by a reply for each bookie and by the
-ids of what is missing.
+The verification asks each bookie of each fragment for every entry that its slot holds, and checks each copy
+against its digest. ``ledger.core.comparison`` decides what an answer means. This costs as much as reading
+the ledger once for each bookie of the write quorum. Asking for the entries that an index names would be
+cheaper, but says nothing about the bytes. Payloads are dropped as they come, so memory is bounded by one
+reply for each bookie and by the ids of missing entries.
 
-Of a ledger that is not closed the last fragment is looked at too, up to the highest entry that one of its
-bookies names. What is missing there may be on its way.
+If the ledger is not closed, the verification also checks the last fragment, up to the highest entry that
+one of its bookies names. Entries that are missing there may be on their way.
 """
 
 from __future__ import annotations
@@ -33,51 +33,62 @@ from ledgerlog.net.pool import ConnectionPool
 
 @attrs.frozen
 class LedgerVerification:
-    """What was found. For an open ledger, entries up to the end of the last fragment but one, and those
-    of the last fragment up to the highest that any of its bookies holds."""
+    """The result of a verification.
+
+    For an open ledger, it covers the last fragment up to the highest entry that any of its bookies holds."""
 
     ledger_id: int
     entries: int
-    """How many entries were looked for."""
+    """How many entries were checked."""
     under_replicated: list[int]
-    """Entry ids whose intact copies are fewer than the write quorum, those with none included."""
+    """Ids of entries with fewer sound copies than the write quorum, including those with none."""
     unreadable: list[int]
-    """Entry ids of which no intact copy was found."""
+    """Ids of entries without any sound copy found."""
     unreachable: list[BookieId]
-    """Bookies that did not answer, or not to the end; what they did not show counts as not found. One that
-    is registered was asked a second time."""
+    """Bookies that did not answer, or not to the end. Copies that they did not show count as not found. Each
+    registered one was asked twice."""
     unknown_from: int | None = None
-    """The ledger is not closed, and no bookie of its last fragment could tell where its entries end: they did
-    not answer to the end, or are in limbo. Whether there are entries from this one on is not known, and they
-    are in no list."""
+    """Nobody knows whether the ledger has entries from this one on; they are in no list. None if its end is
+    known.
+
+    This is set if the ledger is not closed and no bookie of its last fragment could tell where its entries
+    end: each of them did not answer to the end, or is in limbo."""
     damaged: list[tuple[int, BookieId]] = attrs.field(factory=list)
-    """Copies that do not match their digests, or that their bookie cannot read for that reason."""
+    """Copies that fail their digests, or that their bookie cannot read because they are damaged."""
     in_limbo: list[BookieId] = attrs.field(factory=list)
-    """Bookies that may have lost copies, and do not know it yet. Those that they did not show count as not
-    found, and may be there."""
+    """Bookies in limbo: they may have lost copies. Copies that they did not show count as not found, but
+    may be there."""
 
 
 async def verify_ledger(
     ledger_id: int, *, registry: LedgerRegistry, directory: BookieDirectory, pool: ConnectionPool
 ) -> LedgerVerification:
-    """Read every copy. LedgerNotFound, MetadataUnavailable. Cancelling is harmless.
+    """Read every copy of a ledger's entries. See ``Ledgers.verify``.
 
-    Where bookies serve is looked up anew first: to say that copies are missing because their bookie was
-    looked for where it served before it was started again would be a false alarm."""
+    This looks up the bookies' addresses first. A bookie that was restarted elsewhere would otherwise seem
+    unreachable, and its copies missing: a false alarm.
+
+    Raises:
+        LedgerNotFound: There is no such ledger.
+        MetadataUnavailable: The metadata store cannot be reached.
+
+    Cancelling: harmless.
+    """
     await directory.refresh()
     metadata, _ = await registry.read(ledger_id)
     return await _Verifying(metadata, directory, pool).run()
 
 
 class _Verifying:
-    """The verification of one ledger under way."""
+    """A verification of one ledger under way."""
 
     def __init__(self, metadata: LedgerMetadata, directory: BookieDirectory, pool: ConnectionPool) -> None:
         self._metadata = metadata
         self._directory = directory
         self._pool = pool
         self._silent_in: set[tuple[BookieId, int]] = set()
-        """Who did not answer, and the first entry of the fragment: there it is not asked again."""
+        """Bookies that did not answer, with the first entry of the fragment: they are not asked there
+        again."""
         self._silent: set[BookieId] = set()
         self._in_limbo: set[BookieId] = set()
 
@@ -111,8 +122,9 @@ class _Verifying:
         )
 
     async def _find_tail(self) -> tuple[int, bool]:
-        """The highest entry of the last fragment that any of its bookies names, and whether one of them can
-        tell that there is none behind it."""
+        """Find the highest entry of the last fragment that any of its bookies names.
+
+        Also returns whether a bookie could tell that no entry follows it."""
         fragment, holds = self._metadata.last_fragment, self._metadata.replication.holds
         highest, is_known = fragment.first_entry - 1, False
 
@@ -154,8 +166,10 @@ class _Verifying:
     async def _ask(
         self, bookie: BookieId, ask: Callable[[], Awaitable[CopyAnswer | None]]
     ) -> CopyAnswer | None:
-        """Ask a bookie, and once more if it is registered: the connection may just have broken, or been tried
-        where the bookie served before."""
+        """Ask a bookie, and ask once more if it is registered.
+
+        The first try may have met a connection that just broke, or the address of an earlier run of the
+        bookie."""
         answer = await ask()
         if answer is None and self._directory.is_registered(bookie):
             answer = await ask()

@@ -1,24 +1,25 @@
 """A ledger's writer as a caller holds it: the shell around ``ledger.core.writer``.
 
-Appending is enqueue, send, wait for the watermark: callers perform no effect of the protocol, so
-cancelling one abandons its wait and nothing else. Frames go out straight from whoever made them
-possible (an appending task, or the receiver task whose acknowledgement freed the way). The rest is
-done by two tasks of the writer, which live in the client's nursery:
+An append enqueues the entry, sends it and waits for the watermark. Callers perform no effect of the
+protocol, so cancelling a caller only abandons its wait. The task that makes a frame possible sends it: an
+appending task, or the receiver task whose acknowledgement made room. Two tasks of the writer, which live in
+the client's nursery, do the rest:
 
-    metadata   carries out the core's metadata intent, again and again until the core has no intent; it may
-               hang in the store for as long as the store lets it
-    maintain   finds replacements for failed bookies; tries those again that refused an add; publishes the
-               LAC when the writer falls idle (rule 16), so that readers see the last entry; gives up when no
-               progress was made for ``append_deadline_s``. It waits for nobody, so its deadlines hold
+    metadata   carries out the core's metadata intent, again and again until the core has none. It may hang
+               in the store for as long as the store lets it
+    maintain   finds replacements for failed bookies; retries bookies that refused an add; publishes the LAC
+               when the writer falls idle (rule 16), so that readers see the last entry; gives up if no
+               progress was made for ``append_deadline_s``. It never waits for the store, so its deadlines
+               hold
 
-There is no timer per entry; the second task looks at the clock a few times a second.
+No entry has a timer of its own; the maintaining task looks at the clock a few times a second.
 
-**Who is told the LAC.** Frames tell the LAC of when they were encoded, so the last entries of a burst are
-told by nobody but ``_publish_lac``. A bookie that reconnects, or joins, is told again: what it was told
-without an entry to sync it with, it may have forgotten.
+**Publishing the LAC.** A frame carries the LAC at the time of its encoding, so only ``_publish_lac`` tells
+bookies that the last entries of a burst are confirmed. A bookie that reconnects or joins is told again: it
+may have forgotten a LAC that came without an entry to sync it with.
 
-**Closing** begins with refusing appends: entries that were appended before have their time to be
-confirmed, and none can slip in behind them.
+**Closing** first refuses new appends. Entries that were appended before have time to be confirmed, and none
+can slip in behind them.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ from ledgerlog.wire.entries import encode_lac
 from ledgerlog.wire.frame import Status
 
 _LOOK_S = 0.5
-"""How often the maintaining task looks at deadlines. A bookie that refused an add is not tried again
-sooner, and a doubtful replacement is not tried more often."""
+"""Seconds between looks at the deadlines. The writer retries a bookie that refused an add, or takes a
+doubtful bookie as a replacement, at most this often."""
 
 _METADATA_RETRY_S = 0.2
 
@@ -75,12 +76,13 @@ logger = logging.getLogger(__name__)
 
 
 class LedgerWriter:
-    """The single writer of one ledger. Made by ``Ledgers.create``; usable as an async context manager,
-    which closes the ledger on a normal exit, or raises why it cannot be closed, and gives it up (leaves it
-    OPEN) on an error and on cancellation.
+    """The single writer of one ledger, made by ``Ledgers.create``.
 
-    Payloads are ``bytes`` of at most ``limits.ENTRY_BYTES_MAX``. Any number of tasks may use a writer at
-    once; entries are numbered in the order in which they were taken."""
+    You can use it as an async context manager. On a normal exit that closes the ledger, or raises the reason
+    why it cannot be closed. On an error or a cancellation it gives the ledger up and leaves it OPEN.
+
+    Payloads are ``bytes`` of at most ``limits.ENTRY_BYTES_MAX``. Any number of tasks may use a writer at the
+    same time. Entries are numbered in the order in which the writer takes them."""
 
     def __init__(
         self,
@@ -112,10 +114,10 @@ class LedgerWriter:
         self._progress_callback: Callable[[], None] | None = None
         self._progress_at = 0.0  # when the LAC last moved, or when something became pending
         self._publish_due = False
-        self._publish_anyway = False  # also if frames told it: somebody may not have had them
+        self._publish_anyway = False  # even if frames carried the LAC: a bookie may not have received them
         self._outcome: LedgerLogError | None = None
         self._refused_at: dict[BookieId, float] = {}  # by bookies whose connection stands
-        self._refused_with: dict[BookieId, Status] = {}  # as last heard, for who is told in the end
+        self._refused_with: dict[BookieId, Status] = {}  # the last refusal of each bookie, for error messages
         self._doubtful_at = -math.inf  # when a bookie in quarantine was last made a replacement
         self._closers = 0
         self._is_given_up = False
@@ -138,28 +140,29 @@ class LedgerWriter:
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry appended (-1: none), acknowledged or not."""
+        """The last entry appended, acknowledged or not; -1 if there is none."""
         return self._core.last_add_pushed
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry acknowledged (-1: none); it and all before it are synced on an ack quorum."""
+        """The last entry acknowledged, -1 if there is none. An ack quorum has synced it and all before it."""
         return self._core.lac
 
     @property
     def last_add_fully_replicated(self) -> int:
-        """In guaranteed mode the last entry that, with all before it, is on its full write quorum; in the
-        plain mode, where nobody counts that, -1."""
+        """The last entry that, with all before it, is on its full write quorum.
+
+        Only the guaranteed mode counts this. In the plain mode it stays at -1."""
         return self._core.lafr
 
     @property
     def failure(self) -> LedgerLogError | None:
-        """Why nothing more can be appended, None while the ledger lives."""
+        """Why nothing more can be appended; None while appends are possible."""
         return self._core.failure if self._outcome is None else self._outcome
 
     @property
     def frames_outstanding(self) -> int:
-        """Batches sent, or ready to be sent, and not acknowledged."""
+        """How many batches were formed and are not acknowledged, whether sent or not."""
         return self._core.pending.unconfirmed_batches()
 
     @property
@@ -169,17 +172,32 @@ class LedgerWriter:
         return core.unsettled_bytes < self._window_bytes and core.unsettled_entries < self._window_entries
 
     def set_progress_callback(self, callback: Callable[[], None] | None) -> None:
-        """Call ``callback``, synchronously and once per batch, after the LAC moved or ``failure`` was set."""
+        """Call ``callback`` synchronously, once per batch, after the LAC moved or ``failure`` was set.
+
+        Args:
+            callback: The function to call; None for none. It replaces the one set before.
+        """
         self._progress_callback = callback
 
     # --- appending ----------------------------------------------------------------------------
 
     def push(self, payloads: Sequence[bytes]) -> int:
-        """Make these the next entries, without waiting; the id of the first.
+        """Make these payloads the next entries, without waiting.
 
-        Does not look at the window: callers that push without ``has_room`` bound themselves. Raises
-        RecordTooLarge and InvalidArgument (a payload is not ``bytes``), LedgerClosed once ``close`` was
-        called, and what ``failure`` says; nothing is pushed then."""
+        This ignores the window. If you push without checking ``has_room``, bound yourself.
+
+        Args:
+            payloads: ``bytes``, each at most ``limits.ENTRY_BYTES_MAX``.
+
+        Returns:
+            The id of the first of these entries.
+
+        Raises:
+            RecordTooLarge: A payload is too large. Nothing was pushed.
+            InvalidArgument: A payload is not ``bytes``. Nothing was pushed.
+            LedgerClosed: ``close`` was called, or the ledger is closed. Nothing was pushed.
+            LedgerLogError: ``failure`` is set; this raises it. Nothing was pushed.
+        """
         core = self._core
         if core.failure is not None or self._closers:
             self._check_alive()
@@ -195,11 +213,15 @@ class LedgerWriter:
         return first
 
     async def wait_room(self) -> None:
-        """Return once the window has room. Always a checkpoint.
+        """Wait until the window has room. This is always a checkpoint.
 
-        Raises LedgerClosed once ``close`` was called, and what ``failure`` says. In guaranteed mode the
-        window is held by entries that lack their full write quorum: WriteQuorumUnavailable where none of
-        them got it within the append deadline. The writer stays usable then."""
+        Raises:
+            LedgerClosed: ``close`` was called, or the ledger is closed.
+            WriteQuorumUnavailable: Only in guaranteed mode, where entries stay in the window until they are
+                on their full write quorum: no entry got there within the append deadline. The writer stays
+                usable.
+            LedgerLogError: ``failure`` is set; this raises it.
+        """
         await trio.lowlevel.checkpoint()
         pending = self._core.pending
         while not self.has_room:
@@ -216,18 +238,43 @@ class LedgerWriter:
         self._check_alive()
 
     async def wait_confirmed(self, entry_id: int) -> None:
-        """Return once the entry is acknowledged. Cancelling abandons the wait only.
+        """Wait until an entry is acknowledged.
 
-        LedgerFenced: somebody took the ledger over; the entry may or may not survive. NotEnoughBookies,
-        LedgerClosed: the ledger was closed without the entry. AppendUnknown: it could not be found out."""
+        Args:
+            entry_id: The entry, as returned by ``push``.
+
+        Raises:
+            LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
+            NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
+            LedgerClosed: The ledger was closed without the entry.
+            AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
+
+        Cancelling: only abandons the wait.
+        """
         await self._confirmed.wait(entry_id)
 
     async def append(self, payload: bytes) -> int:
-        """Append one entry; its id, once it is synced on an ack quorum and so are all before it.
+        """Append one entry, and wait until an ack quorum has synced it and all entries before it.
 
-        Errors as for ``wait_confirmed``, and those of ``wait_room`` and ``push``, which say that it was not
-        written. Cancelled before it was sent, the entry was not written; afterwards its outcome is unknown.
-        The writer stays usable and in order either way."""
+        Args:
+            payload: ``bytes``, at most ``limits.ENTRY_BYTES_MAX``.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            RecordTooLarge: The payload is too large. It was not written.
+            InvalidArgument: The payload is not ``bytes``. It was not written.
+            WriteQuorumUnavailable: The window stayed full; see ``wait_room``. The entry was not written.
+            LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
+            NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
+            LedgerClosed: The ledger is closed, or being closed. The entry is not in it.
+            AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
+
+        Cancelling: before the entry is sent, it is not written; after that, the outcome is unknown. The
+            writer
+        stays usable, and its entries in order, in both cases.
+        """
         if not self.has_room:
             await self.wait_room()
         entry_id = self.push([payload])
@@ -235,11 +282,23 @@ class LedgerWriter:
         return entry_id
 
     async def append_many(self, payloads: Sequence[bytes]) -> range:
-        """Append entries with consecutive ids, pipelined; their ids, once all are acknowledged.
+        """Append entries with consecutive ids, and wait until all are acknowledged.
 
-        Waits for room in the window once and then takes all of them, so that nobody else's entries come in
-        between: a call may pass the window by its own size. Errors and cancellation as for ``append``; where
-        it was begun, some of the entries may be in the ledger, always a prefix."""
+        The call waits for room in the window once and then takes all payloads, so entries of other tasks
+        never come in between. It may exceed the window by its own size.
+
+        Args:
+            payloads: ``bytes``, each at most ``limits.ENTRY_BYTES_MAX``.
+
+        Returns:
+            The ids of the entries.
+
+        Raises:
+            LedgerLogError: The same errors as ``append``. If an error comes after the entries were taken,
+                some of them may be in the ledger, always a prefix.
+
+        Cancelling: as for ``append``; a prefix of the entries may be in the ledger.
+        """
         if not self.has_room:
             await self.wait_room()
         first = self.push(payloads)
@@ -247,25 +306,39 @@ class LedgerWriter:
         return range(first, first + len(payloads))
 
     async def flush(self) -> None:
-        """Return once everything appended so far is acknowledged."""
+        """Wait until everything appended so far is acknowledged. Raises the errors of ``wait_confirmed``."""
         await self._confirmed.wait(self.last_add_pushed)
 
     # --- ending -------------------------------------------------------------------------------
 
     async def close(self, *, timeout_s: float | None = None) -> int:
-        """Wait until what was appended is acknowledged (in guaranteed mode: fully replicated), then close
-        the ledger there; its last entry (-1: it is empty). Appends are refused meanwhile.
+        """Wait until all entries are acknowledged, then close the ledger. Calling it again is harmless.
 
-        After ``timeout_s`` (default: the append deadline) of waiting, the plain mode closes at the LAC and
-        what is above it fails with LedgerClosed; the guaranteed mode raises WriteQuorumUnavailable and
-        leaves the ledger OPEN and this writer usable. LedgerFenced, LedgerClosed, LedgerNotFound: somebody
-        else ended it. AppendUnknown: the store did not say in time whether it took the end; the ledger is
-        closed there, or left OPEN for the next opener. Cancelled while it waits it has changed nothing;
-        later the ledger is closed all the same, if the store takes it. Idempotent."""
+        In guaranteed mode this waits until all entries are fully replicated. Appends are refused meanwhile.
+
+        Args:
+            timeout_s: Seconds to wait for the entries; None for the append deadline. After that the plain
+                mode closes at the LAC, and entries above it fail with LedgerClosed.
+
+        Returns:
+            The last entry of the ledger; -1 if it is empty.
+
+        Raises:
+            WriteQuorumUnavailable: Only in guaranteed mode: the wait timed out. The ledger stays OPEN and the
+                writer usable.
+            LedgerFenced: Somebody else took the ledger over.
+            LedgerClosed: Somebody else closed the ledger.
+            LedgerNotFound: Somebody deleted the ledger.
+            AppendUnknown: The store did not say in time whether it took the end. The ledger is closed at that
+                end, or left OPEN for the next opener.
+
+        Cancelling: during the wait for the entries, nothing changes. After that the ledger is closed all the
+        same, if the store takes the write.
+        """
         core = self._core
         self._closers += 1
         try:
-            self._room.unpark_all()  # Who waits to append is refused.
+            self._room.unpark_all()  # Tasks that wait for room are refused.
             with trio.move_on_after(self._append_deadline_s if timeout_s is None else timeout_s):
                 while not core.is_drained and core.failure is None:
                     await self._drained.park()
@@ -282,8 +355,9 @@ class LedgerWriter:
         raise fresh(self.failure)
 
     async def aclose(self) -> None:
-        """Give the ledger up without closing it: it stays OPEN until somebody recovers it. What is not
-        acknowledged fails with AppendUnknown."""
+        """Give the ledger up without closing it: it stays OPEN until somebody recovers it.
+
+        Waits for unacknowledged entries fail with AppendUnknown."""
         self._give_up()
         await trio.lowlevel.checkpoint()
 
@@ -304,7 +378,7 @@ class LedgerWriter:
             self._give_up()
             raise
 
-    # --- SlotOwner: what connections tell -------------------------------------------------------
+    # --- SlotOwner: reports of the connections --------------------------------------------------
 
     def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status) -> None:
         self._refused_with[bookie] = status
@@ -371,7 +445,7 @@ class LedgerWriter:
     # --- the two tasks ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Maintain the ledger until it is over. Run by the client, in its nursery."""
+        """Maintain the ledger until it is over. The client runs this in its nursery."""
         try:
             self._slots.follow(self._core.pending.ensemble)
             self.act()
@@ -380,7 +454,7 @@ class LedgerWriter:
                 await self._maintain()
                 nursery.cancel_scope.cancel()
         finally:
-            # While a closing write has not been settled nobody knows what becomes of the pending adds.
+            # Until a closing write has been settled, nobody knows whether the pending adds survive.
             failure = self._core.failure if self._core.is_over else None
             self._end(
                 failure or AppendUnknown(f"ledger {self.ledger_id}: its client was closed before it answered")
@@ -404,12 +478,12 @@ class LedgerWriter:
                 await trio.sleep(_METADATA_RETRY_S)
                 continue
             except LedgerLogError as cause:
-                # What is stored is damaged. Nobody can say what becomes of the ledger.
+                # The stored metadata are damaged, so nobody can say how the ledger ends.
                 self._end(AppendUnknown(f"ledger {self.ledger_id}: {cause}"))
                 return
             is_troubled = False
             if self._over.is_set():
-                return  # It ended while the write was on its way; no connection is to be used any more.
+                return  # The ledger ended while the write was on its way. Use no connection any more.
             before = core.pending.ensemble
             core.on_metadata_read(stored, version)
             after = core.pending.ensemble
@@ -438,9 +512,11 @@ class LedgerWriter:
                 await self._wake.wait()
 
     def _leave_read_only(self) -> None:
-        """Leave bookies that take no ordinary adds any more (they are being emptied, or full), if others are
-        there. A writer at work meets their refusal; one that is idle would name them for as long as it is,
-        and be fenced by whoever empties them."""
+        """Leave bookies that take no ordinary adds any more (full, or being emptied), if others can take
+        over.
+
+        A busy writer notices such a bookie by its refusal. An idle one would name it in its metadata until
+        its next add, and the process that empties the bookie would have to fence the ledger."""
         core, directory = self._core, self._directory
         if not core.is_drained or core.intent is not None:
             return
@@ -461,7 +537,7 @@ class LedgerWriter:
         failed = core.replaceable()
         if failed:
             now = trio.current_time()
-            # While entries are confirmed there is time to wait for a bookie that can be relied on.
+            # While entries are being confirmed, there is time to wait for a reliable bookie.
             is_stalled = not core.is_drained and now - self._progress_at >= _LOOK_S
             may_doubt = is_stalled and now - self._doubtful_at >= _LOOK_S
             chosen = self._replacements(failed, even_doubtful=may_doubt)
@@ -483,8 +559,10 @@ class LedgerWriter:
         )
 
     def _retry_refused(self) -> None:
-        """Without a replacement, a bookie that refused an add (it was full, or overloaded) is tried again
-        on the connection that still stands; one that was lost is tried by its connection."""
+        """Retry bookies that refused an add (full, or overloaded) if there is no replacement.
+
+        This uses the connection that still stands. If the connection was lost, the connection itself
+        retries."""
         if not self._refused_at:
             return
         now = trio.current_time()
@@ -512,7 +590,7 @@ class LedgerWriter:
             frame = encode_lac(self.ledger_id, lac=core.lac, lafr=core.lafr, key=self._key)
             for sink in self._slots.sinks:
                 if sink.connection.is_connected:
-                    # No entry: ``core.on_add_ok`` counts nothing for its answer.
+                    # Without an entry, ``core.on_add_ok`` counts nothing for the answer.
                     sink.connection.send_add(frame, sink, core.lac + 1, core.lac)
 
     def _look_at_deadline(self) -> None:
@@ -536,8 +614,7 @@ class LedgerWriter:
         return bookie if status is None else f"{bookie} ({status.name})"
 
     def _look_at_ending(self) -> None:
-        """The ledger is to be closed and the store does not take it: whoever waits is told in time that
-        the outcome is unknown."""
+        """End with an unknown outcome if the store does not take the ledger's closing write in time."""
         failure = self._core.failure
         if failure is None:
             return
@@ -549,7 +626,7 @@ class LedgerWriter:
             )
 
     def _end(self, failure: LedgerLogError) -> None:
-        """Nothing more will be acknowledged: everybody who waits is told."""
+        """Fail everything that is not acknowledged, and tell all waiting tasks."""
         if self._over.is_set():
             return
         core = self._core
@@ -557,7 +634,7 @@ class LedgerWriter:
             core.abandon()
         self._outcome = failure
         self._slots.close()
-        # What was confirmed in the same burst that brought the end is confirmed.
+        # Entries confirmed in the same burst as the end are confirmed.
         self._confirmed.advance(core.lac)
         self._confirmed.fail(failure)
         self._over.set()
@@ -575,7 +652,7 @@ class LedgerWriter:
 
 
 def _check_payloads(payloads: Sequence[bytes]) -> None:
-    """A payload that cannot be sent must not become pending: it would stand in the way of all others."""
+    """Refuse a payload that cannot be sent: if it became pending, it would block all entries behind it."""
     for payload in payloads:
         if not isinstance(payload, bytes):
             raise InvalidArgument(f"a ledger entry is bytes, not {type(payload).__name__}")

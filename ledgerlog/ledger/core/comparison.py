@@ -1,8 +1,8 @@
-"""What a bookie should have, and what its answer says that it has: the one comparison of copies.
+"""The comparison of copies: the entries that a bookie should have, against the entries that it says it has.
 
-Verification, the auditor's checks, repair and the audit of all copies ask bookies in ways of their own: by
-reads, by lists of their indexes, by scrubs. ``Holdings`` keeps what one bookie answered, and says what that
-means:
+Verification, the auditor's checks, repair and the audit of all copies ask bookies in different ways: by
+reads, by lists of their indexes, by scrubs. ``Holdings`` keeps the answers of one bookie and says what they
+mean:
 
     the bookie                                  an entry that should be there       is certain
     names it                                    no fault
@@ -12,20 +12,21 @@ means:
     did not answer, or could not look           UNREACHABLE                         no
     has a sound copy that others outvote        DIVERGING (``ledger.core.copies``)         no
 
-**What should be there** is a ``model.missing.Share``: the entries of a fragment that the bookie's slot
-holds, up to the fragment's last one. So nothing is due above the end of a closed ledger, whatever lies
-there. In the last fragment of a ledger that is not closed nothing is due either: its entries may be on their
-way, and where it ends is known when it is closed. An entry that only an ack quorum has is due on its whole
-write quorum.
+**Due entries.** A ``model.missing.Share`` says which entries should be on the bookie: the entries of a
+fragment that the bookie's slot holds, up to the fragment's last one. Nothing is due above the end of a
+closed ledger, even if entries lie there. Nothing is due in the last fragment of an open ledger either: its
+entries may be on their way, and its end is unknown until the ledger is closed. An entry is due on its whole
+write quorum even if only an ack quorum has it.
 
-**Certain** means: no sound copy of the entry is on this bookie. Only that may count against an entry
-(rule 8). For example, three bookies should have entry 7: one lacks it, one has it damaged, one is silent. No
-copy was seen, and nobody may say that it is lost: the silent one may have it.
+**Certain** means: this bookie has no sound copy of the entry. Only a certain fault may count against an
+entry (rule 8). For example, three bookies should have entry 7. The first lacks it, the second has a damaged
+copy, the third is silent. Nobody has seen a sound copy, but nobody may call the entry lost: the silent
+bookie may have it.
 
-**Limbo** changes only what a bookie does not name. What it names it has (A.3). A bookie that was in limbo in
-one of several answers counts as in limbo for all of them.
+**Limbo** casts doubt only on entries that the bookie does not name. The bookie has every entry that it names
+(A.3). If a bookie gives several answers and was in limbo during one of them, it counts as in limbo for all.
 
-**Silence** changes only what a bookie has not told yet. What it told before it fell silent stands.
+**Silence** casts doubt only on entries that the bookie has not reported yet. Its earlier answers stand.
 """
 
 from __future__ import annotations
@@ -53,29 +54,31 @@ class FaultKind(enum.Enum):
     MISSING = "missing"
     """The bookie says that it does not have the entry."""
     CORRUPT = "corrupt"
-    """It has the entry, and it does not read as it was written."""
+    """The bookie has the entry, but its copy fails the digest."""
     DIVERGING = "diverging"
-    """Its copy is sound by itself, and another one than others have."""
+    """The copy passes its digest, but differs from the copies on other bookies."""
     LIMBO = "limbo"
-    """It may have lost the entry, and does not know."""
+    """The bookie is in limbo: it may have lost the entry."""
     UNREACHABLE = "unreachable"
-    """It did not answer: nothing is known of the copy."""
+    """The bookie did not answer. Nothing is known of the copy."""
 
     @property
     def is_certain(self) -> bool:
-        """Whether there certainly is no sound copy on the bookie."""
+        """Whether the fault proves that the bookie has no sound copy."""
         return self in (FaultKind.MISSING, FaultKind.CORRUPT)
 
 
 def absence(negative: Negative) -> FaultKind:
-    """What it means that a complete answer does not name an entry."""
+    """The kind of fault of an entry that a complete answer does not name."""
     return FaultKind.MISSING if negative is Negative.ABSENT else FaultKind.LIMBO
 
 
 @attrs.frozen
 class CopyAsk:
-    """Ask a bookie what it has of entries ``first`` to ``last``. ``classes`` is 0 for a list, which may go
-    further than ``last``; else it is that of a scrub."""
+    """A question to a bookie: what does it have of entries ``first`` to ``last``?
+
+    ``classes`` is 0 for a list, whose answer may go beyond ``last``. Otherwise it is the number of classes of
+    a scrub."""
 
     bookie: BookieId
     first: int
@@ -85,19 +88,21 @@ class CopyAsk:
 
 @attrs.frozen(kw_only=True)
 class CopyAnswer:
-    """A bookie's word on an ask, complete through ``through``."""
+    """A bookie's answer to an ask. It is complete through the entry ``through``."""
 
     through: int
     negative: Negative
-    """What it means that an entry is in none of the ranges."""
+    """Says whether the bookie lacks the entries that no range contains, or may have lost them in limbo."""
     sound: Ranges
-    """Growing; of a list, what the index names."""
+    """In ascending order. In the answer to a list: the entries that the index names."""
     unsound: Ranges = ()
     sums: Sums = ()
 
     def is_about(self, first: int) -> bool:
-        """Whether this answers an ask for entries from ``first`` on: it is complete through that entry at
-        least, and names none that was not asked for. Else it says nothing, as silence does."""
+        """Whether this answers an ask for entries from ``first`` on.
+
+        It does if it is complete through ``first`` at least, and names only entries that were asked for. An
+        answer that does not counts as silence."""
         return self.through >= first and all(
             not ranges or (first <= ranges[0][0] and ranges[-1][1] <= self.through)
             for ranges in (self.sound, self.unsound)
@@ -106,25 +111,26 @@ class CopyAnswer:
 
 @attrs.define(eq=False)
 class Holdings:
-    """What one bookie has, as far as it said."""
+    """The entries of one bookie, as far as the bookie has answered."""
 
     through: int
-    """It has told all up to here. At first this is the entry before the one that it is asked for first."""
+    """The bookie has answered for every entry up to this one. Before the first answer this is the entry
+    before the first one asked for."""
     sound: list[tuple[int, int]] = attrs.Factory(list)
     unsound: list[tuple[int, int]] = attrs.Factory(list)
     diverging: set[int] = attrs.Factory(set)
-    """Entries whose copy here is sound and outvoted."""
+    """Entries whose copy here is sound but outvoted."""
     in_limbo: bool = False
     is_silent: bool = False
-    """It did not answer the last time."""
+    """The bookie did not answer the last ask."""
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether it may have entries that it does not name."""
+        """Whether the bookie may have entries that it does not name."""
         return self.is_silent or self.in_limbo
 
     def on_answer(self, first: int, answer: CopyAnswer) -> None:
-        """The bookie's answer about entries from ``first`` on."""
+        """Take in the bookie's answer about entries from ``first`` on."""
         if not answer.is_about(first):
             self.on_silent()
             return
@@ -134,21 +140,22 @@ class Holdings:
         self.unsound += answer.unsound
 
     def on_silent(self) -> None:
-        """It did not answer, or could not look."""
+        """The bookie did not answer, or could not look."""
         self.is_silent = True
 
     def forget_before(self, entry_id: int) -> None:
-        """Nobody will ask for smaller entries any more."""
+        """Drop the ranges below ``entry_id``: nobody will ask about them any more."""
         del self.sound[: bisect_left(self.sound, entry_id, key=lambda pair: pair[1])]
 
     def next_named(self, entry_id: int) -> int | None:
-        """The first entry that it names, from this one on."""
+        """The first entry at or above ``entry_id`` that the bookie names; None if there is none."""
         index = bisect_left(self.sound, entry_id, key=lambda pair: pair[1])
         return max(self.sound[index][0], entry_id) if index < len(self.sound) else None
 
     def faults(self, share: Share) -> list[Stretch]:
-        """The stretches of the share in which the bookie's copies are at fault, in order. Entries in between
-        that are not the bookie's count for nothing."""
+        """The stretches of the share in which the bookie's copies have faults, in order.
+
+        A stretch may span entries that are not the bookie's. They do not count."""
         told_through = min(share.last, self.through)
         found: list[Stretch] = []
         if told_through >= share.first:
@@ -165,20 +172,20 @@ class Holdings:
         unsound = joined(self.unsound)
         named = joined(sorted((*self.sound, *unsound)))
         found = [(low, high, absent) for low, high in gaps(share, named)]
-        # An entry may have come, or rotted, since it was told for the first time: one word on each.
+        # An entry may have arrived or rotted since the bookie first answered. Report each entry once.
         diverging = [e for e in sorted(self.diverging) if _names(self.sound, e) and not _names(unsound, e)]
         for kind, ranges in (
             (FaultKind.CORRUPT, unsound),
             (FaultKind.DIVERGING, joined((e, e) for e in diverging)),
         ):
-            # What lies in none of these is passed over, as a list's gaps are passed over the other way.
+            # ``gaps`` yields the ids of the share outside the given ranges. Pass the complement.
             others = _between(ranges, share.first, share.last)
             found += [(low, high, kind) for low, high in gaps(share, others)]
         return sorted(found, key=lambda stretch: stretch[0])
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted ranges, with those that touch or overlap put together."""
+    """Merge sorted ranges that touch or overlap."""
     found: list[tuple[int, int]] = []
     for low, high in ranges:
         if found and low <= found[-1][1] + 1:
@@ -189,13 +196,13 @@ def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _names(ranges: Ranges, entry_id: int) -> bool:
-    """Whether an entry is in one of the ranges, which grow."""
+    """Whether an entry is in one of the ranges, which are in ascending order."""
     index = bisect_left(ranges, entry_id, key=lambda pair: pair[1])
     return index < len(ranges) and ranges[index][0] <= entry_id
 
 
 def _between(ranges: Ranges, low: int, high: int) -> list[tuple[int, int]]:
-    """What of low..high lies in none of the ranges, which grow."""
+    """The parts of low..high outside the ranges, which are in ascending order."""
     found = []
     for first, last in ranges:
         if low < first:

@@ -1,11 +1,11 @@
 """Choosing bookies for an ensemble, or replacements for some of its slots.
 
-Candidates come in an order of preference that the caller made (shuffled, with recently failed ones
-last). Copies are kept apart: a candidate is preferred if no bookie already chosen shares its ``zone``, then
-its ``rack``, then its ``host``. These are labels that bookies carry. A rack belongs to its zone: racks of
-one name in two zones are two racks. A bookie without a ``host`` label is on the host of its address, so
-that copies lie on different machines where nobody has labelled anything. Keeping apart is a preference
-and not a condition: a cluster on one host still works.
+The caller passes the candidates in its order of preference: shuffled, with recently failed bookies last.
+``choose_bookies`` keeps the copies apart. It prefers a candidate whose ``zone`` no chosen bookie shares, then
+one whose ``rack``, then one whose ``host`` no chosen bookie shares. Bookies carry these as labels. A rack
+belongs to its zone: rack "r1" of zone "a" and rack "r1" of zone "b" are two racks. If a bookie has no
+``host`` label, the host of its address counts, so copies lie on different machines even in a cluster without
+labels. Keeping apart is a preference and not a condition: a cluster on one host still works.
 """
 
 from __future__ import annotations
@@ -26,12 +26,23 @@ def choose_bookies(
     beside: Collection[BookieInfo] = (),
     exclude: Collection[BookieId] = (),
 ) -> list[BookieId]:
-    """``count`` distinct bookies, none in ``exclude`` or ``beside``. NotEnoughBookies where there are fewer.
+    """Choose ``count`` distinct bookies, keeping the copies apart.
 
-    ``beside`` are bookies that stay in the ensemble; the chosen ones are kept apart from them."""
+    Args:
+        candidates: Writable bookies, the preferred ones first.
+        count: How many bookies to choose.
+        beside: Bookies that stay in the ensemble. The chosen ones are kept apart from them.
+        exclude: Bookies that must not be chosen.
+
+    Returns:
+        The ids of the chosen bookies. None is in ``beside`` or ``exclude``.
+
+    Raises:
+        NotEnoughBookies: Fewer than ``count`` candidates are left after ``beside`` and ``exclude``.
+    """
     taken = list(beside)
     barred = {info.bookie_id for info in taken} | set(exclude)
-    # A bookie that is moving between two lists of the directory may be listed twice.
+    # The directory may list a bookie twice while the bookie moves between two of its lists.
     named: dict[BookieId, BookieInfo] = {}
     for info in candidates:
         named.setdefault(info.bookie_id, info)
@@ -51,7 +62,7 @@ def choose_bookies(
 
 
 def _clashes(candidate: BookieInfo, taken: Sequence[BookieInfo]) -> tuple[int, ...]:
-    """For each kind of place, widest first: how many bookies already taken share the candidate's."""
+    """Count the taken bookies that share the candidate's zone, rack and host, in this order."""
     mine = _places(candidate)
     theirs = [_places(info) for info in taken]
     return tuple(
@@ -61,12 +72,12 @@ def _clashes(candidate: BookieInfo, taken: Sequence[BookieInfo]) -> tuple[int, .
 
 
 def _places(info: BookieInfo) -> tuple[object, ...]:
-    """Where a bookie is, in the kinds of ``KEEP_APART``; None where nobody says so."""
+    """The zone, rack and host of a bookie; None for each that is unknown."""
     zone, rack, host = (info.labels.get(label) for label in KEEP_APART)
     return zone, None if rack is None else (zone, rack), host or _host_of(info.address)
 
 
 def _host_of(address: str) -> str | None:
-    """The host of ``host:port``; None for the name of a bookie inside this process, which says nothing."""
+    """The host of ``host:port``; None for the name of a bookie inside this process, which has no host."""
     host, colon, port = address.rpartition(":")
     return host if colon and port.isdigit() and host else None

@@ -1,14 +1,14 @@
-"""A set of entry ids kept as ranges: what one slot of an ensemble has confirmed.
+"""A set of entry ids, kept as ranges: the confirmations of one slot of an ensemble.
 
-Confirmations come in frames and nearly always in order, so the set is one range that grows at its
-end. Resends and reconnects make a few more; they merge again as the gaps fill.
+Bookies confirm a frame of entries at a time, nearly always in order. So the set is usually one range that
+grows at its end. Resends and reconnects make a few more ranges, which merge again as the gaps fill.
 """
 
 from __future__ import annotations
 
 
 class RangeSet:
-    """Disjoint, growing, non-adjacent ranges [low, high] of integers."""
+    """Disjoint, non-adjacent ranges [low, high] of integers, in ascending order."""
 
     __slots__ = ("_highs", "_lows")
 
@@ -17,7 +17,7 @@ class RangeSet:
         self._highs: list[int] = []
 
     def add(self, low: int, high: int) -> None:
-        """Every id in low..high is in the set now."""
+        """Add every id in low..high to the set."""
         assert low <= high
         lows, highs = self._lows, self._highs
         if not highs or low > highs[-1] + 1:
@@ -41,7 +41,7 @@ class RangeSet:
         highs[begin:end] = [high]
 
     def reach(self, start: int) -> int:
-        """The largest x such that start..x are all in the set; start - 1 if ``start`` is not."""
+        """The largest x with all of start..x in the set; start - 1 if ``start`` is not in the set."""
         for low, high in zip(self._lows, self._highs, strict=True):
             if high >= start:
                 return high if low <= start else start - 1
@@ -67,7 +67,7 @@ class RangeSet:
         self._highs.clear()
 
     def ranges(self) -> list[tuple[int, int]]:
-        """The ranges, in order."""
+        """The ranges, in ascending order."""
         return list(zip(self._lows, self._highs, strict=True))
 
     def __contains__(self, item: int) -> bool:
