@@ -1,4 +1,4 @@
-"""One process's view of a cluster's ledgers: everything that ``Ledgers`` stands on, opened together."""
+"""The ledger client of a process: everything that ``Ledgers`` needs, opened together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ledgerlog.net.transport import Network
 
 @attrs.frozen
 class LedgerClient:
-    """An open client. ``ledgers`` is what most callers want."""
+    """An open client. Most callers need only ``ledgers``."""
 
     store: MetadataStore
     ledgers: Ledgers
@@ -31,9 +31,9 @@ class LedgerClient:
     environment: Environment
     default_replication: Replication
     network: Network
-    """What the pool's connections go over."""
+    """The network of the pool's connections."""
     nursery: trio.Nursery
-    """For tasks that end with the client. What they raise is a bug and ends it."""
+    """For tasks that end with the client. An exception in such a task is a bug and ends the client."""
 
 
 @asynccontextmanager
@@ -45,11 +45,21 @@ async def open_client(
     default_replication: Replication | None = None,
     append_deadline_s: float = APPEND_DEADLINE_S,
 ) -> AsyncIterator[LedgerClient]:
-    """A client over a metadata store and a network, for the body of the ``async with``.
+    """Open a client over a metadata store and a network, for the body of the ``async with``.
 
-    Leaving it ends every ledger writer that is still open, without closing its ledger; what they have
-    not acknowledged fails with AppendUnknown. Raises MetadataUnavailable where the store does not answer
-    at the start."""
+    On exit, every ledger writer that is still open ends without closing its ledger. Its unacknowledged
+    entries fail with AppendUnknown.
+
+    Args:
+        store: The metadata store.
+        network: The network to the bookies.
+        environment: Clock, random choices and keys; None for the real ones.
+        default_replication: The quorums of ledgers that are created without any; None for ``Replication()``.
+        append_deadline_s: Seconds without progress after which a writer gives up.
+
+    Raises:
+        MetadataUnavailable: The store does not answer at the start.
+    """
     environment = environment or Environment()
     replication = default_replication or Replication()
     registry = LedgerRegistry(store, environment)

@@ -1,10 +1,10 @@
-"""Asking bookies which copies of a ledger they have. What an answer means ``ledger.core.comparison`` decides.
+"""Asking bookies for their copies of a ledger. ``ledger.core.comparison`` decides what an answer means.
 
 There are three ways to carry out a ``CopyAsk``. Each gives a ``CopyAnswer``, or None if nothing is known:
 
-    ask_copies, classes 0   a list of what the bookie's index names: cheap, and says nothing about the bytes
-    ask_copies, classes     a scrub: the bookie reads what it has, and checks it
-    read_copies             the entries themselves are read, and checked here
+    ask_copies, classes 0   lists the entries that the bookie's index names: cheap, but says nothing about
+    bytes ask_copies, classes     scrubs: the bookie reads its copies and checks them read_copies
+    reads the entries themselves, and checks them here
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ask_copies", "carry_out", "compare_lists", "read_copies"]
 async def carry_out(
     check: CopyCheck, answer: Callable[[CopyAsk], Awaitable[CopyAnswer | None]]
 ) -> list[CopyFault]:
-    """Carry a check out to its end; all faults that it found."""
+    """Carry a check out to its end, and return all faults that it found."""
 
     async def get(ask: CopyAsk) -> None:
         given = await answer(ask)
@@ -49,7 +49,7 @@ async def carry_out(
 async def compare_lists(
     pool: ConnectionPool, metadata: LedgerMetadata, *, turn: Callable[[], Awaitable[None]] | None = None
 ) -> list[CopyFault]:
-    """What bookies lack of a ledger, by their own lists. It sees every hole and no damage.
+    """Find the copies that bookies lack of a ledger, by their own lists. It sees every hole and no damage.
 
     Args:
         pool: Connections to the bookies.
@@ -57,8 +57,8 @@ async def compare_lists(
         turn: Waited for before each request, if given.
 
     Returns:
-        Faults of every kind but CORRUPT and DIVERGING; a bookie's in the order of its entries. A bookie that
-        does not answer is not asked again: one that hangs costs its time limit once.
+        Faults of every kind but CORRUPT and DIVERGING, those of one bookie in the order of its entries. A
+        bookie that does not answer is not asked again, so a bookie that hangs costs its time limit once.
     """
     silent: set[BookieId] = set()
 
@@ -78,8 +78,10 @@ async def compare_lists(
 async def ask_copies(
     connection: BookieConnection, ledger_id: int, ask: CopyAsk, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> CopyAnswer | None:
-    """A list, as far as one reply goes, or a scrub, which has a time limit of its own. None if the bookie did
-    not answer, or could not look."""
+    """Ask a bookie for a list, as far as one reply goes, or for a scrub.
+
+    ``timeout_s`` limits a list; a scrub has a time limit of its own. Returns None if the bookie did not
+    answer, or could not look."""
     if not ask.classes:
         listed = await list_range(connection, ledger_id, first=ask.first, timeout_s=timeout_s)
         if listed is None:
@@ -108,8 +110,10 @@ async def read_copies(
     *,
     bytes_max: int = READ_REPLY_BYTES_TARGET,
 ) -> CopyAnswer | None:
-    """Read the bookie's copies of what its share has of the asked entries, and check them. The answer ends
-    before the first entry that the bookie said nothing about; None if that is the first one of all."""
+    """Read the asked entries of a bookie's share, and check the copies.
+
+    The answer ends before the first entry that the bookie said nothing about. Returns None if that is the
+    first entry asked for."""
     replication = share.replication
     stride = replication.ensemble if replication.is_striped else 1
     stop = min(ask.last, ask.first + stride - 1)

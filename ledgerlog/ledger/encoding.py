@@ -1,8 +1,8 @@
-"""From a core's batches to frames: each batch is encoded once for all bookies.
+"""Encoding a core's batches as frames: each batch is encoded once for all bookies.
 
-Unless the ledger is striped or a bookie joined in the middle of a batch, every bookie gets the same
-bytes. The encoding lives in the batch (``AddBatch.encoded``), from the first send to retirement, and
-replaces its list of payloads, so that a window of entries is held once.
+All bookies get the same bytes, unless the ledger is striped or a bookie joined in the middle of a batch.
+The batch keeps the encoding (``AddBatch.encoded``) from its first send to its retirement. The encoding
+replaces the list of payloads, so a window of entries is in memory only once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Encoded:
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
         self.frame: Sequence[Buffer] | None = None
-        self.parts: dict[tuple[int, int], Sequence[Buffer]] = {}  # (slot, first) -> its part of the batch
+        self.parts: dict[tuple[int, int], Sequence[Buffer]] = {}  # by (slot, first)
 
 
 class AddEncoder:
@@ -34,12 +34,13 @@ class AddEncoder:
         self._key = key
         self._recovery = recovery
         self.told_lac = NO_ENTRY
-        """The LAC that the newest batch told when it was first encoded, for everybody who is sent it then.
-        Frames that are encoded or sent again later do not count: they go to one bookie."""
+        """The LAC in the newest batch that was encoded for the first time; all bookies receive that batch.
+
+        Frames that are encoded or sent again later do not count: each goes to one bookie only."""
 
     def encode(self, send: Send, slot: int, *, lac: int, lafr: int) -> Sequence[Buffer]:
-        """The frame for a slot. It tells the LAC and LAFR of when it was first encoded: an older LAC is as
-        true as a newer one."""
+        """The frame for a slot. It carries the LAC and LAFR of its first encoding: an older LAC is still
+        true."""
         batch = send.batch
         encoded = self._encoded(batch)
         if send.first == batch.first and not self._replication.is_striped:

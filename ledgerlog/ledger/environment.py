@@ -1,5 +1,5 @@
-"""What a client takes from the world besides disks, networks and the metadata store: a wall clock and
-randomness. Tests and the simulator bring their own."""
+"""The outside world of a client besides disks, networks and the metadata store: a wall clock and randomness.
+Tests and the simulator pass their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOKEN_BYTES = 16
 
 
 class Environment:
-    """The real one. ``random`` is used for choices (placement, jitter), never for secrets."""
+    """The real environment. ``random`` is for choices (placement, jitter), never for secrets."""
 
     def __init__(self) -> None:
         self.random = random.Random()
@@ -23,13 +23,14 @@ class Environment:
         return time.time_ns() // 1_000_000
 
     def mark(self, step: str) -> None:
-        """Something that takes several steps has come to this one. Nothing listens but a benchmark, which
-        puts another environment in this one's place and looks at its own clock."""
+        """Report that a multi-step operation has reached ``step``.
+
+        The real environment ignores it. A benchmark passes an environment that records the time."""
 
     def new_token(self) -> bytes:
-        """Random bytes that mark one metadata write as one's own (rule 14)."""
+        """Random bytes that mark a metadata write as this client's own (rule 14)."""
         return self._secret.randbytes(TOKEN_BYTES)
 
     def new_key(self) -> bytes:
-        """A ledger's secret key."""
+        """A new secret key for a ledger."""
         return self._secret.randbytes(LEDGER_KEY_BYTES)

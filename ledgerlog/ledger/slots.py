@@ -1,12 +1,12 @@
 """The connections of an ensemble: one sink for each slot's tenure by one bookie.
 
-A sink is attached to its bookie's connection when the bookie joins the ensemble and detached when it
-leaves, so that a confirmation which arrives late, for a slot that meanwhile has another bookie, or for
-the same bookie in another slot, reaches nobody (protocol A.1, queue rule 4).
+A sink is attached to its bookie's connection when the bookie joins the ensemble, and detached when it
+leaves. So a late confirmation reaches nobody if the slot has another bookie meanwhile, or the bookie
+another slot (protocol A.1, queue rule 4).
 
-A sink forwards nothing. Its callbacks are the methods of whoever acts: what a bookie confirms goes from its
-connection to the ``SlotCore`` (a writer's or a recoverer's machine), what else happened to the ``SlotOwner``
-(the shell around that machine), which is told once per burst that it should act.
+A sink forwards nothing: its callbacks are the receivers' own methods. Confirmations go from the connection
+to the ``SlotCore`` (the protocol machine of a writer or a recoverer). Everything else goes to the
+``SlotOwner`` (the shell around that machine), whose ``act`` is called once per burst.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledgerlog.wire.frame import Status
 
 
 class SlotCore(Protocol):
-    """The machine that counts confirmations and says what is due."""
+    """The protocol machine: it counts confirmations and says which entries are due."""
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int, /) -> object: ...
 
@@ -31,7 +31,7 @@ class SlotCore(Protocol):
 
 
 class SlotOwner(Protocol):
-    """All methods are synchronous and called in the connections' tasks."""
+    """The shell around the machine. Connections call these synchronous methods in their own tasks."""
 
     def on_add_refused(self, bookie: BookieId, first: int, last: int, status: Status, /) -> None: ...
 
@@ -42,7 +42,8 @@ class SlotOwner(Protocol):
     def encode(self, send: Send, slot: int, /) -> Sequence[Buffer]: ...
 
     def act(self) -> None:
-        """Look at the state again: something of the above, or a confirmation, has happened."""
+        """Look at the core's state again: a confirmation arrived, or another method of this class was
+        called."""
         ...
 
 
@@ -75,7 +76,7 @@ class SlotSink:
         self.on_batch_end = owner.act
 
     def send_due(self) -> None:
-        """Hand everything due at the bookie to its connection, if that is up."""
+        """Hand all entries due at the bookie to its connection, if it is connected."""
         connection = self.connection
         if not connection.is_connected:
             return
@@ -93,7 +94,7 @@ class SlotSinks:
         self.sinks: list[SlotSink] = []
 
     def follow(self, ensemble: Sequence[BookieId]) -> None:
-        """Make the sinks those of ``ensemble``: detach who left, attach who joined."""
+        """Make the sinks those of ``ensemble``: detach bookies that left, attach bookies that joined."""
         if not self.sinks:
             self.sinks = [self._attach(index, bookie) for index, bookie in enumerate(ensemble)]
             return
@@ -113,7 +114,7 @@ class SlotSinks:
             sink.send_due()
 
     def close(self) -> None:
-        """Detach all. Nothing is called afterwards."""
+        """Detach all sinks. No callback is called afterwards."""
         for sink in self.sinks:
             sink.connection.detach(sink)
         self.sinks = []

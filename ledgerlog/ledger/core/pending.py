@@ -1,37 +1,37 @@
-"""Pending adds: what was sent to an ensemble, who confirmed it, and how far that carries.
+"""Pending adds: the entries that were sent to an ensemble, their confirmations, and the watermarks.
 
-This is the part that a writer and a recoverer share (protocol A.1 "LAC", "Pending-add-op queue rules"
-and "Ensemble change"; A.4 for guaranteed write quorum). It owns the current ensemble as slots, the
-batches of entries that are not settled, and the two watermarks
+A writer and a recoverer share this part (protocol A.1 "LAC", "Pending-add-op queue rules" and "Ensemble
+change"; A.4 for guaranteed write quorum). It owns the current ensemble as slots, the batches of entries
+that are not settled, and two watermarks:
 
     LAC   = the largest x such that every entry in base+1..x is confirmed by AQ slots of its write set
     LAFR  = the same with all WQ slots
 
-each counted contiguously from the base: -1 for a ledger's owner, the start of recovery for a
-recoverer (D16). ``settled`` is the LAFR in guaranteed mode and the LAC otherwise: a batch retires when
-its last entry is settled, and the next fragment starts at settled + 1. Always
-lafr <= lac <= lap (in guaranteed mode), asserted after every verb.
+Both count contiguously from the base: -1 for a ledger's owner, the start of recovery for a recoverer (D16).
+``settled`` is the LAFR in guaranteed mode and the LAC otherwise. A batch retires when its last entry is
+settled, and the next fragment starts at settled + 1. In guaranteed mode lafr <= lac <= lap always holds,
+otherwise lac <= lap; every verb that moves a watermark asserts it.
 
-**Confirmations by range.** A frame carries all entries of first..last that its slot holds, so a slot's
-confirmations are a ``RangeSet`` over *all* ids, of which only those the slot holds mean anything. With
-E = WQ the LAC is then simply the AQ-th highest reach of the slots; with striping each class of
-entries with one write set (id mod E) has its own, and the lowest class decides. The cost is per
-acknowledgement, whatever number of entries it covers.
+**Confirmations by range.** A frame carries those entries of first..last that its slot holds. A slot's
+confirmations are a ``RangeSet`` over *all* ids, of which only ids that the slot holds mean anything. If E =
+WQ, the LAC is the AQ-th highest reach of the slots. With striping, the entries with one write set (those
+with the same id mod E) form a class with a reach of its own, and the lowest class decides. The cost is per
+acknowledgement, no matter how many entries it covers.
 
-**Sending** is level-triggered. A slot remembers through which entry it has been handed batches on its
-present connection; ``take_sends`` hands out the rest. When a connection is lost the slot is *failed*
-and its place in the batches falls back to what it confirmed; when it comes back everything
-unconfirmed is sent again (bookies take a repeated add as the same add, rule 6). A replacement starts
-with nothing confirmed and nothing sent, and so receives all that is pending (queue rule 3).
+**Sending** is level-triggered. A slot remembers the last entry up to which its bookie was handed batches on
+its present connection; ``take_sends`` hands out the rest. When the connection is lost, the slot is
+*failed*. When the bookie reconnects, everything that it has not confirmed is sent again (bookies treat a
+repeated add as the same add, rule 6). A replacement starts with nothing confirmed and nothing sent, so it
+receives all pending entries (queue rule 3).
 
-**Carried entries.** While the metadata write of a change is on its way the slots that stay go on confirming,
-so entries may settle that belong to the new fragment by the time it is in force. They have their quorum,
-but the fragment would name a bookie that lacks them (Apache BookKeeper #4651). So the batches that were not
-settled when the change began are kept until the replacement was handed them, as far as
-``CARRIED_BYTES_MAX`` goes: a writer is never held up for it.
+**Carried entries.** While the metadata write of a change is on its way, the slots that stay go on
+confirming. So an entry of the new fragment may settle before the fragment is in force. It has its quorum,
+but the fragment would name a bookie that lacks the entry (Apache BookKeeper #4651). Therefore batches that
+were not settled when the change began are kept until the replacement was handed them, up to
+``CARRIED_BYTES_MAX``: beyond that they are dropped, so they never hold up a writer.
 
-**Confirmations that do not count**: those of a bookie that is not in the ensemble, and those of slots
-that are being replaced, from before the metadata write is sent (T14, T15).
+**Confirmations that do not count**: those of a bookie outside of the ensemble, and those of a slot that is
+being replaced, even if they come before the metadata write is sent (T14, T15).
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ CARRIED_BYTES_MAX = 16 * FRAME_BYTES_TARGET
 
 
 class AddBatch:
-    """Consecutive entries that travel together. ``encoded`` belongs to the shell, which may also drop
-    ``payloads`` once it holds their encoding."""
+    """Consecutive entries that travel together.
+
+    ``encoded`` belongs to the shell. The shell may drop ``payloads`` once it holds their encoding."""
 
     __slots__ = ("byte_count", "encoded", "first", "last", "payloads")
 
@@ -70,7 +71,7 @@ class AddBatch:
 
 
 class Send(NamedTuple):
-    """The entries first..last of a batch, as far as the slot holds them, are due at a bookie."""
+    """Entries to send to a bookie: those of first..last in a batch that its slot holds."""
 
     batch: AddBatch
     first: int
@@ -78,7 +79,7 @@ class Send(NamedTuple):
 
 
 class Slot:
-    """A place in the ensemble and what its present bookie did."""
+    """A place in the ensemble, and the progress of its present bookie."""
 
     __slots__ = ("bookie", "confirmed", "failed", "index", "replacing", "sent")
 
@@ -87,11 +88,12 @@ class Slot:
         self.bookie = bookie
         self.confirmed = RangeSet()
         self.sent = base
-        """Every pending entry up to here was handed out for this bookie's present connection."""
+        """Every pending entry up to this one was handed out for this bookie's present connection."""
         self.failed = False
-        """The bookie cannot be reached, or refused an add; it waits for a replacement or for its return."""
+        """The bookie cannot be reached, or refused an add. The slot waits for a replacement or the bookie's
+        return."""
         self.replacing = False
-        """A change of this slot is under way: its confirmations no longer count."""
+        """A change of this slot is under way: its confirmations do not count."""
 
     def __repr__(self) -> str:
         marks = ("!" if self.failed else "") + ("~" if self.replacing else "")
@@ -110,17 +112,17 @@ class PendingAdds:
     ) -> None:
         self.replication = replication
         self.fragments = fragments
-        """The fragments as this client knows them; a recoverer's run ahead of the store (T12)."""
+        """The fragments as this client knows them. Those of a recoverer run ahead of the store (T12)."""
         self.lap = base
         self.lac = base
         self.lafr = base
         self.batches: deque[AddBatch] = deque()
-        """Batches with an entry above ``settled``, and before them the carried ones, in order."""
+        """Batches with an entry above ``settled``, after the carried ones, in order."""
         self.byte_count = 0
         """Payload bytes of ``batches``."""
         self.slots = [Slot(i, bookie, base) for i, bookie in enumerate(fragments[-1].ensemble)]
         self._by_bookie = {slot.bookie: slot for slot in self.slots}
-        self._carried: dict[int, int] = {}  # slot -> batches above this entry are kept for it
+        self._carried: dict[int, int] = {}  # slot -> keep batches above this entry for its replacement
         if replication.is_striped:
             self._classes = [
                 [self.slots[i] for i in replication.write_set(residue)]
@@ -133,7 +135,7 @@ class PendingAdds:
 
     @property
     def settled(self) -> int:
-        """Through which entry nothing of the protocol is left to do for the writer."""
+        """The last entry that the writer is done with: the LAFR in guaranteed mode, otherwise the LAC."""
         return self.lafr if self.replication.guaranteed else self.lac
 
     @property
@@ -146,7 +148,7 @@ class PendingAdds:
         return tuple(slot.bookie for slot in self.slots)
 
     def slot_of(self, bookie: BookieId) -> Slot | None:
-        """The slot that a bookie sits in, None if it is not in the ensemble."""
+        """The slot of a bookie; None if the bookie is not in the ensemble."""
         return self._by_bookie.get(bookie)
 
     def unconfirmed_batches(self) -> int:
@@ -162,7 +164,7 @@ class PendingAdds:
     # --- adding and sending -------------------------------------------------------------------
 
     def push(self, payloads: Sequence[bytes], byte_count: int) -> AddBatch:
-        """The next entries; they follow ``lap``."""
+        """Add the next entries, from ``lap`` + 1 on, as one batch."""
         batch = AddBatch(self.lap + 1, payloads, byte_count)
         self.batches.append(batch)
         self.byte_count += byte_count
@@ -176,8 +178,9 @@ class PendingAdds:
         return any(slot.sent < lap and not slot.failed and not slot.replacing for slot in self.slots)
 
     def take_sends(self, bookie: BookieId) -> list[Send]:
-        """What is due at a bookie and was not handed out since it connected. Empty while it is failed, and
-        for a bookie that is not (or, in the eyes of who asks, no longer) in the ensemble."""
+        """Take the entries to send to a bookie: those not handed out since it connected.
+
+        Empty if the bookie has failed, is being replaced or is not in the ensemble (any more)."""
         slot = self._by_bookie.get(bookie)
         if slot is None or slot.failed or slot.replacing or slot.sent >= self.lap:
             return []
@@ -189,7 +192,7 @@ class PendingAdds:
             if self._holds_any(slot.index, first, batch.last):
                 sends.append(Send(batch, first, batch.last))
             else:
-                slot.confirmed.add(first, batch.last)  # Nothing of it is this slot's to confirm.
+                slot.confirmed.add(first, batch.last)  # The slot holds none of these entries.
         sends.reverse()
         slot.sent = self.lap
         self._stop_carrying(slot)
@@ -204,7 +207,8 @@ class PendingAdds:
     # --- what the world did -------------------------------------------------------------------
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> bool:
-        """A bookie has all entries of first..last that it holds, durably. Whether a watermark moved."""
+        """A bookie has durably stored the entries of first..last that its slot holds. Return whether a
+        watermark moved."""
         slot = self._by_bookie.get(bookie)
         if slot is None or slot.replacing:
             return False
@@ -216,7 +220,7 @@ class PendingAdds:
         return self._advance()
 
     def on_bookie_failed(self, bookie: BookieId) -> bool:
-        """A bookie was lost or refused an add. Whether this is news."""
+        """A bookie was lost or refused an add. Return False if the slot had failed already."""
         slot = self._by_bookie.get(bookie)
         if slot is None or slot.failed:
             return False
@@ -226,7 +230,7 @@ class PendingAdds:
         return True
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
-        """A bookie can be sent to, on a new connection: all that it has not confirmed is due again."""
+        """A bookie has a new connection: everything that it has not confirmed is due again."""
         slot = self._by_bookie.get(bookie)
         if slot is not None:
             slot.failed = False
@@ -248,8 +252,9 @@ class PendingAdds:
         return moved
 
     def _quorum_reach(self, base: int, quorum: int, without: Collection[int] = ()) -> int:
-        """The largest x such that each entry in base+1..x is confirmed by ``quorum`` slots of its write
-        set, not counting the slots in ``without`` nor those that are being replaced."""
+        """The largest x such that each entry in base+1..x is confirmed by ``quorum`` slots of its write set.
+
+        Slots in ``without``, and slots that are being replaced, do not count."""
         ensemble = self.replication.ensemble
         lap = self.lap
         while base < lap:
@@ -263,7 +268,7 @@ class PendingAdds:
                 reaches.sort(reverse=True)
                 through = reaches[quorum - 1]
                 if len(self._classes) > 1:
-                    # The first entry of this class that lacks the quorum, less one.
+                    # The entry before the first one of this class that lacks the quorum.
                     through += (residue - through - 1) % ensemble
                 if through < reach:
                     reach = through
@@ -298,10 +303,14 @@ class PendingAdds:
     def replaceable(self, *, full_pinning: bool = False) -> list[int]:
         """The failed slots that may be replaced together now, in order (A.4 rule 3, D13, D17).
 
-        In the plain mode all of them. In guaranteed mode a change carries the entries in (settled, lac]
-        with it, which are acknowledged already: each must keep an ack quorum among the slots that stay
-        (relaxed pinning). ``full_pinning`` is the published, stricter rule: no slot that confirmed one
-        of those entries may go; it can block for ever (T29)."""
+        In the plain mode these are all failed slots. In guaranteed mode the new fragment takes over the
+        entries in (settled, lac], which are acknowledged already. Each of them must keep an ack quorum
+        among the slots that stay (relaxed pinning).
+
+        Args:
+            full_pinning: Use the published, stricter rule: no slot that confirmed one of those entries may
+                go. This rule can block for ever (T29).
+        """
         chosen: list[int] = []
         for slot in self.slots:
             if not slot.failed or slot.replacing:
@@ -326,10 +335,16 @@ class PendingAdds:
         return reach >= self.lac
 
     def strip(self, slots: Collection[int], *, carry: bool = False) -> None:
-        """A change of these slots begins: from now on nothing that their bookies confirmed counts for an
-        entry above ``settled`` (T14, T15). The LAC itself never goes back: in guaranteed mode
-        ``replaceable`` has made sure that every entry up to it keeps an ack quorum. With ``carry`` what
-        settles from now on is kept for the replacements."""
+        """Begin a change of these slots: their confirmations above ``settled`` do not count any more (T14,
+        T15).
+
+        The LAC never goes back. In guaranteed mode ``replaceable`` has made sure that every entry up to it
+        keeps an ack quorum.
+
+        Args:
+            slots: The slots to be replaced.
+            carry: Keep entries that settle from now on for the replacements.
+        """
         for index in slots:
             if carry:
                 self._carried[index] = self.settled
@@ -341,14 +356,16 @@ class PendingAdds:
     ) -> tuple[Fragment, ...]:
         """``fragments`` with the replacements in force from ``settled`` + 1 on."""
         for bookie in replacements.values():
-            # Also not one that leaves in the same change: its old tenure's answers could not be told apart.
+            # A bookie that leaves in this change is barred too: answers to its old slot would look like new
+            # ones.
             assert bookie not in self._by_bookie, f"replacement {bookie} is in the ensemble already"
         ensemble = tuple(replacements.get(slot.index, slot.bookie) for slot in self.slots)
         assert not has_duplicates(ensemble), "a bookie sits in one slot"
         return change_fragments(fragments, self.settled + 1, ensemble)
 
     def install(self, replacements: Mapping[int, BookieId], fragments: tuple[Fragment, ...]) -> None:
-        """The change is in force: the new bookies sit in their slots and are due everything pending."""
+        """The change is in force: put the new bookies into their slots. All pending entries are due at
+        them."""
         for index, bookie in replacements.items():
             slot = self.slots[index]
             assert slot.replacing, "a change is announced by strip() before it is written"
@@ -360,10 +377,10 @@ class PendingAdds:
             slot.failed = False
             slot.replacing = False
         self.fragments = fragments
-        # A slot that stays may have been all that an entry still lacked (rule 11).
+        # A slot that stays may have confirmed the last copy that an entry lacked (rule 11).
         self._advance()
 
     def check(self) -> None:
-        """The relations between the watermarks."""
+        """Assert the relations between the watermarks."""
         assert self.lac <= self.lap
         assert not self.replication.guaranteed or self.lafr <= self.lac

@@ -1,27 +1,27 @@
 """The owner of a ledger: appends, acknowledges in order, changes the ensemble, closes (protocol A.1, A.4).
 
-Verbs in, state out; nothing here waits. What the shell has to do is always readable from the state:
+Verbs in, state out; nothing here waits. The shell reads its work from the state:
 
     take_sends(bookie)     frames due at a bookie                  -> on_add_ok, on_bookie_failed, on_fenced
     replaceable()          failed slots that want replacements     -> change_ensemble
     intent                 a metadata write to be attempted        -> on_metadata_read
-    lac, lafr, failure     what waiting callers want to know
+    lac, lafr, failure     the outcome of appends, for waiting callers
 
-**One metadata write at a time, settled by reading.** ``intent`` is the value to write and the version it
-must replace. Whatever comes of the write (done, conflict, no answer) the shell hands the stored value
-back through ``on_metadata_read``: if it shows the intended last fragment (which nobody but the owner
-writes) or the intended end, the write took effect; else the writer decides anew on what it reads (rules 13
-and 14, T22). The intent is formed afresh each time, so a change always starts after the newest ``settled``
-(Apache BookKeeper #4651) and keeps what repair did to older fragments meanwhile.
+**One metadata write at a time, settled by reading.** ``intent`` is the value to write and the version that
+it must replace. After the write (done, conflict, no answer) the shell always hands the stored value back
+through ``on_metadata_read``. If it shows the intended last fragment (which nobody but the owner writes) or
+the intended end, the write took effect. Otherwise the writer decides anew from the stored value (rules 13
+and 14, T22). It forms the intent afresh each time. So a change always starts after the newest ``settled``
+(Apache BookKeeper #4651), and keeps the changes that repair made to older fragments meanwhile.
 
-**An end is final.** Once ``failure`` is set no confirmation counts and nothing more is acknowledged (T06).
-Where the ledger may still be closed by its owner (it is being closed, or was given up in the plain mode) a
-closing intent remains, and only its outcome tells what became of the adds that were pending:
+**An end is final.** Once ``failure`` is set, no confirmation counts and nothing more is acknowledged (T06).
+If the owner may still close the ledger (it is being closed, or was given up in the plain mode), a closing
+intent remains. Its outcome decides the fate of the pending adds:
 
-    the closing write took effect       they are not in the ledger: ``failure`` stays what it was
+    the closing write took effect       they are not in the ledger: ``failure`` stays as it is
     somebody is recovering the ledger   they may or may not survive: ``failure`` becomes LedgerFenced
 
-so pending adds are failed with ``failure`` when ``is_over``, and not before (A.7, rule 15).
+So pending adds fail with ``failure`` once ``is_over``, and not before (A.7, rule 15).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 
 @attrs.frozen
 class MetadataIntent:
-    """A compare-and-set that must be attempted: replace ``version`` by ``metadata``."""
+    """A compare-and-set to attempt: replace the metadata at ``version`` by ``metadata``."""
 
     metadata: LedgerMetadata
     version: int
@@ -56,12 +56,12 @@ class MetadataIntent:
 class _Closing(enum.Enum):
     NO = 0
     WANTED = 1
-    """The end is fixed at ``close_at``; the closing write has not been seen to take effect."""
+    """The end is fixed at ``close_at``; nobody has seen the closing write take effect yet."""
     DONE = 2
 
 
 class LedgerWriter:
-    """The single writer of one ledger."""
+    """The protocol of the single writer of one ledger."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class LedgerWriter:
         self._frames_outstanding = frames_outstanding
         self._frame_bytes = frame_bytes
         self._frame_entries = frame_entries
-        self._queue: list[bytes] = []  # appended, in no batch yet
+        self._queue: list[bytes] = []  # appended, and not in a batch yet
         self._queue_bytes = 0
         self._replacements: dict[int, BookieId] = {}  # the change under way
-        self._attempts: list[Fragment] = []  # the last fragments that its writes would leave
+        self._attempts: list[Fragment] = []  # the last fragments that writes of this change intended
         self._untried: set[BookieId] = set()  # replacements that have confirmed nothing yet
         self.unfit: set[BookieId] = set()
-        """Bookies that refuse this ledger's adds for good; not to be chosen as replacements."""
+        """Bookies that refuse this ledger's adds for good. Do not choose them as replacements."""
         self._closing = _Closing.NO
 
     # --- what callers read --------------------------------------------------------------------
@@ -116,7 +116,7 @@ class LedgerWriter:
 
     @property
     def unsettled_bytes(self) -> int:
-        """Payload bytes appended and not settled: what the window bounds."""
+        """Payload bytes that were appended and are not settled. The window bounds them."""
         return self.pending.byte_count + self._queue_bytes
 
     @property
@@ -130,19 +130,26 @@ class LedgerWriter:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger was closed by this writer."""
+        """Whether this writer closed the ledger."""
         return self._closing is _Closing.DONE
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: dead with no closing write wanted, or closed."""
+        """Whether nothing is left to do: the ledger is closed, or failed without a closing write to
+        attempt."""
         return self.is_closed or (self.failure is not None and self._closing is _Closing.NO)
 
     # --- appending ----------------------------------------------------------------------------
 
     def append(self, payloads: Sequence[bytes]) -> int:
-        """These become the next entries; the id of the first. Raises ``failure``, and LedgerClosed once
-        a close has begun."""
+        """Queue the next entries.
+
+        Returns:
+            The id of the first of them.
+
+        Raises:
+            LedgerLogError: ``failure``, if it is set; LedgerClosed once a close has begun.
+        """
         if self.failure is not None:
             raise self.failure
         first = self.last_add_pushed + 1
@@ -151,8 +158,9 @@ class LedgerWriter:
         return first
 
     def form_batches(self) -> list[AddBatch]:
-        """Turn what is queued into batches while few of them are outstanding (adaptive batching): a lone
-        append leaves at once, and what arrives while frames are on their way travels together."""
+        """Turn queued entries into batches while few batches are outstanding (adaptive batching).
+
+        A lone append leaves at once. Appends that arrive while frames are on their way travel together."""
         formed: list[AddBatch] = []
         if self.failure is not None:
             return formed
@@ -179,7 +187,7 @@ class LedgerWriter:
         return taken, byte_count
 
     def take_sends(self, bookie: BookieId) -> list[Send]:
-        """What is due at a bookie of the ensemble; nothing once the writer is dead."""
+        """Take the entries to send to a bookie of the ensemble; empty once ``failure`` is set."""
         if self.failure is not None:
             return []
         return self.pending.take_sends(bookie)
@@ -187,8 +195,14 @@ class LedgerWriter:
     # --- what bookies did ---------------------------------------------------------------------
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> bool:
-        """Whether the LAC or LAFR moved. Counts nothing after the end (T06), nor for a frame that only told
-        the LAC: that has no entry (``first`` is ``last`` + 1)."""
+        """A bookie has durably stored the entries of first..last that its slot holds.
+
+        Nothing counts after the end (T06), nor does the answer to a frame that only told the LAC: it has no
+        entry (``first`` is ``last`` + 1).
+
+        Returns:
+            Whether the LAC or LAFR moved.
+        """
         if self.failure is not None or first > last:
             return False
         if self._untried:
@@ -196,24 +210,35 @@ class LedgerWriter:
         return self.pending.on_add_ok(bookie, first, last)
 
     def on_bookie_failed(self, bookie: BookieId) -> bool:
-        """A bookie was lost, timed out or refused an add for another reason than a fence. Whether that
-        is news. It triggers an ensemble change even when all its entries have their ack quorum (rule 12)."""
+        """A bookie was lost, timed out, or refused an add for another reason than a fence.
+
+        It triggers an ensemble change even if all its entries have their ack quorum (rule 12).
+
+        Returns:
+            False if the bookie's slot had failed already.
+        """
         return self.pending.on_bookie_failed(bookie)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
-        """Adds can be sent to a bookie, on a new connection."""
+        """A bookie has a new connection; adds can be sent to it."""
         self.pending.on_bookie_connected(bookie)
 
     def on_fenced(self, bookie: BookieId) -> bool:
-        """A bookie refused an add because the ledger is fenced. Kills the writer if the bookie is in the
-        ensemble; never triggers a change (D12). A former member's word counts for nothing. Nor does
-        anybody's once a close has begun: a fence does not mean that the metadata changed (D26), and the
-        closing write finds out.
+        """A bookie refused an add because the ledger is fenced.
 
-        One exception: a replacement that has not confirmed anything. An unclean boot before it was chosen
-        fences every older ledger, so it is ``unfit`` for this one and fails like any other bookie; True then.
-        If somebody is recovering the ledger after all, then the write that replaces it meets that and kills
-        the writer, and until then the others' confirmations count as if this word were still on its way."""
+        If the bookie is in the ensemble, this ends the writer; it never triggers a change (D12). The
+        refusal of a former member does not count. Once a close has begun, no refusal counts: a fence does
+        not mean that the metadata changed (D26), and the closing write will find out.
+
+        One exception: a replacement that has not confirmed anything. If it had an unclean boot before it
+        was chosen, it fences every older ledger. So it is ``unfit`` for this ledger and fails like any
+        other bookie. If somebody is recovering the ledger after all, the metadata write that replaces the
+        bookie meets the recovery and ends the writer. Until then the other bookies' confirmations count, as
+        if the refusal were still on its way.
+
+        Returns:
+            Whether the bookie is such a replacement, and its slot failed just now.
+        """
         if self.failure is not None or self.pending.slot_of(bookie) is None:
             return False
         if bookie in self._untried:
@@ -225,14 +250,19 @@ class LedgerWriter:
     # --- ensemble change ----------------------------------------------------------------------
 
     def replaceable(self) -> list[int]:
-        """The failed slots that want replacements now; empty while a change or a close is under way."""
+        """The failed slots that need replacements now; empty while a change or a close is under way."""
         if self.failure is not None or self._replacements or self._closing is not _Closing.NO:
             return []
         return self.pending.replaceable(full_pinning=self._full_pinning)
 
     def change_ensemble(self, replacements: Mapping[int, BookieId]) -> None:
-        """Begin to replace slots (a subset of ``replaceable()``), each by a bookie that is not in the
-        ensemble. Their confirmations stop counting here, before the write is sent."""
+        """Begin to replace slots, each by a bookie that is not in the ensemble.
+
+        The slots' confirmations stop counting here, before the write is sent.
+
+        Args:
+            replacements: The new bookies by slot; the slots are a subset of ``replaceable()``.
+        """
         assert replacements
         allowed = self.replaceable()
         assert all(index in allowed for index in replacements)
@@ -241,7 +271,7 @@ class LedgerWriter:
         self._form_intent()
 
     def _form_intent(self) -> None:
-        """The write that is wanted now, on the newest metadata known."""
+        """Form the metadata write that is needed now, from the newest metadata known."""
         self.intent = None
         if self._closing is _Closing.WANTED:
             assert self.close_at is not None
@@ -258,9 +288,15 @@ class LedgerWriter:
     # --- closing ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Fix the end of the ledger at the LAC and want it written. Everything above it fails with
-        LedgerClosed. In guaranteed mode only once drained; WriteQuorumUnavailable otherwise (D18, T18).
-        Raises ``failure`` where the writer is dead. Idempotent."""
+        """Fix the end of the ledger at the LAC, and intend to write it. Calling it again does nothing.
+
+        Adds above the LAC fail with LedgerClosed.
+
+        Raises:
+            WriteQuorumUnavailable: In guaranteed mode, not everything is drained (D18, T18). The writer
+                stays usable.
+            LedgerLogError: ``failure`` is set; this raises it.
+        """
         if self._closing is not _Closing.NO:
             return
         if self.failure is not None:
@@ -273,9 +309,11 @@ class LedgerWriter:
         self._begin_close(LedgerClosed(self.ledger_id, self.lac, "closed by its writer"))
 
     def give_up(self, reason: LedgerLogError) -> None:
-        """The ack quorum is out of reach. In the plain mode the ledger is closed at its LAC, so that what is
-        pending is certainly not in it and fails with ``reason``. In guaranteed mode it is left OPEN for
-        recovery, which may keep what is pending: that fails with AppendUnknown (D18)."""
+        """End the ledger because its ack quorum is out of reach.
+
+        The plain mode closes the ledger at its LAC. Pending adds are then certainly not in it, and fail
+        with ``reason``. The guaranteed mode leaves it OPEN for recovery, which may keep pending adds, so
+        they fail with AppendUnknown (D18)."""
         if self.failure is not None:
             return
         if self.replication.guaranteed:
@@ -284,8 +322,7 @@ class LedgerWriter:
             self._begin_close(reason)
 
     def abandon(self) -> None:
-        """Stop without closing: the ledger stays OPEN for recovery, which decides what of the pending adds
-        survives."""
+        """Stop without closing: the ledger stays OPEN. Recovery decides which pending adds survive."""
         if self.failure is None:
             self._fail(AppendUnknown(f"ledger {self.ledger_id} was given up by its writer, and left open"))
 
@@ -295,7 +332,7 @@ class LedgerWriter:
         self.failure = failure  # From here on no confirmation counts (T06).
         self._drop_queue()
         if self.intent is None:
-            self._form_intent()  # Else a change is being written; its outcome is read first.
+            self._form_intent()  # Otherwise a change is being written; read its outcome first.
 
     def _fail(self, failure: LedgerLogError) -> None:
         if self.failure is None or self._closing is _Closing.WANTED:
@@ -310,7 +347,8 @@ class LedgerWriter:
     # --- metadata -----------------------------------------------------------------------------
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """What the store holds after a write was attempted, however that went."""
+        """Take in the stored metadata after a write was attempted, whatever its outcome; None if they are
+        gone."""
         self.intent = None
         if stored is None:
             self._fail(LedgerNotFound(self.ledger_id))
@@ -335,14 +373,15 @@ class LedgerWriter:
             self._form_intent()
 
     def _closed_elsewhere(self, last_entry: int | None) -> LedgerLogError:
-        """Recovery closed the ledger. If it kept entries that were pending here, none of the pending adds
-        may be told for certain that it is not in the ledger."""
+        """The error to raise if recovery closed the ledger.
+
+        If recovery kept an entry that was pending here, no pending add may be reported as certainly lost."""
         assert last_entry is not None
         if last_entry > self.lac:
             return LedgerFenced(self.ledger_id, f"it was recovered and closed at entry {last_entry}")
         return LedgerClosed(self.ledger_id, last_entry, "closed by somebody else")
 
     def check(self) -> None:
-        """The writer's invariants, for model checks."""
+        """Assert the writer's invariants, for model checks."""
         self.pending.check()
         assert self.close_at is None or NO_ENTRY <= self.close_at <= self.lac
