@@ -1,4 +1,4 @@
-"""Asking one bookie for a range of entries, and what its answer is worth."""
+"""Asking one bookie for a range of entries, and judging its answer."""
 
 from __future__ import annotations
 
@@ -38,42 +38,42 @@ _NEGATIVES = {
 }
 
 _ABOUT_THE_NEXT = frozenset((Status.CORRUPT, Status.IO_ERROR))
-"""Errors in reading one entry: the reply is complete up to the one before it."""
+"""Errors in reading one entry: the reply is complete up to the entry before it."""
 
 
 @attrs.frozen
 class Listing:
-    """Which entries a bookie's index names, from the one asked for on."""
+    """The entries that a bookie's index names, from the first one asked for on."""
 
     pairs: list[tuple[int, int]]
-    """Growing ranges."""
+    """Ranges in ascending order."""
     through: int
-    """They are complete up to here: at least the entry asked for first."""
+    """The ranges are complete up to this entry, which is at least the first one asked for."""
     negative: Negative
-    """What it means that an entry is not among them."""
+    """Whether entries in none of the ranges are absent or unknown."""
 
 
 @attrs.frozen
 class RangeAnswer:
-    """Entries that a bookie has, with matching digests, and how far that is the whole truth."""
+    """Entries that a bookie has, with matching digests, and how far the answer is complete."""
 
     found: dict[int, bytes]
     through: int
-    """Every asked entry up to here that is not in ``found`` is ``negative``."""
+    """Every asked entry up to here that is missing from ``found`` is ``negative``."""
     negative: Negative
     damaged: int | None
-    """An entry whose copy there fails its digest; ``found`` and ``through`` end before it."""
+    """An entry whose copy on the bookie fails its digest; ``found`` and ``through`` end before it."""
 
 
 @attrs.frozen
 class ScrubAnswer:
-    """What a bookie found when it read a range for itself."""
+    """A bookie's report after reading and checking a range of its own entries."""
 
     report: ScrubReport
     through: int
-    """It is complete up to here."""
+    """The report is complete up to this entry."""
     negative: Negative
-    """What it means that an entry is in none of its ranges."""
+    """Whether entries in none of the report's ranges are absent or unknown."""
 
 
 async def read_range(
@@ -88,12 +88,26 @@ async def read_range(
     timeout_s: float = REQUEST_TIMEOUT_S,
     is_patient: bool = True,
 ) -> RangeAnswer | None:
-    """Entries first, first + stride, ... up to last, as far as one reply of about ``bytes_max`` goes.
+    """Read entries first, first + stride, ... up to last from one bookie, as far as one reply goes.
 
-    With ``recovery_key`` the read fences the ledger before it is answered. None where the bookie did not
-    answer, refused to look (whatever else is in its reply then), or said nothing about the first entry:
-    nothing at all is known then. A bookie with too many requests under way is asked again within
-    ``timeout_s``; with ``is_patient`` False, BookieBusy."""
+    Args:
+        connection: The connection to the bookie.
+        ledger_id: The ledger.
+        first: The first entry.
+        last: The last entry that may be read.
+        stride: The distance between entries.
+        recovery_key: If given, the read fences the ledger before the bookie answers.
+        bytes_max: About how many payload bytes to read.
+        timeout_s: Seconds for the whole call.
+        is_patient: Ask a busy bookie again, within ``timeout_s``.
+
+    Returns:
+        The answer. None if the bookie did not answer, refused to look (its reply is ignored then) or said
+        nothing about the first entry: nothing is known.
+
+    Raises:
+        BookieBusy: The bookie has too many requests under way, and ``is_patient`` is False.
+    """
     try:
         reply = await connection.request(
             Kind.READ,
@@ -146,13 +160,28 @@ async def read_entries(
     failed: dict[BookieId, None],
     prefer: int,
 ) -> list[bytes]:
-    """The payloads of as many entries from ``first`` on as one exchange with the bookies of the ledger
-    brings, at least one, at most through ``last``.
+    """Read as many entries from ``first`` on as one exchange with the ledger's bookies brings, at least one.
 
-    ``failed`` are the bookies that did not answer last: they are asked last, and who answers now leaves it.
-    Where those that are left have too many requests under way, they are asked again for
-    ``limits.REQUEST_TIMEOUT_S``.
-    EntryNotFound, EntryUnavailable, EntryCorrupt: see ``ledger.core.reader``."""
+    Busy bookies, if no others are left, are asked again for ``limits.REQUEST_TIMEOUT_S``.
+
+    Args:
+        metadata: The ledger.
+        first: The first entry.
+        last: The last entry that may be read.
+        bytes_max: About how many payload bytes to read.
+        connection: Gives the connection to a bookie.
+        failed: Bookies that did not answer last time. They are asked last. This call adds bookies that
+            do not answer, and removes those that do.
+        prefer: Which bookie of each write set to ask first; any number.
+
+    Returns:
+        The payloads of consecutive entries from ``first`` on.
+
+    Raises:
+        EntryNotFound: Every bookie of the write set says that it has no such entry.
+        EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
+        EntryCorrupt: A copy is damaged, and no bookie that may have a sound one is left.
+    """
     read = RangeRead(metadata, first, last, avoid=list(failed), prefer=prefer)
 
     async def ask_for(ask: RangeAsk, share: int) -> None:
@@ -209,9 +238,10 @@ async def list_range(
     last: int = ENTRY_ID_MAX,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Listing | None:
-    """Which of the entries first..last of a ledger a bookie has, as far as one reply goes (it may go further
-    than ``last``); the bytes are not looked at. None where it did not answer, or cannot read its index:
-    nothing is known then."""
+    """List the entries of first..last that a bookie's index names, as far as one reply goes.
+
+    The list may go beyond ``last``. The bookie does not read the entries' bytes. Returns None if the bookie
+    did not answer, or cannot read its index: nothing is known."""
     try:
         reply = await connection.request(
             Kind.LIST, timeout_s=timeout_s, ledger_id=ledger_id, first=first, last=last
@@ -223,8 +253,8 @@ async def list_range(
     negative = _NEGATIVES.get(Status(reply.header.status))
     if negative is None:
         return None
-    # A reply that names nothing is about all that was asked for. Where the ledger is not known at all, some
-    # bookies do not say so in ``argument``.
+    # A reply without ranges covers everything that was asked for. If a bookie does not know the ledger at
+    # all, it may not say so in ``argument``.
     through = reply.header.argument if pairs else max(last, reply.header.argument)
     return Listing(pairs, through, negative) if through >= first else None
 
@@ -238,9 +268,10 @@ async def scrub_range(
     classes: int,
     timeout_s: float = SCRUB_TIMEOUT_S,
 ) -> ScrubAnswer | None:
-    """Have a bookie read entries first..last and check their digests, as far as one request goes; ``classes``
-    is by how many remainders of their ids the digests are added up (``wire.scrub``). None where it did not
-    answer, or cannot read its index: nothing is known then."""
+    """Have a bookie read entries first..last and check their digests, as far as one request goes.
+
+    The bookie adds up the digests by the remainders of the entry ids modulo ``classes`` (``wire.scrub``).
+    Returns None if the bookie did not answer, or cannot read its index: nothing is known."""
     try:
         reply = await connection.request(
             Kind.SCRUB,

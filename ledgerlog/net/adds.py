@@ -1,25 +1,25 @@
-"""The adds of one connection that have no answer yet, and who is told when one comes.
+"""The unanswered adds of one connection, and the notifications when answers come.
 
 **Numbers.** Both ends count the ADDs of a connection from 1 (``wire.frame``); no number is on the wire.
 ``UnansweredAdds`` keeps a queue of the adds sent, oldest first; the head is add ``answered + 1``:
 
     1 ... answered | unanswered: sink, first, last | None (refused) | sink, first, last | ... | sent
 
-An acknowledgement "through n" pops everything up to n and tells the sinks, except the places of adds that
-were refused before. A refusal tells the sink and leaves None in its place; a refusal at the head is
-popped at once, because a fenced bookie may refuse everything and then has nothing to acknowledge.
-What a correct bookie never says is a WireError: an acknowledgement or refusal of an add that was never
-sent, a refusal of one that was answered. An acknowledgement that repeats or goes back says nothing new
-and nothing false, and is passed over.
+An acknowledgement "through n" pops everything up to n and tells the sinks, except for adds that were
+refused before. A refusal tells the sink and leaves None in its place. A refusal at the head is popped at
+once, because a fenced bookie may refuse everything and then has nothing to acknowledge. Answers that a
+correct bookie never gives raise WireError: an acknowledgement or refusal of an add that was never sent, and
+a refusal of one that was answered. An acknowledgement that repeats or goes back says nothing new and
+nothing false; it is ignored.
 
-**Merging.** Frames of one sink that are adjacent, on the wire and in their entry ids, are told in one
-call. Adjacent ids matter: between the frames 0..4 and 6..9 an add of entry 5 may follow later, as a
-resend does, and one call of 0..9 would confirm it unheard.
+**Merging.** Frames of one sink that are adjacent, on the wire and in their entry ids, are reported in one
+call. Adjacent ids matter. For example, between the frames 0..4 and 6..9, an add of entry 5 may follow
+later, as a resend does. One call for 0..9 would confirm entry 5 although the bookie has not.
 
-**Bursts.** What arrives in one piece makes many calls to few sinks, and each sink wants to act on it
-once; the sends it then makes want to leave in one system call for each connection. A ``Burst`` is
-shared by all connections of a pool: while it is active, sends gather; at its end each sink that was told
-something has its ``on_batch_end`` and then the connections flush. No task runs in between.
+**Bursts.** The bytes of one receive make many calls to few sinks, and each sink wants to act on them once.
+The sends that it then makes should leave in one system call for each connection. All connections of a pool
+share a ``Burst``. While it is active, sends gather. At its end, each sink that was called gets its
+``on_batch_end``, and then the connections flush. No task runs in between.
 
 This module waits for nothing and knows no sockets.
 """
@@ -38,56 +38,57 @@ __all__ = ["AddSink", "Attachment", "Burst", "Flushable", "UnansweredAdds"]
 
 
 class AddSink(Protocol):
-    """Who sends adds over a connection and wants to know what became of them.
+    """A sender of adds over a connection, which hears their outcome.
 
-    All methods are called in the connection's task and are synchronous; they may call the methods of any
-    connection. A sink is compared by identity and must be hashable. An exception out of a sink is a bug
-    and ends the pool."""
+    The connection's task calls these synchronous methods, which may call the methods of any connection. A
+    sink is compared by identity and must be hashable. An exception in a sink is a bug and ends the pool."""
 
     def on_add_ok(self, bookie_id: BookieId, first: int, last: int, /) -> object:
         """The adds that this sink sent for entries ``first`` to ``last`` are durable at the bookie.
 
-        ``first`` and ``last`` are those that were given to ``send_add``; adjacent frames are merged. The
-        result is ignored."""
+        ``first`` and ``last`` are those given to ``send_add``; adjacent frames are merged. The caller ignores
+        the result."""
         ...
 
     def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status, /) -> None:
-        """The bookie did not store this add, and says why. ``status`` is never OK."""
+        """The bookie did not store this add. ``status`` says why, and is never OK."""
         ...
 
     def on_bookie_lost(self, bookie_id: BookieId, why: str, /) -> None:
-        """The connection broke, or could not be made: whatever this sink sent and has not heard of again
-        has an unknown outcome. Once for each loss and for each attempt that failed."""
+        """The connection broke, or could not be made.
+
+        Every unanswered add of this sink has an unknown outcome. This is called once for each loss and for
+        each failed attempt."""
         ...
 
     def on_bookie_connected(self, bookie_id: BookieId, /) -> None:
-        """Adds can be sent, for the first time or again. Nothing that was lost is sent again by itself."""
+        """Adds can be sent, for the first time or again. The connection resends nothing by itself."""
         ...
 
     def on_batch_end(self) -> None:
-        """Called once after a burst of the calls above: the time to act on them."""
+        """Called once after a burst of the calls above. Act on them now."""
         ...
 
 
 class Attachment:
-    """A sink's stay at a connection. Detaching and attaching again is another stay."""
+    """A sink's stay at a connection. Detaching and attaching again makes another stay."""
 
     __slots__ = ("is_touched", "sink")
 
     def __init__(self, sink: AddSink) -> None:
         self.sink: AddSink | None = sink
-        """None once it is detached: nothing reaches the sink any more."""
+        """None once it is detached: no call reaches the sink any more."""
         self.is_touched = False
 
 
 class Flushable(Protocol):
     def flush(self) -> None:
-        """Send what gathered during the burst."""
+        """Send everything that gathered during the burst."""
         ...
 
 
 class Burst:
-    """See above. A context manager; never nested, because whoever holds it does not wait."""
+    """The context manager of a burst; see the module. Bursts are never nested, because none waits."""
 
     __slots__ = ("_corked", "_touched", "is_active")
 
@@ -97,11 +98,11 @@ class Burst:
         self._corked: list[Flushable] = []
 
     def cork(self, sender: Flushable) -> None:
-        """Have ``sender`` flushed at the end; call it once for each sender and burst."""
+        """Flush ``sender`` at the end of the burst. Call it once for each sender and burst."""
         self._corked.append(sender)
 
     def touch(self, attachment: Attachment) -> None:
-        """Have the sink told of the end of the burst."""
+        """Call the sink's ``on_batch_end`` at the end of the burst."""
         if not attachment.is_touched:
             attachment.is_touched = True
             self._touched.append(attachment)
@@ -131,7 +132,7 @@ class Burst:
 
 
 class UnansweredAdds:
-    """The numbering of one connection's adds. ``answered <= sent``, and the queue has the difference."""
+    """The numbering of one connection's adds. The queue has ``sent - answered`` items."""
 
     __slots__ = ("_bookie_id", "_burst", "_queue", "answered", "refused", "sent")
 
@@ -142,18 +143,21 @@ class UnansweredAdds:
         self.sent = 0
         """The number of the last add sent."""
         self.answered = 0
-        """All adds up to this number are answered, one way or the other."""
+        """All adds up to this number are answered: acknowledged or refused."""
         self.refused = 0
-        """How many were refused."""
+        """How many adds were refused."""
 
     def append(self, attachment: Attachment, first: int, last: int) -> None:
-        """The next add was sent."""
+        """Count an add that was sent."""
         self._queue.append((attachment, first, last))
         self.sent += 1
 
     def on_acknowledged(self, through: int) -> None:
-        """The bookie says that all adds up to ``through`` are durable, but those it refused. WireError
-        if one of them was never sent."""
+        """The bookie says that all adds up to ``through`` are durable, except those that it refused.
+
+        Raises:
+            WireError: One of these adds was never sent.
+        """
         count = through - self.answered
         if count <= 0:
             return
@@ -179,7 +183,11 @@ class UnansweredAdds:
         self._pop_refused()
 
     def on_refused(self, number: int, status: Status) -> None:
-        """The bookie refused one add. WireError if that was never sent or has its answer."""
+        """The bookie refused one add.
+
+        Raises:
+            WireError: The add was never sent, or has an answer already.
+        """
         index = number - self.answered - 1
         if status is Status.OK or not 0 <= index < len(self._queue):
             raise WireError(f"it refused add {number} ({status.name}): {self._range()}")

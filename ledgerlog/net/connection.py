@@ -1,26 +1,25 @@
 """A persistent connection to one bookie, shared by every ledger of the process.
 
-``BookieConnection`` owns one task that goes round and round: wait until somebody needs the bookie, find
-out where it serves now, connect, shake hands, serve until the session breaks (``net.session``), tell
-everybody, wait a little. It needs the bookie while a sink is attached or a request waits. A loss of the
-network is an event here, never an exception; only bugs leave the task.
+The task of a ``BookieConnection`` runs a loop: wait until somebody needs the bookie, find its present
+address, connect, shake hands, serve until the session breaks (``net.session``), tell everybody, wait a
+little. The bookie is needed while a sink is attached or a request waits. A loss of the network is an event
+here, never an exception; only bugs leave the task.
 
-**Who is told what.** A sink that is attached when the session breaks hears ``on_bookie_lost`` once for it,
-and once for each attempt that fails, so that a writer can replace the bookie instead of waiting. A sink
-that attaches later hears of what comes later. Sinks are called from the connection's task alone,
-never from inside ``send_add`` or ``attach``: a send that finds the socket broken closes it, and the loss
-is told afterwards.
+**Notifications.** A sink that is attached when the session breaks gets one ``on_bookie_lost`` for the loss,
+and one for each attempt that fails, so that a writer can replace the bookie instead of waiting. A sink that
+attaches later hears only of later events. Only the connection's task calls sinks, never ``send_add`` or
+``attach``: a send that finds the socket broken closes it, and the task reports the loss afterwards.
 
 **Back-off.** After the n-th failure in a row the next attempt waits RECONNECT_DELAY_MIN_S * 2**n, capped, and
-shortened by up to half by chance, so that the clients of a bookie that returns do not all come at
-once. A session counts as success if anything was answered in it. A new request or sink does not
-sit the delay out: it gets an attempt of its own after RECONNECT_DELAY_MIN_S, and the outcome of that attempt.
+shortened by up to half at random, so that the clients of a bookie that returns do not all come at once. A
+session counts as a success if anything was answered in it. A new request or sink does not wait for the whole
+delay: it gets an attempt of its own after RECONNECT_DELAY_MIN_S, and the outcome of that attempt.
 
-**Instances.** A bookie's data can be replaced under the same id, by its operator. For a ledger whose
-writer is attached that bookie would be another one: it remembers no fence and none of the entries
-that it acknowledged. So a connection speaks with one instance for as long as any sink stays attached.
-If the bookie returns as another, the attached sinks keep hearing that it is lost until they have left, and
-``on_superseded`` lets the pool make another connection for everybody else.
+**Instances.** An operator can replace a bookie's data under the same id. For a ledger with an attached
+writer that would be another bookie: it remembers neither a fence nor the entries that it acknowledged. So a
+connection talks to one instance for as long as any sink stays attached. If the bookie returns as another
+instance, the attached sinks keep hearing that it is lost until they have left, and ``on_superseded`` lets
+the pool make another connection for everybody else.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ __all__ = ["AddSink", "BookieBusy", "BookieConnection", "ConnectionStatistics", 
 logger = logging.getLogger(__name__)
 
 Resolve = Callable[[BookieId], Awaitable[BookieInfo]]
-"""Where a bookie serves now. Raises BookieUnavailable where it is not registered, or another
-LedgerLogError where that could not be found out."""
+"""Finds a bookie's present address. Raises BookieUnavailable if the bookie is not registered, or another
+LedgerLogError if that could not be found out."""
 
 
 class BookieBusy(BookieUnavailable):
-    """The bookie is there, and has as many requests under way as it takes."""
+    """The bookie is there, but has too many requests under way to take this one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,29 +68,29 @@ class ConnectionStatistics:
 
     bookie_id: BookieId
     address: str | None
-    """Where it last was or was tried."""
+    """The last address that was connected to or tried."""
     is_connected: bool
     sinks: int
-    """Sinks attached now."""
+    """How many sinks are attached now."""
     queued_bytes: int
-    """Bytes that wait for the socket now."""
+    """How many bytes wait for the socket now."""
     unanswered_adds: int
-    """Adds of the present session without an answer."""
+    """How many adds of the present session have no answer."""
     adds_sent: int
     adds_answered: int
-    """Refused ones included."""
+    """How many adds were answered, including refused ones."""
     adds_refused: int
     requests_answered: int
     connects: int
-    """Handshakes that succeeded."""
+    """How many handshakes succeeded."""
     losses: int
-    """Sessions that broke, those that nobody needed left out."""
+    """How many sessions broke, without those that nobody needed."""
     failed_attempts: int
-    """Attempts to connect that failed."""
+    """How many attempts to connect failed."""
 
 
 class BookieConnection:
-    """See above. Made by ``net.pool``; ``run`` is its task."""
+    """The connection to one bookie; see the module. ``net.pool`` makes it, and ``run`` is its task."""
 
     def __init__(
         self,
@@ -115,15 +114,15 @@ class BookieConnection:
         self._cluster = cluster
 
         self._attachments: dict[AddSink, Attachment] = {}
-        self._requests = 0  # that wait, for a session or for an answer
+        self._requests = 0  # requests that wait, for a session or for an answer
         self._needed = trio.Event()
         self._hurry = trio.Event()
         self._attempt_over = trio.Event()
         self._is_closed = False
 
         self._session: Session | None = None
-        self._lost: list[Attachment] = []  # attached when the session broke, not told yet
-        self._instance: str | None = None  # that the attached sinks rely on
+        self._lost: list[Attachment] = []  # attached when the session broke, and not told yet
+        self._instance: str | None = None  # the instance that the attached sinks rely on
         self._address: str | None = None
         self._failure = f"bookie {bookie_id}: not connected yet"
         self._failures = 0  # in a row
@@ -141,44 +140,49 @@ class BookieConnection:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the socket."""
+        """How many bytes wait for the socket."""
         return 0 if self._session is None else self._session.queued_bytes
 
     @property
     def abandoned_requests(self) -> int:
-        """Requests that were given up here and that the bookie still has under way."""
+        """How many requests were given up here while the bookie still has them under way."""
         session = self._session
         return 0 if session is None or session.broken is not None else session.abandoned
 
     def attach(self, sink: AddSink) -> None:
-        """Have ``sink`` told of everything from now on, and the bookie connected for as long as it stays.
+        """Notify ``sink`` of everything from now on, and keep the bookie connected while it stays.
 
-        Calls nothing now: where ``is_connected`` is true already, no ``on_bookie_connected`` follows."""
+        This calls nothing now: if ``is_connected`` is true already, no ``on_bookie_connected`` follows."""
         assert sink not in self._attachments, "a sink is attached once at a time"
         if not self._attachments and not self.is_connected:
-            self._instance = None  # Nobody relies on the one of an earlier session.
+            self._instance = None  # No sink relies on the instance of an earlier session.
         self._attachments[sink] = Attachment(sink)
         self._hurry.set()
         self._on_use_changed()
 
     def detach(self, sink: AddSink) -> None:
-        """No call reaches ``sink`` any more, and its unanswered adds are forgotten. Idempotent.
+        """Stop all calls to ``sink`` and forget its unanswered adds. Detaching again is harmless.
 
-        The bookie may still store them and answer them, which nobody hears."""
+        The bookie may still store and answer these adds, but nobody hears of it."""
         attachment = self._attachments.pop(sink, None)
         if attachment is not None:
             attachment.sink = None
             self._on_use_changed()
 
     def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
-        """Send an ADD of the attached ``sink`` for the entries ``first`` to ``last``; see ``AddSink`` for its
-        outcome. Never waits and never calls a sink.
+        """Send an ADD of an attached sink. ``AddSink`` hears its outcome. This never waits and never calls
+        a sink.
 
-        Needs ``is_connected``. If the connection breaks under a series of adds, the rest of the series may
-        still be given: it is lost with it, and told by the same ``on_bookie_lost``.
+        It needs ``is_connected``. If the connection breaks during a series of adds, you may still give the
+        rest of the series: it is lost too, and the same ``on_bookie_lost`` reports it. A connection with
+        more than CONNECTION_SEND_QUEUE_BYTES unsent breaks.
 
-        ``buffers`` are one frame of ``wire.entries``; their owner leaves them unchanged until the outcome
-        is known. A connection with more than CONNECTION_SEND_QUEUE_BYTES unsent breaks."""
+        Args:
+            buffers: One frame of ``wire.entries``. Leave them unchanged until the outcome is known.
+            sink: The attached sink.
+            first: The first entry of the frame.
+            last: The last entry of the frame.
+        """
         session = self._session
         assert session is not None, f"an add for bookie {self.bookie_id}, which is not connected"
         session.send_add(buffers, self._attachments[sink], first, last)
@@ -204,14 +208,26 @@ class BookieConnection:
     ) -> Frame:
         """Ask the bookie and wait for its reply: FENCE, READ, READ_LAC, LIST, INFO or SCRUB.
 
-        Connects first where needed, and asks again, with growing pauses, while the bookie has too many
-        requests under way (``is_patient``); ``timeout_s`` covers everything. The reply's status is the
-        caller's to look at; its bytes are a copy that belongs to the caller.
+        This connects first if necessary. While the bookie has too many requests under way, it asks again with
+        growing pauses, unless ``is_patient`` is False. The other arguments are fields of the request.
 
-        Raises BookieUnavailable, naming the bookie, its address and the reason, if no connection can be
-        made, if it breaks, or after ``timeout_s``. The bookie may have done what it was asked in the
-        latter two cases, and after a cancellation, which abandons the reply. BookieBusy, which is one: it has
-        too many requests under way, and has done nothing."""
+        Args:
+            kind: The kind of request.
+            timeout_s: Seconds for everything: connecting, asking again and waiting.
+            is_patient: Ask a busy bookie again.
+
+        Returns:
+            The reply. Check its status yourself. Its bytes are a copy that belongs to you.
+
+        Raises:
+            BookieUnavailable: No connection could be made, it broke, or ``timeout_s`` passed. The message
+                names the bookie, its address and the reason. In the latter two cases the bookie may have
+                acted on the request.
+            BookieBusy: A kind of BookieUnavailable: the bookie has too many requests under way, and has
+                done nothing.
+
+        Cancelling: abandons the reply; the bookie may have acted on the request.
+        """
         assert kind not in (Kind.HELLO, Kind.ADD, Kind.REFUSED), f"{kind.name} is not a request"
         self._requests += 1
         self._on_use_changed()
@@ -252,7 +268,8 @@ class BookieConnection:
             self._on_use_changed()
 
     async def _wait_session(self) -> Session:
-        """The session that is up, or that the next attempt brings. BookieUnavailable if that fails."""
+        """Return the present session, or the one that the next attempt brings. BookieUnavailable if that
+        fails."""
         session = self._session
         if session is None or session.broken is not None:
             if self._is_closed:
@@ -262,12 +279,12 @@ class BookieConnection:
             session = self._session
             if session is None:
                 raise BookieUnavailable(self._failure)
-        return session  # If it broke meanwhile, the request finds out and says why.
+        return session  # If it broke meanwhile, the request notices and says why.
 
     # --- the task -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Connect while needed, serve, connect again. Ends only by cancellation."""
+        """Connect while needed, serve, connect again. Only cancellation ends it."""
         try:
             while True:
                 if not self._is_needed:
@@ -284,7 +301,8 @@ class BookieConnection:
             self._attempt_over.set()
 
     async def _serve(self) -> bool:
-        """One attempt and, if it succeeds, the session; whether it ended in peace."""
+        """Make one attempt and, if it succeeds, serve the session. Return whether it ended only for lack of
+        use."""
         try:
             session = await self._connect()
         except LedgerLogError as error:
@@ -361,7 +379,7 @@ class BookieConnection:
         self._end_attempt()
 
     def _on_failure(self, why: str) -> None:
-        """Tell everybody who was attached that the session broke or that the attempt failed."""
+        """Tell every sink that was attached that the session broke or that the attempt failed."""
         is_news = self._failures <= 1
         logger.log(logging.WARNING if is_news else logging.DEBUG, "lost: %s: %s", self._name, why)
         self._failure = f"{self._name}: {why}"
@@ -373,8 +391,10 @@ class BookieConnection:
                     attachment.sink.on_bookie_lost(self.bookie_id, why)
 
     def _end_attempt(self) -> None:
-        """Let the requests that wait for a session look at what came out. The end of a session is not the
-        end of an attempt: a request that came after it waits for the next one."""
+        """Wake the requests that wait for a session: the attempt is over.
+
+        The end of a session is not the end of an attempt. A request that comes after it waits for the next
+        attempt."""
         self._attempt_over.set()
         self._attempt_over = trio.Event()
 
@@ -385,7 +405,7 @@ class BookieConnection:
         with trio.move_on_after(delay - RECONNECT_DELAY_MIN_S):
             await self._hurry.wait()
 
-    # --- what is needed, what was counted -----------------------------------------------------
+    # --- use and statistics -------------------------------------------------------------------
 
     @property
     def _is_needed(self) -> bool:
@@ -409,7 +429,7 @@ class BookieConnection:
         self._ended_replies += session.replies
 
     def statistics(self) -> ConnectionStatistics:
-        """Counts as of now."""
+        """The present statistics."""
         session = self._session
         adds = None if session is None else session.adds
         sent, answered, refused = (0, 0, 0) if adds is None else (adds.sent, adds.answered, adds.refused)

@@ -1,23 +1,23 @@
 """The network capability inside one process: bytes in bounded buffers between tasks.
 
-It carries the same bytes as TCP with the same promises, without sockets, threads, clocks or chance: which
-task runs next is the event loop's choice alone, so under a deterministic loop a run repeats exactly.
-An embedded cluster talks over it, and so do tests.
+It carries the same bytes as TCP and makes the same promises, without sockets, threads, clocks or chance.
+Only the event loop chooses which task runs next, so under a deterministic loop a run repeats exactly.
+Embedded clusters use it, and so do tests.
 
-A connection is two pipes, one for each direction. A pipe holds at most ``buffer_bytes``: a sender that
-meets a full pipe has sent a part and waits, as with TCP. ``bytes`` objects travel as they are; other
-buffers are copied when they are sent, because their owner may change them afterwards.
+A connection is two pipes, one for each direction. A pipe holds at most ``buffer_bytes``. If a pipe is full,
+the sender has sent a part and waits, as with TCP. ``bytes`` objects travel as they are. Other buffers are
+copied on sending, because their owner may change them afterwards.
 
-**Closing** follows TCP. What the closing end sent before stays readable at the other end, which then
-receives 0. What it had not read is gone. The other end's sends raise ConnectionLost (at once; TCP lets
-the first ones pass). Every task inside a method of the closed end gets ConnectionLost. Closing a
-listener closes the connections that nobody has accepted yet.
+**Closing** follows TCP. The other end can still read the bytes that the closing end sent before, and then
+receives 0. Bytes that the closing end had not read are gone. The other end's sends raise ConnectionLost (at
+once; TCP accepts the first ones). Every task inside a method of the closed end gets ConnectionLost. Closing
+a listener closes the connections that nobody has accepted yet.
 
-**Addresses** are any text without blanks. One that ends in ``:0`` gets a number of its own in place of
-the 0, as port 0 does.
+**Addresses** are any text without blanks. If one ends in ``:0``, the listener gets a unique number in place
+of the 0, as with port 0.
 
-A receive or send that need not wait only looks whether it was cancelled, and lets others run after so many
-bytes or calls (``net.turns``), as over TCP.
+A receive or send that need not wait only checks for cancellation. After a number of bytes or calls
+(``net.turns``) it lets other tasks run, as over TCP.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ledgerlog.net.turns import Turns, send_all_of
 __all__ = ["LocalNetwork"]
 
 _BACKLOG = 1024
-"""Connections of one listener that nobody has accepted; more are refused."""
+"""How many connections of one listener may wait to be accepted. More are refused."""
 
 _FIRST_FREE_PORT = 49152
 
 
 class LocalNetwork:
-    """A network of its own: only who holds this object can connect to who listens on it."""
+    """A network of its own: both ends of a connection must use this object."""
 
     def __init__(self, *, buffer_bytes: int = MIB) -> None:
         assert buffer_bytes > 0
@@ -51,8 +51,12 @@ class LocalNetwork:
         self._next_client = 1
 
     async def connect(self, address: str) -> Stream:
-        """A stream to a listener. Raises ConnectionLost where nobody listens at the address or the listener
-        has too many connections waiting, InvalidArgument if the address is malformed."""
+        """Open a stream to a listener.
+
+        Raises:
+            ConnectionLost: Nobody listens at the address, or too many connections wait there.
+            InvalidArgument: The address is malformed.
+        """
         _check_address(address)
         await checkpoint()
         listener = self._listeners.get(address)
@@ -68,7 +72,12 @@ class LocalNetwork:
         return _LocalStream(address, incoming=back, outgoing=there)
 
     async def listen(self, address: str) -> Listener:
-        """Listen at an address. Raises ConnectionLost if it is taken, InvalidArgument if it is malformed."""
+        """Listen at an address.
+
+        Raises:
+            ConnectionLost: The address is taken.
+            InvalidArgument: The address is malformed.
+        """
         _check_address(address)
         await checkpoint()
         if address.endswith(":0"):
@@ -95,13 +104,13 @@ class _Pipe:
         self.chunks: deque[bytes] = deque()
         self.offset = 0  # of the first unread byte in the first chunk
         self.buffered = 0  # unread bytes; never more than the bound
-        self.is_finished = False  # the sending end is closed: nothing comes behind what is buffered
+        self.is_finished = False  # the sending end is closed: nothing follows the buffered bytes
         self.is_broken = False  # the receiving end is closed: nobody will read
         self.readers = ParkingLot()
         self.writers = ParkingLot()
 
     def put(self, buffers: Sequence[Buffer]) -> int:
-        """Take bytes until full; how many."""
+        """Take bytes until the pipe is full. Return how many were taken."""
         room = before = self.bound - self.buffered
         for buffer in buffers:
             if not room:
@@ -120,7 +129,7 @@ class _Pipe:
         return taken
 
     def take_into(self, buffer: memoryview) -> int:
-        """Move bytes to the front of ``buffer``; how many."""
+        """Move bytes to the front of ``buffer``. Return how many were moved."""
         filled, size = 0, len(buffer)
         chunks = self.chunks
         while chunks and filled < size:

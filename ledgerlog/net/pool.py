@@ -1,13 +1,13 @@
 """All connections of a process to bookies, and the one task that watches their deadlines.
 
-``open_pool`` owns the nursery in which every connection has its task. A connection is made when its
-bookie is asked for first and stays for as long as the pool: unconnected it costs a parked task.
+``open_pool`` owns the nursery of the connections' tasks. The pool makes a connection when somebody first
+asks for its bookie, and keeps it for the pool's lifetime: while it is unconnected it costs one parked task.
 
-The deadline task looks every ``_TICK_S`` at the sessions that have something to be late with, and sleeps
-while none has. So an idle process does not wake, and a busy one pays per tick, not per frame.
+Every ``_TICK_S`` the deadline task checks the sessions that wait for something. It sleeps while there are
+none. So an idle process does not wake, and a busy one pays per tick and not per frame.
 
-Leaving the pool closes every connection. Requests that wait fail with BookieUnavailable; sinks are not
-called any more, so their owners end first.
+Leaving the pool closes every connection. Waiting requests fail with BookieUnavailable. Sinks are not called
+any more, so end their owners first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TICK_S = 0.25
 
 @attrs.frozen(kw_only=True)
 class PoolStatistics:
-    """The connections, those that were superseded left out, and some sums over them."""
+    """Statistics of each connection except superseded ones, and sums over them."""
 
     connections: tuple[ConnectionStatistics, ...]
     connected: int
@@ -43,7 +43,7 @@ class PoolStatistics:
 
 
 class ConnectionPool:
-    """See above. Made by ``open_pool``."""
+    """The connections to all bookies; see the module. ``open_pool`` makes it."""
 
     def __init__(
         self,
@@ -66,11 +66,14 @@ class ConnectionPool:
         nursery.start_soon(self._watch_deadlines, name="connection deadlines")
 
     def connection(self, bookie_id: BookieId) -> BookieConnection:
-        """The connection to a bookie, the same one for everybody; made, but not yet connected, where there
-        is none. Raises InvalidArgument if the id is malformed.
+        """Get the connection to a bookie; all callers share it. It may not be connected yet.
 
-        Ask again for every new purpose: a bookie whose data was replaced gets another connection while
-        the ledgers that rely on the old data still hold the old one."""
+        Ask again for every new purpose. If a bookie's data was replaced, new callers get another
+        connection, while ledgers that rely on the old data keep the old one.
+
+        Raises:
+            InvalidArgument: The id is malformed.
+        """
         connection = self._connections.get(bookie_id)
         if connection is None:
             connection = self._connections[check_bookie_id(bookie_id)] = BookieConnection(
@@ -87,7 +90,7 @@ class ConnectionPool:
         return connection
 
     def statistics(self) -> PoolStatistics:
-        """Counts as of now."""
+        """The present statistics."""
         each = tuple(connection.statistics() for connection in self._connections.values())
         return PoolStatistics(
             connections=each,
@@ -125,10 +128,14 @@ async def open_pool(
     rng: Random | None = None,
     cluster: str | None = None,
 ) -> AsyncIterator[ConnectionPool]:
-    """A pool of connections over ``network``, closed on leaving.
+    """Open a pool of connections over ``network``, and close it on leaving.
 
-    ``resolve`` says where a bookie serves now and which instance its data is; it raises BookieUnavailable
-    where the bookie is not registered. ``rng`` shortens reconnection delays by chance; a seeded one makes
-    them repeat. ``cluster`` is the id of the metadata store: a bookie of another one refuses us."""
+    Args:
+        network: The network to the bookies.
+        resolve: Finds a bookie's present address and the instance of its data. It raises BookieUnavailable if
+            the bookie is not registered.
+        rng: Shortens reconnection delays at random. Pass a seeded one to make them repeatable.
+        cluster: The id of the metadata store. A bookie of another cluster refuses the connection.
+    """
     async with open_serving_nursery() as nursery:
         yield ConnectionPool(network, resolve, nursery, rng=rng or Random(), cluster=cluster)

@@ -1,29 +1,31 @@
-"""One life of a connection to a bookie: from the handshake to the moment it breaks.
+"""One session of a connection to a bookie: from the handshake to the moment it breaks.
 
-``handshake`` proves who is at the other end. A ``Session`` then owns the stream and has two tasks: a
-receiver, which tells sinks and wakes requests, and a sender, which matters only while the socket is
-full. Everything else about it is synchronous.
+``handshake`` checks who is at the other end. A ``Session`` then owns the stream and has two tasks: a
+receiver, which calls sinks and wakes requests, and a sender, which works only while the socket is full.
+Everything else about it is synchronous.
 
-**Sending.** Frames leave in the order they were given, because adds are counted by it. With nothing queued
-the stream is tried at once. What it does not take is queued, and the sender task waits for room. During
-a burst (``net.adds``) frames gather and leave together at its end. The queue is bounded in bytes; a
-session that goes past the bound breaks: its bookie is far too slow.
+**Sending.** Frames leave in the order in which they were given, because both ends count adds by it. If
+nothing is queued, the session tries the stream at once. It queues the bytes that the stream does not take,
+and the sender task waits for room. During a burst (``net.adds``) frames gather and leave together at its
+end. The queue is bounded in bytes. A session that exceeds the bound breaks: its bookie is far too slow.
 
-**Breaking** is the one way a session ends, whoever finds the reason: the peer closed, the peer said what
-no bookie says, a deadline passed, the queue is full, nobody needs it. ``break_off`` records the first
-reason, closes the stream and fails the waiting requests; it calls no sink, so it may happen in the
-middle of one. The receiver notices and its owner tells the sinks.
+**Breaking** is the only way in which a session ends, for any reason: the peer closed the stream or broke
+the protocol, a deadline passed, the queue is full, nobody needs the session. ``break_off`` records the
+first reason, closes the stream and fails the waiting requests. It calls no sink, so a sink's own call may
+cause it. The receiver notices, and the session's owner tells the sinks.
 
-**Deadlines** without a timer for each frame: ``check`` is called a few times a second while it returns
-true. Each call notes how many adds are sent by now; the adds up to the oldest note still unanswered
-were sent before that note. So an add breaks the session between ADD_TIMEOUT_S and two ticks later.
+**Deadlines** need no timer for each frame. ``check`` is called a few times a second while it returns True.
+Each call notes how many adds have been sent so far. If the oldest note with an unanswered add is
+ADD_TIMEOUT_S old, some add is at least that old. So an unanswered add breaks the session between
+ADD_TIMEOUT_S and two ticks later.
 
-**Requests** carry numbers, counted for each session from 1. The reply to a request that nobody waits for
-any more is dropped, once; every other number is a lie and breaks the session. A bookie that leaves
-``_ABANDONED_MAX`` given-up requests without an answer is broken with as well, so that nothing grows.
+**Requests** carry numbers, counted from 1 in each session. The reply to an abandoned request (nobody waits
+for it any more) is dropped, once. A reply with any other number breaks the session. A bookie that leaves
+more than ``_ABANDONED_MAX`` abandoned requests without an answer breaks it too, so that nothing grows
+without bound.
 
-Untrusted bytes: whatever the peer sends, the only result is WireError inside and a broken session
-outside; memory is bounded by the frame buffer (``wire.frame.FrameBuffer``).
+Untrusted bytes: whatever the peer sends, the worst result is a WireError inside and a broken session
+outside. The frame buffer (``wire.frame.FrameBuffer``) bounds the memory.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from ledgerlog.wire.hello import Hello, decode_hello_untrusted, encode_hello
 __all__ = ["Session", "handshake"]
 
 _SEND_BYTES = MIB
-"""The sender task hands about this much to the stream at a time."""
+"""The sender task hands about this many bytes to the stream at a time."""
 
 _ABANDONED_MAX = 1024
 
@@ -61,10 +63,22 @@ _ADD_OK = Kind.ADD | REPLY
 
 
 async def handshake(stream: Stream, wanted: Hello) -> tuple[Hello, FrameBuffer]:
-    """Say HELLO and hear who answers; also the buffer to receive the rest of the stream with.
+    """Say HELLO and check who answers.
 
-    Raises ConnectionLost if the stream breaks, WireError if the answer is malformed, and BookieUnavailable
-    if the other end refuses or is not the ``wanted`` bookie. The caller brings the deadline."""
+    This has no deadline of its own.
+
+    Args:
+        stream: The new stream.
+        wanted: The bookie, and perhaps the instance and cluster, that must answer.
+
+    Returns:
+        The answer, and the buffer to receive the rest of the stream with.
+
+    Raises:
+        ConnectionLost: The stream broke.
+        WireError: The answer is malformed.
+        BookieUnavailable: The other end refuses, or is not the wanted bookie.
+    """
     await stream.send_all([encode_hello(wanted)])
     buffer = FrameBuffer()
     while True:
@@ -103,7 +117,7 @@ def _identity(hello: Hello) -> str:
 
 @attrs.define(eq=False)
 class _Request:
-    """A request that waits: answered by ``frame`` or, where that stays None, by the end of the session."""
+    """A request that waits. ``frame`` is its reply; if it stays None, the session ended first."""
 
     kind: int
     ledger_id: int
@@ -112,8 +126,8 @@ class _Request:
 
 
 class Session:
-    """A connection that is up. Make one after the handshake, run ``run`` in a task, and read ``broken``
-    when that returns."""
+    """A session that is up. Make one after the handshake, run ``run`` in a task, and read ``broken`` when
+    ``run`` returns."""
 
     __slots__ = (
         "_abandoned",
@@ -152,8 +166,16 @@ class Session:
         watch: Callable[[Session], None],
         on_broken: Callable[[], None],
     ) -> None:
-        """``watch`` has ``check`` called from now on until that returns false; ``on_broken`` is called, once,
-        in the moment that the session breaks."""
+        """Begin a session.
+
+        Args:
+            stream: The stream, after the handshake.
+            buffer: The buffer that ``handshake`` returned.
+            adds: The numbering of this session's adds.
+            burst: The burst that all connections of the pool share.
+            watch: Makes somebody call ``check`` from now on, until that returns False.
+            on_broken: Called once, at the moment when the session breaks.
+        """
         self._stream = stream
         self._buffer = buffer
         self._burst = burst
@@ -161,17 +183,17 @@ class Session:
         self._on_broken = on_broken
         self.adds = adds
         self.broken: str | None = None
-        """Why it broke; None while it is up."""
+        """Why the session broke; None while it is up."""
         self.was_idle = False
-        """It broke because nobody needed it."""
+        """Whether the session broke because nobody needed it."""
         self.replies = 0
-        """Requests answered."""
+        """How many requests were answered."""
         self.is_watched = False
 
         self._turns = Turns(least=TURN_BYTES // TURN_FRAMES)
         self._queue: list[Buffer] = []
         self._queue_bytes = 0
-        self._sending_bytes = 0  # inside the sender's send_all; nobody else may send meanwhile
+        self._sending_bytes = 0  # inside the sender's send_all; nothing else may send meanwhile
         self._is_corked = False
         self._sender_wanted = trio.Event()
 
@@ -180,7 +202,7 @@ class Session:
         self._abandoned: set[int] = set()
 
         self._frames_received = 0
-        self._add_notes: deque[tuple[float, int]] = deque()  # (when, adds sent by then), growing
+        self._add_notes: deque[tuple[float, int]] = deque()  # (when, adds sent by then), in ascending order
         self._mid_frame: tuple[float, int] | None = None  # (since when, frames received before it)
         self._is_used = True
         self._idle_since: float | None = None
@@ -189,12 +211,13 @@ class Session:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the socket; up to a mebibyte of them may have gone."""
+        """Bytes that wait for the socket. Up to a mebibyte of them may have been sent already."""
         return self._queue_bytes + self._sending_bytes
 
     def send_add(self, buffers: Sequence[Buffer], attachment: Attachment, first: int, last: int) -> None:
-        """Count an add and send it, now or as soon as the socket takes it. An add given to a session that
-        is broken already is one more of unknown outcome."""
+        """Count an add and send it, now or as soon as the socket takes it.
+
+        If the session is broken already, the add has an unknown outcome, like all others."""
         if self.broken is not None:
             return
         self.adds.append(attachment, first, last)
@@ -229,10 +252,10 @@ class Session:
         self._queue_bytes += size
 
     def flush(self) -> None:
-        """The burst is over: send what gathered."""
+        """Send everything that gathered during the burst."""
         self._is_corked = False
         if self.broken is not None or self._sending_bytes or not self._queue:
-            return  # A sender that is busy takes the queue by itself.
+            return  # If the sender is busy, it takes the queue by itself.
         try:
             sent = self._stream.send_nowait(self._queue)
         except ConnectionLost as lost:
@@ -246,7 +269,7 @@ class Session:
             self._queue = []
 
     async def _send_queue(self) -> None:
-        """The sender task: sends the queue while there is one."""
+        """The sender task: send the queue whenever there is one."""
         while self.broken is None:
             if not self._queue:
                 self._sender_wanted = trio.Event()
@@ -276,7 +299,7 @@ class Session:
 
     @property
     def abandoned(self) -> int:
-        """Requests that were given up here and have no answer yet."""
+        """How many requests were given up here and have no answer yet."""
         return len(self._abandoned)
 
     async def request(
@@ -294,7 +317,7 @@ class Session:
         wait_ms: int,
         key: bytes,
     ) -> Frame:
-        """Send a request and wait for its reply. BookieUnavailable if the session breaks first."""
+        """Send a request and wait for its reply. Raises BookieUnavailable if the session breaks first."""
         if self.broken is not None:
             raise BookieUnavailable(self.broken)
         self._last_request += 1
@@ -354,7 +377,7 @@ class Session:
     # --- receiving ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the session is broken. Cancellation leaves it as it is: break it off."""
+        """Serve until the session is broken. If you cancel it, call ``break_off`` yourself."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_queue)
             await self._receive()
@@ -403,7 +426,7 @@ class Session:
     # --- the end ------------------------------------------------------------------------------
 
     def break_off(self, why: str) -> None:
-        """End the session. The first reason counts; calls no sink."""
+        """End the session. Only the first reason counts. This calls no sink."""
         if self.broken is not None:
             return
         self.broken = why
@@ -417,7 +440,7 @@ class Session:
         self._on_broken()
 
     def set_used(self, is_used: bool) -> None:
-        """Whether a sink is attached or a request waits; a session that nobody uses ends after a while."""
+        """Say whether a sink is attached or a request waits. A session without either ends after a while."""
         self._is_used = is_used
         if is_used:
             self._idle_since = None
@@ -430,7 +453,7 @@ class Session:
             self._watch(self)
 
     def check(self, now: float) -> bool:
-        """Break the session if a deadline has passed; whether there is any left to watch."""
+        """Break the session if a deadline has passed. Return whether a deadline is left to watch."""
         if self.broken is None:
             timed = [self._check_adds(now), self._check_frame(now), self._check_use(now)]
             self.is_watched = self.broken is None and any(timed)

@@ -1,26 +1,26 @@
 """The network capability over TCP.
 
-Sockets are the standard library's, non-blocking; trio only says when to try again. trio's own streams
-cost 33 microseconds for a send and a receive, these about 11, and a frame is the unit that pays it.
+It uses the standard library's non-blocking sockets; trio only says when to try again. A send and a receive
+cost 33 microseconds with trio's own streams and about 11 with these, and every frame pays that.
 
-**Trying first.** A send is tried at once and waits for the socket only when the kernel takes nothing. A
-receive is tried at once unless the one before it found less than it had room for, which says that there
-was nothing more: then the try would nearly always be for nothing, and costs as much as the wait. So that a
-peer that never lets a send or a receive wait cannot starve the other tasks of the process, a stream lets them
-run after so many bytes or calls (``net.turns``); the calls between only look whether they were cancelled.
+**Trying first.** A stream tries a send at once, and waits for the socket only if the kernel takes nothing.
+It tries a receive at once too, unless the last receive filled only part of its buffer: then the kernel had
+no more bytes, so the try would nearly always fail, and it costs as much as the wait. If a peer never lets a
+send or a receive wait, it must not starve the other tasks of the process. So a stream lets them run after a
+number of bytes or calls (``net.turns``); the calls between only check for cancellation.
 
-**Cancellation.** A receive looks for cancellation and waits *before* it takes bytes from the kernel,
-never after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sent an unknown part.
+**Cancellation.** A receive checks for cancellation and waits *before* it takes bytes from the kernel, never
+after, so a cancelled receive has lost nothing. A cancelled ``send_all`` has sent an unknown part.
 
 **Closing** marks the stream, wakes the tasks that wait for its socket, and closes the descriptor, in one
-step without a checkpoint: no task can meet a descriptor that means something else by now. The kernel
-still delivers what was sent before, unless bytes had come that nobody read: then it resets.
+step without a checkpoint. So no task can use a descriptor after its number was reused. The kernel still
+delivers bytes sent before. But if bytes arrived that nobody read, it resets the connection.
 
-**Dead machines.** A peer whose kernel is gone says nothing at all. Keep-alive probes find that on an
-idle connection and ``TCP_USER_TIMEOUT`` on one with bytes under way, each within about half a minute. A
-peer whose process hangs is found above, where it is known what it owes.
+**Dead machines.** A peer whose kernel is gone sends nothing at all. Keep-alive probes detect that on an
+idle connection, and ``TCP_USER_TIMEOUT`` on one with bytes under way, each within about half a minute. If
+only the peer's process hangs, the layer above detects it: it knows which answers are due.
 
-**Every OSError** becomes ConnectionLost here, and InvalidArgument where the address is malformed.
+**Every OSError** becomes ConnectionLost here. A malformed address becomes InvalidArgument.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["TcpNetwork", "own_host_towards", "parse_address"]
 logger = logging.getLogger(__name__)
 
 _SEND_BUFFER_BYTES = MIB
-"""Asked of the kernel for every stream, so that a whole frame goes without waiting."""
+"""The send buffer to ask of the kernel for every stream, so that a whole frame leaves without waiting."""
 
 _BACKLOG = 1024
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
@@ -64,9 +64,9 @@ _UNACKNOWLEDGED_MAX_S = 30
 
 _ACCEPT_BACK_OFF_S = 0.05
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-"""Accepting failed for want of descriptors or memory: the connection stays in the backlog."""
+"""Accepting failed for lack of descriptors or memory: the connection stays in the backlog."""
 _LISTENER_BROKEN = frozenset((errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP, errno.EFAULT))
-"""Accepting can never succeed again. Any other error belongs to the one connection that it accepted."""
+"""Accepting can never succeed again. Any other error concerns only the connection that was being accepted."""
 
 _ADDRESS = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.\-]+)?)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})\Z"
@@ -74,7 +74,8 @@ _ADDRESS = re.compile(
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``. InvalidArgument otherwise."""
+    """The host and port of ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``. Otherwise raises
+    InvalidArgument."""
     match = _ADDRESS.match(address)
     if match is None or int(match["port"]) > 65535:
         raise InvalidArgument(f"{address!r} is not an address: host:port, 1.2.3.4:port or [::1]:port")
@@ -82,31 +83,36 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def own_host_towards(host: str, port: int) -> str | None:
-    """The address of this machine that it would use to reach another, in the form that stands before a
-    port; None where it does not know a way. Sends nothing; resolves ``host`` in this thread."""
+    """The address from which this machine would reach another one, written as before a port.
+
+    Returns None if this machine has no route. It sends nothing, and resolves ``host`` in this thread."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, sockaddr = found[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(sockaddr)  # Of a datagram socket: it chooses a route, and sends nothing.
+            probe.connect(sockaddr)  # For a datagram socket this only chooses a route; it sends nothing.
             return _format_address(probe.getsockname()).rpartition(":")[0]
     except (OSError, UnicodeError):
         return None
 
 
 class TcpNetwork:
-    """TCP over IPv4 and IPv6. Names are resolved through trio, in a thread where they are not numeric."""
+    """TCP over IPv4 and IPv6. trio resolves names, in a thread unless they are numeric."""
 
     def __init__(self) -> None:
         self._send_buffer_bytes = _granted_send_buffer()
 
     async def connect(self, address: str) -> Stream:
-        """A stream to a listener. Where a name has several addresses the next one is tried whenever the
-        one before has not answered for a quarter of a second.
+        """Open a stream to a listener.
 
-        Raises ConnectionLost if none answers, InvalidArgument if the address is malformed. It waits as
-        long as the kernel does, minutes perhaps, and for a descriptor where the process has none left: bring
-        a deadline."""
+        If a name has several addresses, the next one is tried whenever the one before has not answered for
+        a quarter of a second. This waits as long as the kernel does, perhaps minutes, and for a descriptor
+        if the process has none left. Use a deadline.
+
+        Raises:
+            ConnectionLost: No address answered.
+            InvalidArgument: The address is malformed.
+        """
         host, port = parse_address(address)
         if port == 0:
             raise InvalidArgument(f"{address!r}: nothing listens at port 0")
@@ -124,8 +130,8 @@ class TcpNetwork:
         sock = socket.socket(fileno=connected.socket.detach())
         try:
             if sock.getsockname() == sock.getpeername():
-                # The kernel gave us the very port that we asked for, where nobody listens any more,
-                # and TCP then connects a socket to itself.
+                # Nobody listens at the port. The kernel chose the same port for our end, and TCP then
+                # connected the socket to itself.
                 raise ConnectionLost(f"cannot connect to {address}: nobody listens")
             self._configure(sock)
         except OSError as cause:
@@ -137,9 +143,12 @@ class TcpNetwork:
         return TcpStream(sock, address)
 
     async def listen(self, address: str) -> Listener:
-        """Listen at an address; port 0 is any free one. ``[::]`` is both IPv6 and IPv4.
+        """Listen at an address. Port 0 means any free port; ``[::]`` means both IPv6 and IPv4.
 
-        Raises InvalidArgument if the address is malformed, ConnectionLost if it is taken or not ours."""
+        Raises:
+            InvalidArgument: The address is malformed.
+            ConnectionLost: The address is taken, or not one of this machine.
+        """
         host, port = parse_address(address)
         try:
             found = await trio.socket.getaddrinfo(
@@ -154,7 +163,7 @@ class TcpNetwork:
         try:
             sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)
-            # Without it a bookie that restarts could not bind for a minute while old connections linger.
+            # Without this, a restarted bookie could not bind for a minute while old connections linger.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -173,14 +182,14 @@ class TcpNetwork:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (
-            # trio lowers this one for its own streams, which makes a socket take 16 KiB at a time.
+            # trio sets this to a low value for its own streams; a socket then takes only 16 KiB at a time.
             ("TCP_NOTSENT_LOWAT", 0),
             ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
             ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
             ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
             ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MAX_S * 1000),
         ):
-            option = getattr(socket, name, None)  # Not every platform knows every one of them.
+            option = getattr(socket, name, None)  # Some platforms lack some of them.
             if option is not None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -195,7 +204,7 @@ class TcpStream:
         self._fd = sock.fileno()
         self._peer = peer
         self._closed = False
-        self._is_drained = False  # by the last receive, which found less than it had room for
+        self._is_drained = False  # the last receive filled only part of its buffer
         self._turns = Turns()
 
     @property
@@ -269,8 +278,8 @@ class TcpStream:
 class TcpListener:
     """A listening socket; see ``transport.Listener``.
 
-    When the process has run out of descriptors, ``accept`` says so in the log once and tries again twenty
-    times a second: connections wait in the kernel's backlog and are served when descriptors are free."""
+    If the process has run out of descriptors, ``accept`` logs it once and tries again twenty times a second.
+    Connections wait in the kernel's backlog, and are served when descriptors are free."""
 
     __slots__ = ("_address", "_closed", "_fd", "_is_exhausted", "_network", "_sock")
 
@@ -310,7 +319,7 @@ class TcpListener:
                     self._network._configure(sock)
                     return TcpStream(sock, _format_address(peer))
                 except OSError:
-                    sock.close()  # Reset by its peer between the two calls: nobody to serve.
+                    sock.close()  # Its peer reset it between the two calls: nobody to serve.
 
     def close(self) -> None:
         if self._closed.is_set():
@@ -337,8 +346,8 @@ class TcpListener:
 def _granted_send_buffer() -> int:
     """The send buffer to ask for, or 0 to leave it to the kernel.
 
-    A size that is asked for ends the kernel's own adaptation, so ask only where the kernel grants it (its
-    bound is net.core.wmem_max); Linux then reports twice the size."""
+    Asking for a size ends the kernel's own adaptation. So ask only if the kernel grants the size (its bound
+    is net.core.wmem_max). Linux then reports twice the size."""
     with contextlib.suppress(OSError), socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         if probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= _SEND_BUFFER_BYTES:
@@ -347,7 +356,7 @@ def _granted_send_buffer() -> int:
 
 
 def _is_exhaustion(error: BaseException) -> bool:
-    """Whether a socket could not be had for want of descriptors: that says nothing of the other end."""
+    """Whether a socket could not be opened for lack of descriptors. That says nothing about the other end."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return True
     if isinstance(error.__cause__, BaseExceptionGroup):
@@ -358,7 +367,7 @@ def _is_exhaustion(error: BaseException) -> bool:
 def _close_socket(sock: socket.socket) -> None:
     notify_closing(sock)
     with contextlib.suppress(OSError):
-        # Linux closes the descriptor even where close reports an earlier failure of the connection.
+        # Linux closes the descriptor even if close reports an earlier failure of the connection.
         sock.close()
 
 
@@ -371,7 +380,7 @@ def _format_address(sockaddr: tuple[Any, ...]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost reason in words: trio wraps the failures of several addresses."""
+    """The innermost reason in words: trio wraps the failures of several addresses in a group."""
     if isinstance(error.__cause__, OSError):
         return _reason(error.__cause__)
     if isinstance(error.__cause__, BaseExceptionGroup):

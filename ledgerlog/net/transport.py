@@ -1,8 +1,9 @@
 """The network capability: reliable byte streams between a client and a bookie.
 
-TCP implements it for real (``net.tcp``); an in-process network (``net.local``) carries the same bytes
-between tasks of one process; a simulated one decides delays and losses by a seed. Code above sees
-these three classes only. Addresses are text: ``host:port`` for TCP, any name for the others.
+``net.tcp`` implements it over TCP. An in-process network (``net.local``) carries the same bytes between
+tasks of one process. A simulated network draws delays and losses from a seed. Code above uses only the
+three protocols ``Stream``, ``Listener`` and ``Network``. Addresses are text: ``host:port`` for TCP, any
+name for the others.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Protocol
 from ledgerlog.errors import LedgerLogError
 
 Buffer = bytes | bytearray | memoryview
-"""Memory of bytes; a view has one dimension of format ``B``, so that ``len`` counts bytes."""
+"""A bytes-like object. A view has one dimension of format ``B``, so ``len`` counts bytes."""
 
 
 def buffers_bytes(buffers: Sequence[Buffer]) -> int:
-    """How many bytes there are in some buffers."""
+    """Count the bytes in some buffers."""
     return sum(map(len, buffers))
 
 
 def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """What is left of ``buffers`` once their first ``sent`` bytes have gone."""
+    """The rest of ``buffers`` after their first ``sent`` bytes."""
     for index, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
@@ -32,11 +33,11 @@ def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 
 
 class ConnectionLost(LedgerLogError):
-    """The stream is broken or was closed by either side; what was sent last may or may not have arrived."""
+    """The stream broke, or either side closed it. The last bytes sent may or may not have arrived."""
 
 
 class Stream(Protocol):
-    """One connection. At most one task receives and at most one sends at a time."""
+    """One connection. At most one task may receive, and at most one may send, at a time."""
 
     @property
     def peer(self) -> str:
@@ -44,33 +45,55 @@ class Stream(Protocol):
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Receive at least one byte into the front of ``buffer``; how many. 0 when the peer has finished
-        sending. Raises ConnectionLost. Cancelling loses nothing that was not reported."""
+        """Receive at least one byte into the front of ``buffer``.
+
+        Returns:
+            How many bytes were received; 0 if the peer has finished sending.
+
+        Raises:
+            ConnectionLost: The stream is broken or closed.
+
+        Cancelling: loses no bytes.
+        """
         ...
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
-        """Send as much of ``buffers`` as goes without waiting; how many bytes went, possibly 0.
-        Raises ConnectionLost. Never call it while another task is inside ``send_all``."""
+        """Send as much of ``buffers`` as possible without waiting.
+
+        Never call it while another task is inside ``send_all``.
+
+        Returns:
+            How many bytes were sent, possibly 0.
+
+        Raises:
+            ConnectionLost: The stream is broken or closed.
+        """
         ...
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Send everything, waiting as needed. Raises ConnectionLost. After cancellation an unknown part
-        was sent: close the stream."""
+        """Send everything, waiting as needed.
+
+        Raises:
+            ConnectionLost: The stream is broken or closed. The bytes may or may not have arrived.
+
+        Cancelling: an unknown part was sent; close the stream.
+        """
         ...
 
     def close(self) -> None:
-        """Give the connection up at once; tasks inside its methods get ConnectionLost. Idempotent."""
+        """Close the connection at once. Tasks inside its methods get ConnectionLost. Closing again is
+        harmless."""
         ...
 
 
 class Listener(Protocol):
     @property
     def address(self) -> str:
-        """Where it listens, with the port that was really bound."""
+        """The address that it listens at, with the port that was really bound."""
         ...
 
     async def accept(self) -> Stream:
-        """The next connection. Raises ConnectionLost once the listener is closed."""
+        """Wait for the next connection and return it. Raises ConnectionLost once the listener is closed."""
         ...
 
     def close(self) -> None: ...
@@ -78,10 +101,14 @@ class Listener(Protocol):
 
 class Network(Protocol):
     async def connect(self, address: str) -> Stream:
-        """A stream to a listener. Raises ConnectionLost; the caller brings the deadline."""
+        """Open a stream to a listener, without a deadline of its own. Raises ConnectionLost if that fails."""
         ...
 
     async def listen(self, address: str) -> Listener:
-        """Listen at an address (port 0: any free one). InvalidArgument if it is malformed, ConnectionLost
-        if it is taken."""
+        """Listen at an address; port 0 means any free port.
+
+        Raises:
+            InvalidArgument: The address is malformed.
+            ConnectionLost: The address is taken.
+        """
         ...

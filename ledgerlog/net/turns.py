@@ -1,13 +1,13 @@
 """Fair turns for streams whose calls often need not wait.
 
-A call that finds what it wants at once is cheapest if it returns at once. A peer that always has more to
-give would then keep the loop for itself. So a task that has handled ``limits.TURN_BYTES`` since it last
-waited lets the other tasks run before it goes on; until then it only notices a cancellation.
+A call that need not wait is cheapest if it returns at once. But with a peer that always has more to give,
+such a task would keep the event loop for itself. So a task that has handled ``limits.TURN_BYTES`` since it
+last waited lets the other tasks run before it goes on. Until then it only checks for a cancellation.
 
-Bytes alone do not tell the work: a frame of a hundred bytes takes as long as one of a few thousand. So each
-thing counts for ``least`` bytes, however small it is. Who handles frames counts frames, of which there are
-``limits.TURN_FRAMES`` in a turn at most. A stream counts its calls (``limits.TURN_CALLS``); it only copies
-bytes, which is an eighth of the work of handling them (``spend_copied``).
+Bytes alone do not measure the work: a frame of a hundred bytes takes as long as one of a few thousand. So
+each item counts for at least ``least`` bytes. A task that handles frames counts frames, at most
+``limits.TURN_FRAMES`` in a turn. A stream counts its calls (``limits.TURN_CALLS``). It only copies bytes,
+which is an eighth of the work of handling them (``spend_copied``).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Turns:
 
     @property
     def is_over(self) -> bool:
-        """Whether the next ``take`` lets the others run."""
+        """Whether the next ``take`` lets other tasks run."""
         return self._left <= 0
 
     async def take(self) -> None:
-        """A checkpoint; a cheap one as long as the turn is not over."""
+        """Run a checkpoint: a cheap one until the turn is over, then one that lets other tasks run."""
         if self._left > 0:
             await checkpoint_if_cancelled()
         else:
@@ -45,23 +45,23 @@ class Turns:
             await checkpoint()
 
     def spend(self, count: int) -> None:
-        """One thing of ``count`` bytes was handled."""
+        """Count one item of ``count`` bytes that was handled."""
         least = self._least
         self._left -= count if count > least else least
 
     def spend_copied(self, count: int) -> None:
-        """``count`` bytes were copied by one call, and nothing else was done with them."""
+        """Count ``count`` bytes that one call only copied."""
         self.spend(count >> 3)
 
     def renew(self) -> None:
-        """The others have just had their turn."""
+        """Begin a new turn: other tasks have just run."""
         self._left = TURN_BYTES
 
 
 async def send_all_of(
     stream: Stream, buffers: Sequence[Buffer], turns: Turns, wait_room: Callable[[], Awaitable[object]]
 ) -> None:
-    """``Stream.send_all`` by way of ``send_nowait``, with ``wait_room`` between the attempts."""
+    """Implement ``Stream.send_all`` with ``send_nowait``, calling ``wait_room`` between the attempts."""
     await turns.take()
     left = buffers_bytes(buffers)
     while True:

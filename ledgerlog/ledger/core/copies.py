@@ -1,34 +1,35 @@
-"""Checking every copy of a ledger: from what bookies answer to the copies that are not as they should be.
+"""Checking every copy of a ledger: from the answers of bookies to the copies that have faults.
 
-The metadata say which bookies are to have each entry. ``CopyCheck`` asks all of them, window after window of
-entry ids, and compares. It can ask in two ways:
+The metadata say which bookies should have each entry. ``CopyCheck`` asks all of them, window after window
+of entry ids, and compares. It can ask in two ways:
 
-    list    bookies name what their index names: missing copies show, and nothing is read
-    scrub   bookies read what they have and check it: corrupt copies show as well, and copies that are sound
-            each by itself and yet differ, by sums of digests (``wire.scrub``)
+    list    bookies name the entries in their index. This shows missing copies, and reads no entry
+    scrub   bookies read their copies and check them. This also shows corrupt copies, and copies that are
+            sound but differ from each other, by sums of digests (``wire.scrub``)
 
 Verbs in, state out:
 
     take_asks -> on_answer, on_silent       until ``is_done``
-    take_faults                             what was found, growing with every window
-    checked                                 copies that bookies answered about, by bookie
+    take_faults                             the faults found, growing with every window
+    checked                                 how many copies bookies answered about, by bookie
 
-**What an answer means**, and which entries are due, ``ledger.core.comparison`` says. Who does not answer is
-asked again in the next window.
+**Meaning of answers.** ``ledger.core.comparison`` says which entries are due and what an answer means. A
+bookie that does not answer is asked again in the next window.
 
-**A fault** is a run of one bookie's entries that are alike: all missing there, or all corrupt, diverging, or
-not known (``FaultKind``), with equally many sound copies left elsewhere. Entries in between that are not the
-bookie's count for nothing, so a striped ledger that a bookie lost is one fault; it lies within one fragment.
-``copies_left`` counts copies that were seen sound: one that may be on a bookie that did not answer is not
-among them. In a striped ledger entries of one run have different write sets, and it is the fewest that one of
-them has.
+**A fault** is a run of one bookie's entries that are alike: all missing there, or all corrupt, diverging or
+unknown (``FaultKind``), with equally many sound copies left elsewhere. A run passes over entries that are
+not the bookie's. So a striped ledger that a bookie lost is one fault for each fragment; a fault lies within
+one fragment. ``copies_left`` counts only copies that were seen sound, not those that may be on a silent
+bookie. In a striped ledger the entries of one run have different write sets; ``copies_left`` is the lowest
+count among them.
 
-**Diverging copies.** Bookies of one write set have sent sums of the digests of the same entries. Where sums
-or counts differ the block is asked for again, each entry by itself, and entries that are sound on several
-bookies with different digests are diverging: on those bookies that are outvoted, on all where no digest has
-the most votes. Then nobody knows which of them was written, and no copy counts as sound.
+**Diverging copies.** Bookies of one write set send sums of the digests of the same entries. If the sums or
+counts differ, the check asks for the block again, each entry by itself. Entries that are sound on several
+bookies with different digests are diverging. If one digest has the most votes, only the outvoted copies are
+diverging. If no digest has, nobody knows which copy is right: all of them are diverging, and none counts as
+sound.
 
-**Memory** is bounded by what bookies say of one window, whatever the ledger's length.
+**Memory** is bounded by the answers about one window, whatever the ledger's length.
 """
 
 from __future__ import annotations
@@ -62,22 +63,22 @@ WINDOW_ENTRIES = 64 * SCRUB_BLOCK_ENTRIES
 
 @attrs.frozen(kw_only=True)
 class CopyFault:
-    """Copies on one bookie that are not as they should be."""
+    """A run of faulty copies on one bookie."""
 
     ledger_id: int
     bookie: BookieId
     first_entry: int
     last_entry: int
     copies: int
-    """How many of the entries from the first to the last are the bookie's."""
+    """How many entries of first..last the bookie should hold."""
     copies_left: int
-    """Sound copies of such an entry on other bookies, at least."""
+    """How many sound copies such an entry has on other bookies, at least."""
     write_quorum: int
     kind: FaultKind
 
 
 def count_held(replication: Replication, slot: int, first: int, last: int) -> int:
-    """How many of the entries first..last a slot holds."""
+    """Count the entries of first..last that a slot holds."""
     if last < first:
         return 0
     rounds, rest = divmod(last - first + 1, replication.ensemble)
@@ -87,21 +88,21 @@ def count_held(replication: Replication, slot: int, first: int, last: int) -> in
 
 
 def replicas_of(metadata: LedgerMetadata) -> int:
-    """How many copies there are to check."""
+    """Count the copies that a check covers."""
     end = metadata.last_entry
     count = metadata.last_fragment.first_entry if end is None else end + 1
     return count * metadata.replication.write_quorum
 
 
 def entries_of(metadata: LedgerMetadata, fault: CopyFault) -> Iterator[int]:
-    """The entries whose copies on the bookie are at fault."""
+    """The entries whose copies on the bookie have this fault."""
     slot = metadata.fragment_of(fault.first_entry).ensemble.index(fault.bookie)
     share = Share(fault.first_entry, fault.last_entry, slot, metadata.replication)
     return share.ids(fault.first_entry, fault.last_entry)
 
 
 def is_due(metadata: LedgerMetadata, fault: CopyFault) -> bool:
-    """Whether the metadata still ask these copies of the bookie."""
+    """Whether the bookie should still have these copies, by the metadata."""
     return any(
         share.first <= fault.first_entry
         and fault.last_entry <= share.last
@@ -112,21 +113,21 @@ def is_due(metadata: LedgerMetadata, fault: CopyFault) -> bool:
 
 @attrs.define(eq=False, kw_only=True)
 class _Side(Holdings):
-    """What one bookie of the window's fragment has said of it."""
+    """The answers of one bookie about the window's fragment."""
 
     slot: int
     bookie: BookieId
     sums: dict[tuple[int, int], tuple[int, int]] = attrs.Factory(dict)
     ask: CopyAsk | None = None
-    """What it is being asked."""
+    """The ask that waits for an answer."""
     digests: dict[int, int] = attrs.Factory(dict)
-    """By entry, of the block that is looked at more closely."""
+    """Digests by entry, of the block that is being compared entry by entry."""
     block_through: int | None = None
-    """It has told them up to here; None where it does not take part."""
+    """The bookie has sent its digests up to this entry; None if it takes no part."""
 
 
 class CopyCheck:
-    """The check of one ledger. One answer, or silence, is due for each ask."""
+    """The check of one ledger. The shell answers each ask by ``on_answer`` or ``on_silent``."""
 
     def __init__(
         self,
@@ -136,8 +137,15 @@ class CopyCheck:
         tail: int | None = None,
         window_entries: int = WINDOW_ENTRIES,
     ) -> None:
-        """``tail``: look at the last fragment of a ledger that is not closed too, up to this entry. What is
-        missing there may be on its way: it is no work for anybody."""
+        """Begin a check.
+
+        Args:
+            metadata: The ledger.
+            scrub: Ask by scrubs instead of lists.
+            tail: If the ledger is not closed, check its last fragment too, up to this entry. Entries that are
+                missing there may be on their way, so nobody should repair them.
+            window_entries: How many entry ids to check at a time.
+        """
         assert window_entries % SCRUB_BLOCK_ENTRIES == 0 or not scrub, "blocks lie within windows"
         self.metadata = metadata
         self.checked: Counter[BookieId] = Counter()
@@ -149,23 +157,22 @@ class CopyCheck:
         self._classes = metadata.replication.ensemble if metadata.replication.is_striped else 1
         self._faults: list[CopyFault] = []
         self._runs: dict[int, CopyFault] = {}
-        """The last run of each slot, which the next window may prolong."""
+        """The last run of each slot. The next window may extend it."""
         self._said: dict[BookieId, _Side] = {}
-        """Lists that went beyond the window."""
+        """The newest list of each bookie, which may go beyond the window."""
         self._index = -1
         self._fragment: Fragment
         self._low = self._high = self._end = -1
         self._sides: list[_Side] = []
         self._blocks: list[int] | None = None
-        """Blocks to be looked at more closely, the one that is being looked at first; None before sums are
-        compared."""
+        """Blocks to compare entry by entry; the first is being compared. None until the sums are compared."""
         self._next_window()
         self._look()
 
     # --- asking -----------------------------------------------------------------------------------
 
     def take_asks(self) -> list[CopyAsk]:
-        """What bookies are to be asked now. The same bookie is never asked twice at once."""
+        """Take the asks to send now. No bookie is asked twice at the same time."""
         asks = []
         for side in self._sides:
             if side.ask is None:
@@ -186,15 +193,17 @@ class CopyCheck:
         return CopyAsk(side.bookie, side.through + 1, self._high, self._classes if self._scrub else 0)
 
     def on_answer(self, ask: CopyAsk, answer: CopyAnswer) -> None:
-        """A bookie's answer. One that is not complete through the first entry asked for says nothing, and
-        neither does one about what was not asked."""
+        """A bookie answered.
+
+        An answer that is incomplete for the first entry asked for, or that names others, counts as
+        silence."""
         if not answer.is_about(ask.first):
             self.on_silent(ask)
             return
         side = self._side_of(ask)
         if ask.classes == SCRUB_BLOCK_ENTRIES:
             side.block_through = answer.through
-            for block, remainder, _, digest in answer.sums:  # Each is the sum of one.
+            for block, remainder, _, digest in answer.sums:  # Each is the sum of one digest.
                 side.digests[block * SCRUB_BLOCK_ENTRIES + remainder] = digest
         else:
             side.on_answer(ask.first, answer)
@@ -207,7 +216,7 @@ class CopyCheck:
         """A bookie did not answer, or could not look."""
         side = self._side_of(ask)
         if ask.classes == SCRUB_BLOCK_ENTRIES:
-            side.block_through = None  # What it said before stands; it cannot be compared.
+            side.block_through = None  # Its earlier answers stand, but its digests cannot be compared.
             side.digests.clear()
         else:
             side.on_silent()
@@ -220,7 +229,7 @@ class CopyCheck:
         return side
 
     def take_faults(self) -> list[CopyFault]:
-        """The runs that are complete and were not taken yet, in the order in which windows were judged."""
+        """Take the complete runs that were not taken yet, in the order in which windows were judged."""
         faults, self._faults = self._faults, []
         return faults
 
@@ -241,7 +250,7 @@ class CopyCheck:
             self._end = -1 if end is None else end
             self._high = self._fragment.first_entry - 1
         self._low = self._high + 1
-        # Windows end where blocks do, so that a block's sums are whole in one of them.
+        # Windows end where blocks end, so one window has all sums of a block.
         step = self._window_entries
         self._high = min(self._end, (self._low // step + 1) * step - 1)
         self._blocks = None
@@ -252,14 +261,14 @@ class CopyCheck:
         if not self._scrub:
             before = self._said.get(bookie)
             if before is not None and before.through >= self._low:
-                # It has told more than it was asked for.
+                # The bookie's last list went beyond the last window.
                 before.forget_before(self._low)
                 side.through, side.sound, side.in_limbo = before.through, before.sound, before.in_limbo
             self._said[bookie] = side
         return side
 
     def _look(self) -> None:
-        """Go on where nothing more is to be asked about what is being looked at."""
+        """Go on to the next step while nothing more is to be asked in this one."""
         while not self.is_done and all(
             side.ask is None and self._next_ask(side) is None for side in self._sides
         ):
@@ -283,7 +292,7 @@ class CopyCheck:
                 yield side
 
     def _suspects(self) -> list[int]:
-        """Blocks of which not all bookies of a write set say the same."""
+        """Blocks for which the bookies of a write set sent different sums."""
         found: set[int] = set()
         for block, remainder in {key for side in self._sides if not side.is_silent for key in side.sums}:
             said = {
@@ -340,7 +349,8 @@ class CopyCheck:
             self._emit(pieces)
 
     def _emit(self, pieces: Mapping[int, list[Stretch]]) -> None:
-        """Cut the stretches wherever one of another bookie begins or ends, and count the copies between."""
+        """Cut the stretches wherever another bookie's begins or ends, and count the sound copies in each
+        piece."""
         opening: dict[int, list[tuple[int, FaultKind]]] = {}
         closing: dict[int, list[int]] = {}
         for slot, found in pieces.items():
@@ -357,9 +367,9 @@ class CopyCheck:
                 self._add(slot, kind, low, following - 1, faulty)
 
     def _add(self, slot: int, kind: FaultKind, low: int, high: int, faulty: Mapping[int, object]) -> None:
-        """The slot's entries low..high are at fault, as are those of the others that are ``faulty`` there."""
+        """Add a fault of the slot's entries low..high. ``faulty`` has all slots with faults in this piece."""
         holds, ensemble = self._replication.holds, self._replication.ensemble
-        # Write sets repeat after as many entries as the ensemble has bookies.
+        # Write sets repeat every ``ensemble`` entries.
         held = [e for e in range(low, min(high, low + ensemble - 1) + 1) if holds(slot, e)]
         if not held:
             return

@@ -1,18 +1,19 @@
 """Reading a range of entries from the bookies that hold them (protocol A.0 "Regular read").
 
-One copy with a matching digest is the entry. Only when *every* bookie of the write set has said that it
-has no such entry does the entry not exist; any time-out, refusal or limbo among the answers leaves it
-unavailable, and a copy that fails its digest is neither yes nor no (rule 8).
+One copy with a matching digest proves the entry. Only if *every* bookie of the write set says that it has
+no such entry, the entry does not exist. A time-out, a refusal or a bookie in limbo among the answers leaves
+the entry unavailable. A copy that fails its digest is neither a yes nor a no (rule 8).
 
-A range read walks the fragments it crosses. In each it runs one *lane* per class of entries with one write
-set (a single lane unless the ledger is striped). A lane asks one bookie for all that it still lacks,
-takes what comes, and at the first entry that is missing asks the next bookie of the write set from
-there. Bookies that failed once are asked last. One that has too many requests under way has said nothing:
-when no other is left, it is asked again, for as long as the shell likes (``is_waiting``).
+A range read walks the fragments that it crosses. In each it runs one *lane* per class of entries with one
+write set (a single lane unless the ledger is striped). A lane asks one bookie for all entries that it still
+lacks and takes those that come. At the first missing entry it asks the next bookie of the write set from
+there on. Bookies that failed once are asked last. A busy bookie, with too many requests under way, has said
+nothing: when no other bookie is left, the lane asks it again, for as long as the shell likes
+(``is_waiting``).
 
-**For a copy.** A bookie that lost entries asks for its own, those that its slot holds, and asks the others of
-their write sets (``holder``). What all the others deny is still not "no such entry": the one who asks
-may have been the only one that had it.
+**For a copy.** A bookie that lost entries (``holder``) reads the entries of its own slot from the other
+bookies of their write sets. Even if all the others deny an entry, it may have existed: the holder may have
+been the only bookie that had it.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ class _Lane:
         self.last = last
         self.stride = stride
         self.bookies = bookies
-        self.said: dict[BookieId, _Said] = {}  # about the entry ``next``
-        self.asked: RangeAsk | None = None  # the ask that is out; nobody else's answer is looked at
+        self.said: dict[BookieId, _Said] = {}  # answers about the entry ``next``
+        self.asked: RangeAsk | None = None  # the outstanding ask; answers to any other are ignored
 
 
 class RangeRead:
     """One read of entries first..last of a ledger. ``found`` fills up; ``failure`` ends it.
 
-    Each ask counts once, with its first answer: one that comes after a time-out is not looked at."""
+    Only the first answer to an ask counts: an answer after a time-out is ignored."""
 
     def __init__(
         self,
@@ -74,8 +75,17 @@ class RangeRead:
         holder: BookieId | None = None,
         even_holder: bool = False,
     ) -> None:
-        """With ``holder`` only the entries that this bookie is to hold are read, and from others alone; with
-        ``even_holder`` from itself where nobody else has one."""
+        """Begin a read.
+
+        Args:
+            metadata: The ledger.
+            first: The first entry to read.
+            last: The last entry to read.
+            avoid: Bookies to ask last.
+            prefer: Which bookie of each write set to ask first; any number.
+            holder: Read only entries that this bookie should hold, and ask only the others.
+            even_holder: Ask the holder too, after all others.
+        """
         assert 0 <= first <= last
         self.ledger_id = metadata.ledger_id
         self.first = first
@@ -112,7 +122,7 @@ class RangeRead:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nobody is left to be asked but bookies that were busy, and nothing is out."""
+        """Whether only busy bookies are left to ask, and no ask is outstanding."""
         return not self.is_done and all(
             lane.asked is None and self._is_waiting(lane) for lane in self._lanes if lane.next <= lane.last
         )
@@ -121,12 +131,12 @@ class RangeRead:
         return self._waits_for_busy and _Said.BUSY in lane.said.values() and self._next_bookie(lane) is None
 
     def ask_busy_again(self) -> None:
-        """The busy ones may be asked again."""
+        """Allow asking the busy bookies again."""
         for lane in self._lanes:
             lane.said = {bookie: said for bookie, said in lane.said.items() if said is not _Said.BUSY}
 
     def give_up_busy(self) -> None:
-        """Who is busy counts as one who did not answer, from now on."""
+        """From now on, treat a busy bookie as one that did not answer."""
         self._waits_for_busy = False
 
     @property
@@ -134,7 +144,8 @@ class RangeRead:
         return self._open == 0 or self.failure is not None
 
     def take_asks(self) -> list[RangeAsk]:
-        """Reads to be sent now. Each must be answered by ``on_reply`` or ``on_failed``."""
+        """Take the reads to send now. The shell answers each by ``on_reply``, ``on_busy`` or
+        ``on_failed``."""
         asks: list[RangeAsk] = []
         if self.failure is not None:
             return asks
@@ -174,7 +185,15 @@ class RangeRead:
         negative: Negative,
         damaged: int | None = None,
     ) -> None:
-        """A bookie's answer, complete up to ``through``. ``damaged`` is an entry whose digest failed."""
+        """A bookie answered.
+
+        Args:
+            ask: The read.
+            found: Payloads by entry id.
+            through: The answer is complete up to this entry.
+            negative: Whether entries missing from ``found`` are absent or unknown.
+            damaged: An entry whose copy fails its digest; None if there is none.
+        """
         lane = self._lanes[ask.lane]
         if lane.asked is not ask:
             return
@@ -193,10 +212,10 @@ class RangeRead:
         elif entry_id <= through:
             lane.said[ask.bookie] = _Said.ABSENT if negative is Negative.ABSENT else _Said.UNKNOWN
         elif entry_id == ask.first:
-            lane.said[ask.bookie] = _Said.UNKNOWN  # It says nothing at all; do not ask it for ever.
+            lane.said[ask.bookie] = _Said.UNKNOWN  # The answer says nothing; do not ask the bookie for ever.
 
     def on_busy(self, ask: RangeAsk) -> None:
-        """The bookie has too many requests under way to look."""
+        """The bookie had too many requests under way to look."""
         lane = self._lanes[ask.lane]
         if lane.asked is ask:
             lane.asked = None
@@ -212,7 +231,7 @@ class RangeRead:
         self._avoid[ask.bookie] = None
 
     def payloads(self) -> list[bytes]:
-        """The entries found, from ``first`` on, as far as they are consecutive."""
+        """The payloads of consecutive entries from ``first`` on, as far as they were found."""
         found = self.found
         payloads: list[bytes] = []
         for entry_id in range(self.first, self.last + 1):

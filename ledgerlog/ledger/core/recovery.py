@@ -2,34 +2,34 @@
 
     announce   metadata OPEN -> IN_RECOVERY; joining an IN_RECOVERY ledger writes nothing (D9)
     fencing    ask every bookie of the last ensemble to fence, until the answers cover it (A.0)
-    reading    from settled + 1 on, every entry by its write set, until one is certainly not there
-    closing    every entry that was read is written back to its quorum; then IN_RECOVERY -> CLOSED
+    reading    read every entry from settled + 1 on by its write set, until one certainly does not exist
+    closing    write every entry that was read back to its quorum; then IN_RECOVERY -> CLOSED
 
-Rules that are easy to get wrong, and where they stand here:
+Rules that are easy to get wrong:
 
-* the ensemble to read from is the one *in the metadata when recovery began*, for good; bookies that
-  fail on write-back are replaced in private fragments that only the closing write publishes (T12);
-* reading starts no lower than the last fragment's first entry (T21, R-B3);
-* an answer counts for an entry only if its bookie is in that entry's write set (T02); a time-out or an
-  unknown is never a negative (T04); one copy is enough for a positive (T27, D2);
-* the verdict on an entry is final, and nothing above the first negative is written back;
-* write-backs carry the LAC and LAFR at which recovery started, never its progress (T25, T31, T32);
-* whoever loses the closing race adopts the winner's end (T20).
+* Recovery reads from the ensemble *in the metadata when recovery began*, for good. If a bookie fails on a
+  write-back, it is replaced in private fragments, which only the closing write publishes (T12).
+* Reading starts no lower than the last fragment's first entry (T21, R-B3).
+* An answer counts for an entry only if its bookie is in that entry's write set (T02). A time-out or an
+  unknown is never a negative (T04). One copy is enough for a positive (T27, D2).
+* The verdict on an entry is final. Nothing above the first negative is written back.
+* Write-backs carry the LAC and LAFR at which recovery started, never its progress (T25, T31, T32).
+* The loser of the closing race adopts the winner's end (T20).
 
-**Accepting a loss.** Where so many bookies lost what they had that nobody can say whether an entry exists,
-recovery gives up, and so it will for ever (D27.9). An operator may decide then that the ledger ends before
-that entry (``accept_loss``). Nothing else is different: fencing must be complete, verdicts that can be
-reached are reached, and the closing write says from where on the ledger may have lost entries
-(``LOST_FROM``). A loss is what bookies say that they may have had and have no more (limbo). One that does not
-answer, or cannot read what it has, has lost nothing as far as anybody knows, and may hold the very entry:
-while it is needed for the verdict, recovery gives up all the same, and names it, unless the operator says
-that it is gone for good (``accept_unreachable``).
+**Accepting a loss.** If so many bookies lost their data that nobody can say whether an entry exists,
+recovery gives up, and each later try does too (D27.9). An operator may then decide to end the ledger before
+that entry (``accept_loss``). Nothing else changes: fencing must be complete, recovery reaches every verdict
+that it can, and the closing write records the entry from which on the ledger may have lost entries
+(``LOST_FROM``). A loss is what bookies in limbo report: they may have had entries that they do not have
+now. A bookie that does not answer, or cannot read its data, has lost nothing as far as anybody knows, and
+may hold the very entry. While the verdict depends on such a bookie, recovery gives up all the same and
+names it, unless the operator says that it is gone for good (``accept_unreachable``).
 
-**Reading by ranges.** A *round* asks every slot for one range of entries; the answers are judged entry by
-entry, in order, as they come. A round ends when its range is judged, or when no answer is outstanding
-and the next entry needs more of them (a reply may be cut short by its size); the next round then
-starts at that entry and answers of earlier rounds are not looked at. With striping the range is asked
-once per class of entries with one write set, so no bookie is asked for an entry it cannot hold.
+**Reading by ranges.** A *round* asks every slot for one range of entries. The answers are judged entry by
+entry, in order, as they come. A round ends when its range is judged, or when no answer is outstanding and
+the next entry needs more of them (a reply may be cut short by its size). The next round then starts at that
+entry, and answers of earlier rounds are ignored. With striping, the range is asked for once per class of
+entries with one write set, so no bookie is asked for an entry that it cannot hold.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ from ledgerlog.model.ids import NO_ENTRY, BookieId
 from ledgerlog.model.ledger import Fragment, LedgerMetadata, LedgerState
 
 ROUND_ENTRIES = 4096
-"""Entries that one round asks for."""
+"""How many entries one round asks for."""
 
 WRITE_BACK_BYTES = 16 * FRAME_BYTES_TARGET
 """Reading pauses while this many bytes are being written back."""
 
 LOST_FROM = "ledgerlog.lost_from"
-"""The key of ``LedgerMetadata.custom`` under which an accepted loss stays on record: the entry, in
-decimal."""
+"""The key in ``LedgerMetadata.custom`` that records an accepted loss. Its value is the entry, in decimal."""
 
 
 class Phase(enum.Enum):
@@ -67,7 +66,7 @@ class Phase(enum.Enum):
 
 
 class Negative(enum.Enum):
-    """What it means that an entry is not in a complete answer."""
+    """The meaning of an entry's absence from a complete answer."""
 
     ABSENT = "absent"
     UNKNOWN = "unknown"
@@ -76,7 +75,7 @@ class Negative(enum.Enum):
 
 @attrs.frozen
 class ReadAsk:
-    """Ask a bookie for entries first, first + stride, ... up to last, fencing the ledger by it."""
+    """Ask a bookie for entries first, first + stride, ... up to last. The read also fences the ledger."""
 
     bookie: BookieId
     slot: int
@@ -87,7 +86,7 @@ class ReadAsk:
 
 
 class _Answer:
-    """What one slot has said of one class of entries in the present round."""
+    """The answer of one slot about one class of entries in the present round."""
 
     __slots__ = ("failed", "found", "negative", "pending", "through")
 
@@ -100,7 +99,7 @@ class _Answer:
 
 
 class LedgerRecovery:
-    """One client's recovery of one ledger."""
+    """The protocol of one client's recovery of one ledger."""
 
     def __init__(
         self,
@@ -121,19 +120,19 @@ class LedgerRecovery:
         self.metadata = metadata
         self.version = version
         self.start = NO_ENTRY
-        """Where reading starts, less one; frozen when fencing is complete."""
+        """The entry before the first one to read. It is fixed once fencing is complete."""
         self.frozen_lac = NO_ENTRY
         """The LAC and (guaranteed mode) LAFR that every write-back carries."""
         self.last_recoverable: int | None = None
-        """The last entry of the ledger, once the first certain negative was seen."""
+        """The last entry of the ledger, once recovery has found its end."""
         self.lost_from: int | None = None
-        """The entry of which nobody can say whether it exists, where the ledger was ended before it."""
+        """The entry before which an accepted loss ended the ledger: nobody can say whether it exists."""
         self.fenced: set[int] = set()
-        """Slots of the frozen ensemble that confirmed the fence."""
+        """Slots of the frozen ensemble whose bookies confirmed the fence."""
         self.frozen: Fragment
-        """The last fragment as it was when recovery began: what is fenced and read."""
+        """The last fragment when recovery began. Recovery fences and reads its ensemble."""
         self.pending: PendingAdds
-        """Write-backs, and the private fragments."""
+        """The write-backs, and the private fragments."""
         self._new_token = new_token
         self._full_pinning = full_pinning
         self._accept_loss = accept_loss
@@ -171,14 +170,14 @@ class LedgerRecovery:
     # --- fencing ------------------------------------------------------------------------------
 
     def take_fences(self) -> list[tuple[int, BookieId]]:
-        """Slots, with their bookies, to which a fence is to be sent."""
+        """Take the slots to which a fence must be sent, with their bookies."""
         slots, self._to_fence = self._to_fence, []
         return [(slot, self.frozen.ensemble[slot]) for slot in slots]
 
     def on_fence_ok(self, slot: int, lac: int, lafr: int) -> None:
-        """A bookie is fenced, durably, and tells the highest LAC and LAFR it has seen."""
+        """A bookie has fenced the ledger durably, and reports the highest LAC and LAFR that it has seen."""
         if self.phase is not Phase.FENCING:
-            return  # The start is fixed; a late answer changes nothing.
+            return  # Reading has a fixed start; a late answer changes nothing.
         self.fenced.add(slot)
         self._unfenced.discard(slot)
         self.frozen_lac = max(self.frozen_lac, lac)
@@ -220,15 +219,21 @@ class LedgerRecovery:
                 self._asks.append(ReadAsk(bookie, slot, start, last, stride, self._round))
 
     def take_reads(self) -> list[ReadAsk]:
-        """The reads to be sent. Each must be answered by ``on_read`` or ``on_read_failed``."""
+        """Take the reads to send. The shell answers each by ``on_read`` or ``on_read_failed``."""
         asks, self._asks = self._asks, []
         return asks
 
     def on_read(self, ask: ReadAsk, found: Mapping[int, bytes], through: int, negative: Negative) -> None:
-        """A bookie answered: ``found`` by entry id, complete up to ``through``; what is not in it up to
-        there is ``negative``. Nothing is said of entries beyond."""
+        """A bookie answered a read.
+
+        Args:
+            ask: The read.
+            found: Payloads by entry id.
+            through: The answer is complete up to this entry. It says nothing about entries beyond.
+            negative: Whether entries missing from ``found`` are absent or unknown.
+        """
         if through < ask.first:
-            self.on_read_failed(ask)  # It says nothing at all; asking again would not end.
+            self.on_read_failed(ask)  # The answer says nothing; asking again would never end.
             return
         answer = self._answer_to(ask)
         if answer is not None:
@@ -239,7 +244,8 @@ class LedgerRecovery:
             self._judge()
 
     def on_read_failed(self, ask: ReadAsk) -> None:
-        """A read timed out, or the bookie could not answer it: unknown for every entry asked (T04)."""
+        """A read timed out, or the bookie could not answer it. Every entry asked for counts as unknown
+        (T04)."""
         answer = self._answer_to(ask)
         if answer is not None:
             answer.failed = True
@@ -252,7 +258,7 @@ class LedgerRecovery:
         return self._answers[ask.slot, ask.first % ask.stride]
 
     def _judge(self) -> None:
-        """Reach verdicts, in order of entries, as far as the answers go."""
+        """Judge entries in order, as far as the answers go."""
         replication = self.replication
         stride = replication.ensemble if replication.is_striped else 1
         recovered: list[bytes] = []
@@ -323,11 +329,11 @@ class LedgerRecovery:
             self.pending.push(payloads[begin:], byte_count)
 
     def _ask_more(self) -> None:
-        """The next round, unless too much is still on its way back to the bookies."""
+        """Begin the next round, unless too many bytes are still being written back."""
         if self.pending.byte_count < WRITE_BACK_BYTES:
             self._ask_round()
         else:
-            self._round += 1  # Late answers are not looked at; on_add_ok goes on.
+            self._round += 1  # Ignore late answers. ``on_add_ok`` begins the next round.
             self._answers = {}
 
     # --- writing back -------------------------------------------------------------------------
@@ -338,13 +344,13 @@ class LedgerRecovery:
         return self.start if self.replication.guaranteed else NO_ENTRY
 
     def take_sends(self, bookie: BookieId) -> list[Send]:
-        """The write-backs due at a bookie of the (private) ensemble."""
+        """Take the write-backs due at a bookie of the private ensemble."""
         if self.phase not in (Phase.READING, Phase.CLOSING):
             return []
         return self.pending.take_sends(bookie)
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> None:
-        """A bookie has the write-backs first..last durably."""
+        """A bookie has durably stored the write-backs of first..last that its slot holds."""
         if self.phase not in (Phase.READING, Phase.CLOSING):
             return
         self.pending.on_add_ok(bookie, first, last)
@@ -362,13 +368,14 @@ class LedgerRecovery:
             self.pending.on_bookie_connected(bookie)
 
     def replaceable(self) -> list[int]:
-        """Failed slots that want replacements for the write-back. Empty while nothing is to be written."""
+        """Failed slots that need replacements for the write-back. Empty while nothing is being written
+        back."""
         if self.phase not in (Phase.READING, Phase.CLOSING) or self.pending.is_drained:
             return []
         return self.pending.replaceable(full_pinning=self._full_pinning)
 
     def change_ensemble(self, replacements: Mapping[int, BookieId]) -> None:
-        """Replace slots (a subset of ``replaceable()``), in the private fragments only (T12)."""
+        """Replace slots (a subset of ``replaceable()``), only in the private fragments (T12)."""
         assert replacements
         allowed = self.replaceable()
         assert all(index in allowed for index in replacements)
@@ -378,7 +385,7 @@ class LedgerRecovery:
         self._maybe_close()
 
     def give_up(self, why: str) -> None:
-        """No bookie can take a write-back within the deadline; the ledger stays IN_RECOVERY."""
+        """Fail because no bookie took a write-back within the deadline. The ledger stays IN_RECOVERY."""
         self._fail(NotEnoughBookies(f"ledger {self.ledger_id} stays in recovery: {why}"))
 
     # --- closing ------------------------------------------------------------------------------
@@ -390,8 +397,8 @@ class LedgerRecovery:
     def _form_closing_intent(self) -> None:
         assert self.last_recoverable is not None
         assert self.pending.settled >= self.last_recoverable, "closed only when written back (T19)"
-        # Repair may have replaced bookies in older fragments meanwhile; the last one and what
-        # follows it are ours.
+        # Repair may have replaced bookies in older fragments meanwhile. The last fragment of the start of
+        # recovery, and all after it, are ours.
         fragments = (
             *self.metadata.fragments[: self._frozen_count - 1],
             *self.pending.fragments[self._frozen_count - 1 :],
@@ -404,16 +411,17 @@ class LedgerRecovery:
         self.intent = MetadataIntent(closed, self.version)
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """What the store holds after a write was attempted, however that went."""
+        """Take in the stored metadata after a write was attempted, whatever its outcome; None if they are
+        gone."""
         if self.phase in (Phase.DONE, Phase.FAILED):
             return
         self.intent = None
         if stored is None:
             self._fail(LedgerNotFound(self.ledger_id))
         elif stored.state is LedgerState.CLOSED:
-            self._finish(stored)  # By us, or by the recoverer that won (T20).
+            self._finish(stored)  # We closed it, or the recoverer that won did (T20).
         elif self.phase is Phase.ANNOUNCING:
-            self._begin(stored, version)  # IN_RECOVERY by us or by another: go on without a write (D9).
+            self._begin(stored, version)  # IN_RECOVERY, by us or another: go on without a write (D9).
         elif stored.state is LedgerState.IN_RECOVERY and stored.last_fragment == self.frozen:
             self.metadata, self.version = stored, version
             self._maybe_close()
@@ -433,5 +441,5 @@ class LedgerRecovery:
 
     @property
     def private_ensemble(self) -> Sequence[BookieId]:
-        """Who write-backs go to now."""
+        """The bookies that receive write-backs now, by slot."""
         return self.pending.ensemble
