@@ -39,8 +39,9 @@ class AddEncoder:
         Frames that are encoded or sent again later do not count: each goes to one bookie only."""
 
     def encode(self, send: Send, slot: int, *, lac: int, lafr: int) -> Sequence[Buffer]:
-        """The frame for a slot. It carries the LAC and LAFR of its first encoding: an older LAC is still
-        true."""
+        """Return the frame for a slot.
+
+        It carries the LAC and LAFR of its first encoding: an older LAC is still true."""
         batch = send.batch
         encoded = self._encoded(batch)
         if send.first == batch.first and not self._replication.is_striped:

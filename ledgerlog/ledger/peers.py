@@ -49,8 +49,7 @@ class LedgerPeers:
     async def fetch(
         self, metadata: LedgerMetadata, bookie_id: BookieId, first: int, last: int
     ) -> tuple[dict[int, bytes], LedgerLogError | None]:
-        """Read some of the entries that a bookie should hold, from other bookies: about as many as one
-        reply brings.
+        """Read entries that a bookie should hold from other bookies, about as many as one reply brings.
 
         Args:
             metadata: The ledger's metadata.

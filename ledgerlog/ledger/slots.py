@@ -42,8 +42,9 @@ class SlotOwner(Protocol):
     def encode(self, send: Send, slot: int, /) -> Sequence[Buffer]: ...
 
     def act(self) -> None:
-        """Look at the core's state again: a confirmation arrived, or another method of this class was
-        called."""
+        """Look at the core's state again.
+
+        A confirmation arrived, or another method of this class was called."""
         ...
 
 

@@ -123,14 +123,16 @@ class LedgerWriter:
         self._is_given_up = False
         self._ending_since: float | None = None
 
-    # --- what callers read --------------------------------------------------------------------
+    # --- state for callers --------------------------------------------------------------------
 
     @property
     def ledger_id(self) -> int:
+        """The id of the ledger."""
         return self._core.ledger_id
 
     @property
     def replication(self) -> Replication:
+        """The quorums of the ledger."""
         return self._core.replication
 
     @property
@@ -247,6 +249,7 @@ class LedgerWriter:
             LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
             LedgerClosed: The ledger was closed without the entry.
+            LedgerNotFound: Somebody deleted the ledger.
             AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
 
         Cancelling: only abandons the wait.
@@ -265,10 +268,12 @@ class LedgerWriter:
         Raises:
             RecordTooLarge: The payload is too large. It was not written.
             InvalidArgument: The payload is not ``bytes``. It was not written.
-            WriteQuorumUnavailable: The window stayed full; see ``wait_room``. The entry was not written.
+            WriteQuorumUnavailable: Only in guaranteed mode: the window was full, and no entry in it got its
+                full write quorum within the append deadline. The payload was not written.
             LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
             NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
             LedgerClosed: The ledger is closed, or being closed. The entry is not in it.
+            LedgerNotFound: Somebody deleted the ledger.
             AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
 
         Cancelling: before the entry is sent, it is not written; after that, the outcome is unknown. The
@@ -306,7 +311,13 @@ class LedgerWriter:
         return range(first, first + len(payloads))
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged. Raises the errors of ``wait_confirmed``."""
+        """Wait until everything appended so far is acknowledged.
+
+        Raises:
+            LedgerLogError: The errors of ``append``, about the last entry appended.
+
+        Cancelling: only abandons the wait.
+        """
         await self._confirmed.wait(self.last_add_pushed)
 
     # --- ending -------------------------------------------------------------------------------
@@ -512,8 +523,9 @@ class LedgerWriter:
                 await self._wake.wait()
 
     def _leave_read_only(self) -> None:
-        """Leave bookies that take no ordinary adds any more (full, or being emptied), if others can take
-        over.
+        """Leave bookies that take no ordinary adds any more, if others can take over.
+
+        Such a bookie is full, or being emptied.
 
         A busy writer notices such a bookie by its refusal. An idle one would name it in its metadata until
         its next add, and the process that empties the bookie would have to fence the ledger."""

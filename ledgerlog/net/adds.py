@@ -82,6 +82,8 @@ class Attachment:
 
 
 class Flushable(Protocol):
+    """A session, as the burst sees it."""
+
     def flush(self) -> None:
         """Send everything that gathered during the burst."""
         ...

@@ -170,12 +170,12 @@ class BookieConnection:
             self._on_use_changed()
 
     def send_add(self, buffers: Sequence[Buffer], sink: AddSink, first: int, last: int) -> None:
-        """Send an ADD of an attached sink. ``AddSink`` hears its outcome. This never waits and never calls
-        a sink.
+        """Send an ADD of an attached sink, which hears its outcome later (see ``AddSink``).
 
-        It needs ``is_connected``. If the connection breaks during a series of adds, you may still give the
-        rest of the series: it is lost too, and the same ``on_bookie_lost`` reports it. A connection with
-        more than CONNECTION_SEND_QUEUE_BYTES unsent breaks.
+        This never waits and never calls a sink. It needs ``is_connected``. If the connection breaks during
+        a series of adds, you may still give the rest of the series: it is lost too, and the same
+        ``on_bookie_lost`` reports it. A connection with more than CONNECTION_SEND_QUEUE_BYTES unsent
+        breaks.
 
         Args:
             buffers: One frame of ``wire.entries``. Leave them unchanged until the outcome is known.
@@ -268,8 +268,7 @@ class BookieConnection:
             self._on_use_changed()
 
     async def _wait_session(self) -> Session:
-        """Return the present session, or the one that the next attempt brings. BookieUnavailable if that
-        fails."""
+        """Return the present session, or that of the next attempt; BookieUnavailable if it fails."""
         session = self._session
         if session is None or session.broken is not None:
             if self._is_closed:
@@ -301,8 +300,9 @@ class BookieConnection:
             self._attempt_over.set()
 
     async def _serve(self) -> bool:
-        """Make one attempt and, if it succeeds, serve the session. Return whether it ended only for lack of
-        use."""
+        """Make one attempt and, if it succeeds, serve the session.
+
+        Returns whether the session ended only because nobody needed it."""
         try:
             session = await self._connect()
         except LedgerLogError as error:

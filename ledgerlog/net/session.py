@@ -126,8 +126,9 @@ class _Request:
 
 
 class Session:
-    """A session that is up. Make one after the handshake, run ``run`` in a task, and read ``broken`` when
-    ``run`` returns."""
+    """A connection after its handshake.
+
+    Run ``run`` in a task, and read ``broken`` when ``run`` returns."""
 
     __slots__ = (
         "_abandoned",

@@ -74,8 +74,11 @@ _ADDRESS = re.compile(
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """The host and port of ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``. Otherwise raises
-    InvalidArgument."""
+    """Split ``host:port``, ``1.2.3.4:port`` or ``[::1]:port`` into host and port.
+
+    Raises:
+        InvalidArgument: The address has another form, or a port above 65535.
+    """
     match = _ADDRESS.match(address)
     if match is None or int(match["port"]) > 65535:
         raise InvalidArgument(f"{address!r} is not an address: host:port, 1.2.3.4:port or [::1]:port")

@@ -81,12 +81,15 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection at once. Tasks inside its methods get ConnectionLost. Closing again is
-        harmless."""
+        """Close the connection at once; closing again is harmless.
+
+        Tasks inside its methods get ConnectionLost."""
         ...
 
 
 class Listener(Protocol):
+    """A socket, or its like, that accepts connections at one address."""
+
     @property
     def address(self) -> str:
         """The address that it listens at, with the port that was really bound."""
@@ -100,6 +103,8 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
+    """Opens streams and listeners."""
+
     async def connect(self, address: str) -> Stream:
         """Open a stream to a listener, without a deadline of its own. Raises ConnectionLost if that fails."""
         ...

@@ -349,8 +349,7 @@ class CopyCheck:
             self._emit(pieces)
 
     def _emit(self, pieces: Mapping[int, list[Stretch]]) -> None:
-        """Cut the stretches wherever another bookie's begins or ends, and count the sound copies in each
-        piece."""
+        """Cut the stretches wherever another bookie's begins or ends, and count the sound copies."""
         opening: dict[int, list[tuple[int, FaultKind]]] = {}
         closing: dict[int, list[int]] = {}
         for slot, found in pieces.items():

@@ -145,6 +145,7 @@ class PendingAdds:
 
     @property
     def ensemble(self) -> tuple[BookieId, ...]:
+        """The bookies of the slots, in order."""
         return tuple(slot.bookie for slot in self.slots)
 
     def slot_of(self, bookie: BookieId) -> Slot | None:
@@ -204,11 +205,14 @@ class PendingAdds:
             return True
         return any(replication.holds(slot, entry_id) for entry_id in range(first, last + 1))
 
-    # --- what the world did -------------------------------------------------------------------
+    # --- events from bookies ------------------------------------------------------------------
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> bool:
-        """A bookie has durably stored the entries of first..last that its slot holds. Return whether a
-        watermark moved."""
+        """A bookie has durably stored the entries of first..last that its slot holds.
+
+        Returns:
+            Whether a watermark moved.
+        """
         slot = self._by_bookie.get(bookie)
         if slot is None or slot.replacing:
             return False
@@ -220,7 +224,11 @@ class PendingAdds:
         return self._advance()
 
     def on_bookie_failed(self, bookie: BookieId) -> bool:
-        """A bookie was lost or refused an add. Return False if the slot had failed already."""
+        """A bookie was lost or refused an add.
+
+        Returns:
+            False if its slot had failed already.
+        """
         slot = self._by_bookie.get(bookie)
         if slot is None or slot.failed:
             return False
@@ -335,11 +343,10 @@ class PendingAdds:
         return reach >= self.lac
 
     def strip(self, slots: Collection[int], *, carry: bool = False) -> None:
-        """Begin a change of these slots: their confirmations above ``settled`` do not count any more (T14,
-        T15).
+        """Begin a change of these slots.
 
-        The LAC never goes back. In guaranteed mode ``replaceable`` has made sure that every entry up to it
-        keeps an ack quorum.
+        Their confirmations above ``settled`` do not count any more (T14, T15). The LAC never goes back. In
+        guaranteed mode ``replaceable`` has made sure that every entry up to it keeps an ack quorum.
 
         Args:
             slots: The slots to be replaced.
@@ -364,8 +371,9 @@ class PendingAdds:
         return change_fragments(fragments, self.settled + 1, ensemble)
 
     def install(self, replacements: Mapping[int, BookieId], fragments: tuple[Fragment, ...]) -> None:
-        """The change is in force: put the new bookies into their slots. All pending entries are due at
-        them."""
+        """The change is in force: put the new bookies into their slots.
+
+        All pending entries are due at them."""
         for index, bookie in replacements.items():
             slot = self.slots[index]
             assert slot.replacing, "a change is announced by strip() before it is written"

@@ -63,6 +63,7 @@ class RangeSet:
             lows[0] = last + 1
 
     def clear(self) -> None:
+        """Remove every id."""
         self._lows.clear()
         self._highs.clear()
 

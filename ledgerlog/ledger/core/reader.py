@@ -141,11 +141,13 @@ class RangeRead:
 
     @property
     def is_done(self) -> bool:
+        """Whether every entry was found, or the read has failed."""
         return self._open == 0 or self.failure is not None
 
     def take_asks(self) -> list[RangeAsk]:
-        """Take the reads to send now. The shell answers each by ``on_reply``, ``on_busy`` or
-        ``on_failed``."""
+        """Take the reads to send now.
+
+        The shell answers each by ``on_reply``, ``on_busy`` or ``on_failed``."""
         asks: list[RangeAsk] = []
         if self.failure is not None:
             return asks

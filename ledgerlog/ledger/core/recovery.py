@@ -57,6 +57,8 @@ LOST_FROM = "ledgerlog.lost_from"
 
 
 class Phase(enum.Enum):
+    """The step that a recovery has reached; see the module."""
+
     ANNOUNCING = "announcing"
     FENCING = "fencing"
     READING = "reading"
@@ -244,8 +246,9 @@ class LedgerRecovery:
             self._judge()
 
     def on_read_failed(self, ask: ReadAsk) -> None:
-        """A read timed out, or the bookie could not answer it. Every entry asked for counts as unknown
-        (T04)."""
+        """A read timed out, or the bookie could not answer it.
+
+        Every entry asked for counts as unknown (T04)."""
         answer = self._answer_to(ask)
         if answer is not None:
             answer.failed = True
@@ -364,12 +367,12 @@ class LedgerRecovery:
             self.pending.on_bookie_failed(bookie)
 
     def on_bookie_connected(self, bookie: BookieId) -> None:
+        """A bookie has a new connection; write-backs can be sent to it."""
         if self.phase in (Phase.READING, Phase.CLOSING):
             self.pending.on_bookie_connected(bookie)
 
     def replaceable(self) -> list[int]:
-        """Failed slots that need replacements for the write-back. Empty while nothing is being written
-        back."""
+        """Failed slots that need replacements; empty while nothing is being written back."""
         if self.phase not in (Phase.READING, Phase.CLOSING) or self.pending.is_drained:
             return []
         return self.pending.replaceable(full_pinning=self._full_pinning)
@@ -411,7 +414,7 @@ class LedgerRecovery:
         self.intent = MetadataIntent(closed, self.version)
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """Take in the stored metadata after a write was attempted, whatever its outcome; None if they are
+        """Take in the stored metadata after an attempted write, whatever its outcome; None if they are
         gone."""
         if self.phase in (Phase.DONE, Phase.FAILED):
             return

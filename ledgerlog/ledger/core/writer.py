@@ -100,18 +100,21 @@ class LedgerWriter:
         """Bookies that refuse this ledger's adds for good. Do not choose them as replacements."""
         self._closing = _Closing.NO
 
-    # --- what callers read --------------------------------------------------------------------
+    # --- state for callers --------------------------------------------------------------------
 
     @property
     def last_add_pushed(self) -> int:
+        """The last entry appended, in a batch or still queued; -1 if there is none."""
         return self.pending.lap + len(self._queue)
 
     @property
     def lac(self) -> int:
+        """The last add confirmed; see ``ledger.core.pending``."""
         return self.pending.lac
 
     @property
     def lafr(self) -> int:
+        """The last add fully replicated; see ``ledger.core.pending``."""
         return self.pending.lafr
 
     @property
@@ -121,6 +124,7 @@ class LedgerWriter:
 
     @property
     def unsettled_entries(self) -> int:
+        """How many entries were appended and are not settled. The window bounds them."""
         return self.last_add_pushed - self.pending.settled
 
     @property
@@ -135,8 +139,7 @@ class LedgerWriter:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: the ledger is closed, or failed without a closing write to
-        attempt."""
+        """Whether nothing is left to do: it is closed, or failed without a closing write to attempt."""
         return self.is_closed or (self.failure is not None and self._closing is _Closing.NO)
 
     # --- appending ----------------------------------------------------------------------------
@@ -192,7 +195,7 @@ class LedgerWriter:
             return []
         return self.pending.take_sends(bookie)
 
-    # --- what bookies did ---------------------------------------------------------------------
+    # --- events from bookies ------------------------------------------------------------------
 
     def on_add_ok(self, bookie: BookieId, first: int, last: int) -> bool:
         """A bookie has durably stored the entries of first..last that its slot holds.
@@ -347,7 +350,7 @@ class LedgerWriter:
     # --- metadata -----------------------------------------------------------------------------
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """Take in the stored metadata after a write was attempted, whatever its outcome; None if they are
+        """Take in the stored metadata after an attempted write, whatever its outcome; None if they are
         gone."""
         self.intent = None
         if stored is None:
