@@ -35,7 +35,8 @@ from ledgerlog.net.pool import ConnectionPool
 class LedgerVerification:
     """The result of a verification.
 
-    For an open ledger, it covers the last fragment up to the highest entry that any of its bookies holds."""
+    For an open ledger, it covers all fragments but the last whole, and the last one up to the highest entry
+    that any of its bookies holds."""
 
     ledger_id: int
     entries: int
