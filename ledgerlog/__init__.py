@@ -1,4 +1,4 @@
-"""ledgerlog: a replicated, durable log for Python services, built on ledgers, on trio.
+"""A replicated, durable log for Python services, built on ledgers and on trio.
 
     async with ledgerlog.connect("file:./data") as cluster:
         log = await cluster.create_log("orders", exist_ok=True)
@@ -8,7 +8,7 @@
             async for record in records:
                 print(record.offset, record.data)
 
-The names below are the public ones; everything else may change.
+The names in ``__all__`` are public. Everything else may change without notice.
 """
 
 from ledgerlog.cluster import Cluster, connect

@@ -1,4 +1,4 @@
-"""``python -m ledgerlog`` is the ``ledgerlog`` command."""
+"""Run the ``ledgerlog`` command with ``python -m ledgerlog``."""
 
 from __future__ import annotations
 

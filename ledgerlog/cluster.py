@@ -1,4 +1,4 @@
-"""``connect``: from a cluster URI to a cluster that a program can use."""
+"""Connect to a cluster: ``connect`` turns a cluster URI into a ``Cluster``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,17 @@ from ledgerlog.net.tcp import TcpNetwork, own_host_towards
 
 
 class Cluster:
-    """A connected cluster. Made by ``connect``."""
+    """A connected cluster: its logs, ledgers, elections and bookies. You get one from ``connect``.
+
+        async with ledgerlog.connect("zk://zk1,zk2,zk3/ledgers") as cluster:
+            log = await cluster.open_log("orders")
+
+    Every method that reads or writes metadata can also raise WrongCluster, a kind of MetadataUnavailable,
+    while the store at the URI is not the store that this process connected to.
+
+    Attributes:
+        uri: The URI that was passed to ``connect``. It may hold a password.
+    """
 
     def __init__(self, uri: str, client: LedgerClient) -> None:
         self.uri = uri
@@ -32,22 +42,22 @@ class Cluster:
 
     @property
     def ledgers(self) -> Ledgers:
-        """The lower level: ledgers by their ids."""
+        """The lower level: create, open and delete ledgers by their ids."""
         return self._client.ledgers
 
     @property
     def bookies(self) -> BookieDirectory:
-        """The bookies that are registered."""
+        """The bookies that are registered in the cluster."""
         return self._client.bookies
 
     @property
     def store(self) -> MetadataStore:
-        """The metadata store, for tools."""
+        """The metadata store, for tools. Programs do not need it."""
         return self._client.store
 
     @property
     def client(self) -> LedgerClient:
-        """What ``ledgers`` stands on, for tools."""
+        """The ledger client that ``ledgers`` uses, for tools. Programs do not need it."""
         return self._client
 
     async def create_log(
@@ -60,11 +70,35 @@ class Cluster:
         properties: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> Log:
-        """A new log; with ``exist_ok`` the one that has the name already, as it is.
+        """Create an empty log, or open the existing one if ``exist_ok`` is true.
 
-        ``replication`` defaults to the cluster's (min(3, N) bookies for an embedded one). What ``retention``
-        lets go the log's leader drops while it leads, and ``Log.apply_retention`` on demand. Raises
-        LogExists, InvalidArgument, MetadataUnavailable."""
+            log = await cluster.create_log("orders", replication=Replication(3, 3, 2), exist_ok=True)
+
+        Args:
+            name: 1 to 255 letters, digits and ``. _ - /``. It starts with a letter, a digit or ``_`` and has
+                no empty components.
+            replication: The ensemble size and the quorums of the log's ledgers. The default is the default of
+                the connection, see ``connect``.
+            roll: When the log's leader goes on in a new ledger. The default is ``RollPolicy()``.
+            retention: Which old ledgers may be dropped. The log's leader drops them while it leads;
+                ``Log.apply_retention`` drops them on demand. The default, ``RetentionPolicy()``, keeps
+                everything.
+            properties: Text of your own that the log carries, at most ``limits.LOG_PROPERTIES_BYTES_MAX`` (64
+                KiB) in all.
+            exist_ok: Return the existing log of this name instead of raising LogExists. The existing log
+                keeps its own settings; the other arguments are ignored.
+
+        Returns:
+            The log.
+
+        Raises:
+            LogExists: A log has this name already, and ``exist_ok`` is false.
+            InvalidArgument: The name or another argument is out of its range. No log was created.
+            MetadataUnavailable: The metadata store did not answer. No log was created.
+            MetadataOutcomeUnknown: The store's answer was lost. The log may have been created; with
+                ``exist_ok`` you can call again.
+            MetadataCorrupt: The record of this name in the metadata store does not decode.
+        """
         return await logs.create_log(
             self._client,
             name,
@@ -76,35 +110,110 @@ class Cluster:
         )
 
     async def open_log(self, name: str) -> Log:
-        """The log of this name. LogNotFound, MetadataUnavailable."""
+        """Open the log of this name.
+
+        This reads metadata only. It fences nothing and disturbs no writer.
+
+        Args:
+            name: The name of the log.
+
+        Returns:
+            The log.
+
+        Raises:
+            LogNotFound: No log has this name.
+            InvalidArgument: ``name`` is not well-formed as the name of a log.
+            MetadataUnavailable: The metadata store did not answer.
+            MetadataCorrupt: The record of this name in the metadata store does not decode.
+        """
         return await logs.open_log(self._client, name)
 
     async def logs(self, prefix: str = "") -> list[str]:
-        """The names of all logs that begin with ``prefix``, sorted; complete, or an error."""
+        """List the names of all logs that begin with ``prefix``.
+
+        Args:
+            prefix: The beginning of the names, for example ``"billing/"``. The default lists all logs.
+
+        Returns:
+            The names, sorted. The list is complete.
+
+        Raises:
+            MetadataUnavailable: The metadata store did not answer. You never get a part of the list.
+        """
         return await logs.list_logs(self._client, prefix)
 
     async def delete_log(self, name: str, *, damaged: bool = False) -> None:
-        """Delete a log and its ledgers. A writer that is still alive loses its leadership. LogNotFound,
-        MetadataUnavailable; MetadataCorrupt where what the metadata store holds of it cannot be read.
+        """Delete a log, its ledgers, its cursors, and the snapshots of a state machine that lie in ledgers.
 
-        With ``damaged`` it is deleted in that case, too. Which ledgers it listed is not known then: they stay
-        until ``sweep`` finds that the log they were made for is gone. A log that can be read is deleted as
-        without it."""
+        If a writer still leads the log, it loses its leadership. The records that it acknowledged are deleted
+        with the rest.
+
+        If the metadata store goes away after the log's record was deleted, ledgers may be left over.
+        ``sweep`` finds and deletes them.
+
+        Args:
+            name: The name of the log.
+            damaged: Delete the log even if its metadata cannot be read. In that case nobody knows which
+                ledgers it listed: they stay until ``sweep`` finds that their log is gone. If the log can be
+                read, ``damaged`` changes nothing.
+
+        Raises:
+            LogNotFound: No log has this name.
+            MetadataUnavailable: The metadata store did not answer. The log was not deleted.
+            MetadataOutcomeUnknown: The store's answer was lost. The log may be deleted.
+            MetadataCorrupt: The log's metadata cannot be read, and ``damaged`` is false. The log was not
+                deleted.
+
+        Cancelling: the log may or may not be deleted, and ledgers may be left over for ``sweep``.
+        """
         await logs.delete_log(self._client, name, damaged=damaged)
 
     async def sweep(self, *, min_age_s: float = LOG_SWEEP_AGE_S, delete: bool = True) -> list[Orphan]:
-        """Find the ledgers, at least so old, that crashes have left and that no log can name any more, and
-        unless told otherwise delete them. MetadataUnavailable, InvalidArgument."""
+        """Find ledgers that crashes left over and that no log can list any more, and delete them.
+
+        A ledger is only touched if the metadata prove that no log can ever list it again.
+
+        Args:
+            min_age_s: Skip ledgers that are younger than this, in seconds by the wall clock. The default is
+                one hour.
+            delete: Delete what is found. If false, only report it.
+
+        Returns:
+            The ledgers that were found.
+
+        Raises:
+            InvalidArgument: ``min_age_s`` is not a number at or above 0.
+            MetadataUnavailable: The metadata store did not answer. No ledger was deleted.
+            MetadataOutcomeUnknown: The metadata store failed on the way. Some ledgers are deleted or may be,
+                and others were not looked at. Call again to go on.
+        """
         return await sweep(self._client, min_age_s=min_age_s, delete=delete)
 
     def election(self, name: str, *, candidate: str | None = None, listen: str | None = None) -> Election:
-        """This process's part in the election of that name; ``async with election.leadership()`` takes part.
-        Names are those of logs, and elections and logs of one name have nothing to do with each other.
+        """Describe this process's part in an election. ``async with election.leadership()`` then takes part
+        in it.
 
-        ``candidate`` is what this process is called, for people and for clients that look for the leader:
-        the address where it serves them, perhaps. ``listen`` is the address (``host:port``; port 0 is any)
-        where standbys hear that it lives; it must be one that they can reach. By default it is this
-        machine's address as the metadata servers would see it. InvalidArgument."""
+            election = cluster.election("scheduler", candidate="host-7:8080")
+            async with election.leadership() as term:
+                ...  # this process leads, until the body ends or is cancelled
+
+        This does no I/O.
+
+        Args:
+            name: The name of the election, by the rules for names of logs. An election and a log of the same
+                name have nothing to do with each other.
+            candidate: The name of this process for people, and for clients that look for the leader: for
+                example the address where it serves them. The default is a random name.
+            listen: The address (``host:port``; port 0 picks a free one) where this process sends heartbeats
+                to standbys while it leads. The standbys must be able to reach it. The default is the address
+                that this machine uses towards the metadata servers.
+
+        Returns:
+            The election.
+
+        Raises:
+            InvalidArgument: ``name`` or ``candidate`` is not well-formed.
+        """
         return Election(
             self._client,
             name,
@@ -117,12 +226,12 @@ class Cluster:
         parsed = parse_uri(self.uri) if scheme in ("sqlite", "zk") else None
         match parsed:
             case SqliteUri():
-                return "127.0.0.1:0"  # Whoever shares the file is on this machine.
+                return "127.0.0.1:0"  # Only processes of this machine can share the file.
             case ZooKeeperUri(servers=servers):
                 host = own_host_towards(*servers[0])
                 return None if host is None else f"{host}:0"
             case _:
-                return "election:0"  # Inside this process.
+                return "election:0"  # A name inside this process, not a TCP address.
 
 
 @asynccontextmanager
@@ -133,26 +242,56 @@ async def connect(
     append_deadline_s: float = APPEND_DEADLINE_S,
     create: bool = False,
 ) -> AsyncIterator[Cluster]:
-    """A ``Cluster`` for the body of the ``async with``; see docs for the URIs.
+    """Connect to a cluster for the body of an ``async with``.
 
-    ``memory:`` and ``file:`` clusters run their bookies inside this process, until the body ends, and are
-    made where there is none. With ``create`` the others are made too: their metadata, that is; bookies are
-    started with ``bookie run``. ``append_deadline_s`` is how long an append may lack its ack quorum before it
-    fails.
+        async with ledgerlog.connect("file:./data?bookies=3") as cluster:
+            log = await cluster.create_log("orders", exist_ok=True)
 
-    Raises InvalidArgument (the URI or an option; entered outside of trio, in an asyncio loop for example:
-    call ``ledgerlog.blocking`` from a thread there), ClusterNotFound (there is none, and ``create`` was not
-    asked for: perhaps the URI is mistyped), StorageLocked (another process owns a ``file:``
-    directory), StorageCorrupt, MetadataUnavailable. From then on the connection is one to that cluster: where
-    its store is exchanged or emptied, calls raise WrongCluster until it is back. Leaving the body ends every
-    writer that is still open; what was not acknowledged then is unknown (AppendUnknown)."""
+    The URI says where the cluster's metadata is:
+
+        memory:[?bookies=N]             bookies in this process, nothing on disk
+        file:PATH[?bookies=N]           bookies in this process, in a directory that this process owns
+        sqlite:PATH                     a SQLite file that the processes of one machine share
+        zk://HOST[:PORT],...[/CHROOT]   an ensemble of ZooKeeper servers
+
+    ``memory:`` and ``file:`` clusters run their bookies inside this process until the body ends. They are
+    made if they do not exist. For the other two you start bookies with ``bookie run``.
+
+    From then on the connection belongs to that cluster. If its metadata store is exchanged or emptied, calls
+    raise WrongCluster until the right store is back.
+
+    Leaving the body ends every writer that is still open. An append that was not acknowledged by then raises
+    AppendUnknown: its record may or may not be in the log.
+
+    Args:
+        uri: The cluster URI.
+        default_replication: The replication of logs and ledgers that are created without one. The default is
+            ``Replication()``; for an embedded cluster of N bookies it is min(3, N) copies with a majority as
+            the ack quorum.
+        append_deadline_s: Fail an append that has not reached its ack quorum after this many seconds. It must
+            be above 0; the default is 20.
+        create: Create the cluster's metadata if there is none. This starts no bookies.
+
+    Yields:
+        The cluster.
+
+    Raises:
+        InvalidArgument: The URI or an option is not valid, or you are not in a task of trio. In an asyncio
+            program, call ``ledgerlog.blocking`` from a thread.
+        ClusterNotFound: There is no cluster at the URI, and ``create`` is false. The URI may be mistyped.
+        StorageLocked: Another process owns the directory of a ``file:`` cluster.
+        StorageCorrupt: A file of a ``file:`` cluster is damaged.
+        CookieMismatch: A bookie's directory of a ``file:`` cluster belongs to another bookie or another
+            cluster.
+        MetadataUnavailable: The metadata store cannot be reached.
+    """
     refuse_other_loops("ledgerlog.connect")
     if not append_deadline_s > 0:
         raise InvalidArgument(f"append_deadline_s must be positive, not {append_deadline_s!r}")
     parsed = parse_uri(uri)
     environment = Environment()
     if isinstance(parsed, MemoryUri | FileUri):
-        from ledgerlog.embedded import open_embedded  # Only here does the client know bookies.
+        from ledgerlog.embedded import open_embedded  # Programs that use a real cluster never load bookies.
 
         async with open_embedded(parsed) as embedded:
             copies = min(3, parsed.bookies)

@@ -1,17 +1,17 @@
-"""Bookies inside the calling process: what ``memory:`` and ``file:`` clusters run on.
+"""Bookies inside the calling process, for ``memory:`` and ``file:`` clusters.
 
-The bookies are the production ones, reached over ``net.local`` with the same bytes that TCP would carry.
-A ``file:`` cluster has a SQLite file for its metadata and a real directory with a synced journal for each
-bookie, and one process owns it at a time:
+They are the bookies that run in production. The client reaches them over ``net.local``, with the same bytes
+that TCP would carry. A ``file:`` cluster keeps its metadata in a SQLite file. Each of its bookies has a real
+directory with a synced journal. One process owns the cluster at a time:
 
-    PATH/lock               held by the process that has the cluster open, with its pid in it
+    PATH/lock               held by the process that has the cluster open; it holds that process's pid
     PATH/metadata.sqlite    the metadata store
     PATH/bookie-1 ...       the bookies' directories
 
-A ``memory:`` cluster has the same without a disk; it ends with the ``async with`` that opened it.
+A ``memory:`` cluster has the same parts without a disk. It ends with the ``async with`` that opened it.
 
-A directory may be opened later with more bookies than before, never with fewer: what lies on a bookie
-that is not started could not be read.
+You may open a directory later with more bookies than before, never with fewer: nobody could read the entries
+on a bookie that is not started.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from ledgerlog.net.local import LocalNetwork
 from ledgerlog.net.transport import Network
 
 STORAGE = StorageConfig(segment_bytes=16 * MIB, arenas=3, **SHARED_DISK)
-"""Smaller than a bookie of its own: it shares its process with a service, and its disk with the machine."""
+"""Smaller than the configuration of a separate bookie: this one shares its process with a service, and its
+disk with the machine."""
 
 
 @attrs.frozen
 class Embedded:
-    """What a client of an embedded cluster connects to."""
+    """The metadata store and the network of an embedded cluster, for the client that connects to it."""
 
     store: MetadataStore
     network: Network
@@ -49,11 +50,22 @@ class Embedded:
 
 @asynccontextmanager
 async def open_embedded(uri: MemoryUri | FileUri) -> AsyncIterator[Embedded]:
-    """The cluster's bookies and metadata, for the body of the ``async with``.
+    """Start the cluster's bookies and its metadata store for the body of the ``async with``.
 
-    Raises StorageLocked (naming the pid) if another process has a ``file:`` directory open, InvalidArgument
-    if it has more bookies than the URI asks for, and what opening a bookie raises (StorageCorrupt,
-    CookieMismatch). A bookie's storage failure later ends the body and is raised from here."""
+    If the storage of a bookie fails later, the body ends and the failure is raised from here.
+
+    Args:
+        uri: The cluster. Its ``bookies`` says how many bookies to start.
+
+    Yields:
+        The metadata store, and the network that reaches the bookies.
+
+    Raises:
+        StorageLocked: Another process has the ``file:`` directory open; the error names its pid.
+        InvalidArgument: The directory has more bookies than the URI asks for.
+        StorageCorrupt: A file of a bookie is damaged.
+        CookieMismatch: A bookie's directory belongs to another bookie or another cluster.
+    """
     network = LocalNetwork()
     async with AsyncExitStack() as stack:
         disk: Disk | None = None
@@ -82,6 +94,7 @@ async def open_embedded(uri: MemoryUri | FileUri) -> AsyncIterator[Embedded]:
 
 
 async def _own_directory(uri: FileUri, stack: AsyncExitStack) -> None:
+    """Make and lock the directory. Raise InvalidArgument if it has more bookies than the URI asks for."""
     disk = RealDisk()
     stack.push_async_callback(disk.aclose)
     await disk.make_directory(uri.path)

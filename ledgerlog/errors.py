@@ -1,26 +1,27 @@
-"""The exception tree: every operating fault that a caller can meet, under one base.
+"""The exception tree: every operating fault that a caller can meet, under one base class.
 
-An exception here describes something that *can happen to correct code* (a machine died, a peer
-fenced us, a file is damaged, an argument is out of range). A broken invariant of our own code is an
-AssertionError and is not caught anywhere.
+An exception here describes something that *can happen to correct code*: a machine died, another writer fenced
+the ledger, a file is damaged, an argument is out of range. A broken invariant of our own code is an
+AssertionError; nothing catches it.
 
-Two distinctions run through the tree and are never blurred:
+The tree never blurs two distinctions:
 
-* **definite or unknown.** ``AppendUnknown`` (and ``LedgerFenced`` for an entry that was outstanding) says
-  that a record may or may not survive; ``MetadataOutcomeUnknown`` says that an operation on metadata may
-  or may not have happened. Everything else says that what was asked for did not happen and will not.
-  Neither kind is a subclass of the other: ``except MetadataUnavailable`` never catches an operation that
-  happened, and ``except MetadataError`` catches both. Steps on the way may stay, and calling again takes
-  them again: a number that was passed over, an empty ledger that no log lists, an older leader's ledger
-  that was closed.
-* **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger; ``EntryUnavailable`` says
-  that nobody who could know has answered; ``EntryCorrupt`` that an answer came and was damaged.
+* **definite or unknown.** ``AppendUnknown`` says that a record may or may not survive. ``LedgerFenced`` says
+the same of an entry that was outstanding. ``MetadataOutcomeUnknown`` says that an operation on metadata may
+or may not have happened. Every other error says that the operation did not happen and will not happen.
+Neither kind is a subclass of the other: ``except MetadataUnavailable`` never catches an operation that
+happened, and ``except MetadataError`` catches both kinds. An operation that did not happen may still leave
+steps behind: a number that was skipped, an empty ledger that no log lists, a closed ledger of an older
+leader. Calling again repeats these steps.
+* **absent or unavailable.** ``EntryNotFound`` is a fact about the ledger: the entry does not exist.
+``EntryUnavailable`` says that no bookie that could know has answered. ``EntryCorrupt`` says that an answer
+came and was damaged.
 
-Foreign exceptions (OSError, sqlite3.Error, kazoo's, plyvel's) are translated once, in the module
-that owns the capability, with the original as ``__cause__``.
+Foreign exceptions (OSError, sqlite3.Error, kazoo's, plyvel's) are translated once, in the module that owns
+the capability. The original is the ``__cause__``.
 
 Every exception can be pickled and copied: text, attributes and notes are the same afterwards. The base class
-does that for all, whatever their constructors take.
+does that for all subclasses, whatever arguments their constructors take.
 """
 
 from __future__ import annotations
@@ -88,32 +89,45 @@ __all__ = [
 
 
 class LedgerLogError(Exception):
-    """The base of every fault that ledgerlog and bookie report. Its text holds no password of a URI."""
+    """The base class of every error that ledgerlog and bookie report.
+
+    The text holds no password of a URI: the constructor passes each text argument through ``redact``.
+    """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(each) if isinstance(each, str) else each for each in args))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
-        # BaseException's own calls the constructor with ``args``, which hold the text alone: Truncated(text)
-        # lacks an argument, and what fails to unpickle breaks a whole process pool.
+        # The default of BaseException calls the constructor with ``args``, which hold only the text.
+        # Truncated(text) then lacks an argument, and one error that cannot be unpickled breaks a whole
+        # process pool.
         return _remade, (type(self), self.args), vars(self) or None
 
 
 def _remade(kind: type[LedgerLogError], args: tuple[Any, ...]) -> LedgerLogError:
-    """An exception without its constructor; its attributes are set next, by who unpickles or copies."""
+    """Make an exception without calling its constructor. Then pickle or copy sets its attributes."""
     return kind.__new__(kind, *args)
 
 
 class InvalidArgument(LedgerLogError, ValueError):
-    """An argument, option or configuration value is out of its documented range."""
+    """An argument, an option or a configuration value is out of its documented range. Nothing was done."""
 
 
 class ConnectionClosed(LedgerLogError):
-    """What was used is closed, or was left: connect, or enter, anew. Nothing was done."""
+    """The cluster, writer or other object is closed, or its ``async with`` has ended. Nothing was done.
+
+    Connect again, or enter the object again.
+    """
 
 
 class WrongProcess(LedgerLogError):
-    """A forked child used what its parent had connected; connections and threads do not survive a fork."""
+    """A forked child used a connection of its parent. Nothing was done.
+
+    Connections and threads do not survive a fork. Connect again in the child.
+
+    Attributes:
+        pid: The process that made the connection.
+    """
 
     def __init__(self, pid: int) -> None:
         super().__init__(
@@ -126,50 +140,63 @@ class WrongProcess(LedgerLogError):
 
 
 class MetadataError(LedgerLogError):
-    """The metadata store failed an operation: MetadataUnavailable (it did not happen) or
-    MetadataOutcomeUnknown (it may have happened). Never raised itself."""
+    """The metadata store failed an operation. This base class itself is never raised.
+
+    The subclass tells whether the operation happened: MetadataUnavailable says that it did not,
+    MetadataOutcomeUnknown that it may have.
+    """
 
 
 class MetadataUnavailable(MetadataError):
-    """The metadata store could not be reached or did not answer; the operation did not happen."""
+    """The metadata store could not be reached or did not answer. The operation did not happen.
+
+    You can call again.
+    """
 
 
 class MetadataOutcomeUnknown(MetadataError):
-    """The answer to a metadata write was lost, and reading could not settle it: the operation may have
-    happened or not, and may happen yet.
+    """The answer to a metadata write was lost, and reading could not settle it. The operation may or may not
+    have happened, and it may still happen later.
 
-    Only a fresh read can tell (protocol A.2 rule 14). What can be settled by reading is settled before this
-    is raised."""
+    The library first tries to find out by reading, and raises this only if that fails. After it, only a fresh
+    read can tell (protocol A.2 rule 14).
+    """
 
 
 class MetadataCorrupt(LedgerLogError):
-    """A record in the metadata store does not decode; the message names the record and the field."""
+    """A record in the metadata store does not decode. The message names the record and the field."""
 
 
 class WrongCluster(MetadataUnavailable):
-    """What answers as the metadata store is not that of the cluster that this process belongs to: it was
-    emptied or exchanged, or its address leads elsewhere. The operation did not happen.
+    """The store at the URI does not belong to the cluster that this process connected to. The operation did
+    not happen.
 
-    Nothing is read, written or deleted until the right store is back; then calls succeed again, without a
-    restart."""
+    The store was emptied or exchanged, or its address leads to another store. Nothing is read, written or
+    deleted until the right store is back. Then calls succeed again without a restart.
+    """
 
 
 class ClusterNotFound(LedgerLogError):
-    """There is no cluster where the URI points to, and nobody asked to make one.
+    """The URI points to no cluster, and ``create`` was not set.
 
-    A mistyped path or chroot looks so. ``connect(uri, create=True)`` and ``ledgerlog metadata init`` make a
-    cluster."""
+    Check the URI first: a mistyped path or chroot gives this error. ``connect(uri, create=True)`` and
+    ``ledgerlog metadata init`` make a cluster.
+    """
 
 
 class SessionExpired(LedgerLogError):
-    """The metadata session is over; everything ephemeral that it owned is gone."""
+    """The metadata session is over. The store has deleted every ephemeral node of the session."""
 
 
 # --- ledgers ----------------------------------------------------------------------------------
 
 
 class LedgerNotFound(LedgerLogError):
-    """No ledger has this id."""
+    """No ledger has this id. It was never created, or it was deleted.
+
+    Attributes:
+        ledger_id: The id.
+    """
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id} does not exist")
@@ -177,7 +204,11 @@ class LedgerNotFound(LedgerLogError):
 
 
 class LedgerExists(LedgerLogError):
-    """A ledger has this id already."""
+    """Another ledger already has this id. Nothing was created.
+
+    Attributes:
+        ledger_id: The id.
+    """
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id} exists already")
@@ -185,7 +216,12 @@ class LedgerExists(LedgerLogError):
 
 
 class LedgerClosed(LedgerLogError):
-    """The ledger is closed; ``last_entry`` is its last entry where that is known (-1: it is empty)."""
+    """The ledger is closed and takes no more entries. Nothing was written.
+
+    Attributes:
+        ledger_id: The ledger.
+        last_entry: Its last entry, -1 if it is empty, None if that is not known.
+    """
 
     def __init__(self, ledger_id: int, last_entry: int | None = None, why: str = "") -> None:
         end = "" if last_entry is None else f" at entry {last_entry}"
@@ -195,9 +231,14 @@ class LedgerClosed(LedgerLogError):
 
 
 class LedgerFenced(LedgerLogError):
-    """Somebody fenced the ledger: this writer can never acknowledge again.
+    """Another process fenced the ledger, so this writer can never acknowledge an entry again.
 
-    An entry that was outstanding may or may not survive: recovery decides (treat as a time-out)."""
+    An entry that was outstanding may or may not survive. Recovery decides; treat the entry as you treat a
+    time-out.
+
+    Attributes:
+        ledger_id: The ledger.
+    """
 
     def __init__(self, ledger_id: int, why: str = "") -> None:
         super().__init__(f"ledger {ledger_id} is fenced{': ' + why if why else ''}")
@@ -205,17 +246,23 @@ class LedgerFenced(LedgerLogError):
 
 
 class NotEnoughBookies(LedgerLogError):
-    """Too few bookies are writable to form an ensemble or to reach the ack quorum in time."""
+    """Too few bookies are writable to form an ensemble, or to reach the ack quorum in time."""
 
 
 class WriteQuorumUnavailable(NotEnoughBookies):
-    """A guaranteed-write-quorum ledger cannot bring every entry to its write quorum now.
+    """A ledger with a guaranteed write quorum cannot bring every entry to its write quorum now.
 
-    The ledger is left OPEN; recovery closes it once enough bookies are back."""
+    The ledger stays OPEN. Recovery closes it once enough bookies are back.
+    """
 
 
 class EntryNotFound(LedgerLogError):
-    """The entry does not exist in the ledger (a fact, not a failure to find out)."""
+    """The entry does not exist in the ledger. This is a fact: retrying cannot help.
+
+    Attributes:
+        ledger_id: The ledger.
+        entry_id: The entry.
+    """
 
     def __init__(self, ledger_id: int, entry_id: int, why: str = "") -> None:
         super().__init__(f"ledger {ledger_id} has no entry {entry_id}{': ' + why if why else ''}")
@@ -224,7 +271,12 @@ class EntryNotFound(LedgerLogError):
 
 
 class EntryUnavailable(LedgerLogError):
-    """Nobody who could know has answered for the entry; it may well exist. Retrying can help."""
+    """No bookie that could know has answered for the entry. The entry may well exist, and retrying can help.
+
+    Attributes:
+        ledger_id: The ledger.
+        entry_id: The entry.
+    """
 
     def __init__(self, ledger_id: int, entry_id: int, why: str = "") -> None:
         super().__init__(
@@ -235,7 +287,12 @@ class EntryUnavailable(LedgerLogError):
 
 
 class EntryCorrupt(LedgerLogError):
-    """Every copy of the entry that answered fails its digest."""
+    """Every copy of the entry that was read fails its digest.
+
+    Attributes:
+        ledger_id: The ledger.
+        entry_id: The entry.
+    """
 
     def __init__(self, ledger_id: int, entry_id: int, why: str = "") -> None:
         super().__init__(f"entry {entry_id} of ledger {ledger_id} is corrupt{': ' + why if why else ''}")
@@ -244,10 +301,14 @@ class EntryCorrupt(LedgerLogError):
 
 
 class RecoveryFailed(LedgerLogError):
-    """A ledger's end could not be established now; its metadata is unchanged but for IN_RECOVERY.
+    """Recovery could not establish the ledger's end now. Retrying can help.
 
-    Retryable: fencing was incomplete, a read verdict stayed unknown, or no bookie could take a
-    write-back."""
+    Too few bookies were fenced, a read had no clear answer, or too few bookies could take a write-back. The
+    ledger's metadata is unchanged, except that its state may be IN_RECOVERY.
+
+    Attributes:
+        ledger_id: The ledger.
+    """
 
     def __init__(self, ledger_id: int, why: str) -> None:
         super().__init__(f"ledger {ledger_id} could not be recovered: {why}")
@@ -258,7 +319,11 @@ class RecoveryFailed(LedgerLogError):
 
 
 class LogNotFound(LedgerLogError):
-    """No log has this name."""
+    """No log has this name.
+
+    Attributes:
+        name: The name.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no log named {name!r}")
@@ -266,7 +331,11 @@ class LogNotFound(LedgerLogError):
 
 
 class LogExists(LedgerLogError):
-    """A log has this name already."""
+    """A log already has this name. Nothing was created.
+
+    Attributes:
+        name: The name.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"a log named {name!r} exists already")
@@ -274,7 +343,11 @@ class LogExists(LedgerLogError):
 
 
 class LogSealed(LedgerLogError):
-    """The log is sealed: it is complete and takes no more records."""
+    """The log is sealed: it is complete and takes no more records. Nothing was written.
+
+    Attributes:
+        name: The log.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"log {name!r} is sealed")
@@ -282,9 +355,13 @@ class LogSealed(LedgerLogError):
 
 
 class LogListFull(LedgerLogError):
-    """The log's list of ledgers is as long as one metadata record can be; nothing was written.
+    """The log's list of ledgers is as long as one metadata record can be. Nothing was written.
 
-    Truncate the log, or let retention drop what is old."""
+    Truncate the log, or let retention drop old ledgers.
+
+    Attributes:
+        name: The log.
+    """
 
     def __init__(self, name: str, segments: int) -> None:
         super().__init__(f"log {name!r}: its list of {segments} ledgers is full; truncate the log first")
@@ -292,9 +369,12 @@ class LogListFull(LedgerLogError):
 
 
 class LostLeadership(LedgerLogError):
-    """Another writer took the log over; ``epoch`` is the newest epoch known (None: not known yet).
+    """Another writer took the log over. You can append nothing more through this writer.
 
-    Nothing more can be appended through this writer."""
+    Attributes:
+        name: The log.
+        epoch: The newest epoch of the log that is known; None if it is not known yet.
+    """
 
     def __init__(self, name: str, epoch: int | None = None, why: str = "") -> None:
         newer = "" if epoch is None else f" (the log is at epoch {epoch})"
@@ -304,11 +384,20 @@ class LostLeadership(LedgerLogError):
 
 
 class AppendUnknown(LedgerLogError):
-    """The append was sent and its outcome cannot be known here: the record may or may not survive."""
+    """The append was sent, but its outcome cannot be known here. The record may or may not be in the log.
+
+    To send a record again without the risk of storing it twice, use a producer with sequence numbers
+    (``Dedupe``).
+    """
 
 
 class Truncated(LedgerLogError):
-    """The asked offset has been truncated away; ``first_offset`` is the first that is readable."""
+    """The requested offset has been truncated away.
+
+    Attributes:
+        name: The log.
+        first_offset: The first offset that you can read.
+    """
 
     def __init__(self, name: str, first_offset: int) -> None:
         super().__init__(f"log {name!r} is truncated: its first offset is {first_offset}")
@@ -317,9 +406,17 @@ class Truncated(LedgerLogError):
 
 
 class RecordsLost(Truncated):
-    """Reading came to a gap: the records from ``lost_from`` to below ``first_offset`` were lost with bookies,
-    and an operator accepted that (``Log.recover``). Raised once for each gap; the same reader goes on behind
-    it, at ``first_offset``."""
+    """The reader came to a gap: bookies lost these records, and an operator accepted the loss
+    (``Log.recover``).
+
+    A reader raises this once for each gap. You can go on with the same reader: it continues at
+    ``first_offset``, behind the gap.
+
+    Attributes:
+        name: The log.
+        lost_from: The first offset that is lost. The last one is ``first_offset - 1``.
+        first_offset: The first offset behind the gap.
+    """
 
     def __init__(self, name: str, lost_from: int, first_offset: int) -> None:
         LedgerLogError.__init__(
@@ -333,13 +430,22 @@ class RecordsLost(Truncated):
 
 
 class LossUndecided(LedgerLogError):
-    """Records of the log would be dropped because of a loss that was accepted for one ledger; nothing was
-    changed.
+    """An accepted loss in one ledger would also drop records of the next ledger. An operator must decide.
+    Nothing was changed.
 
-    Ledger ``short_ledger`` was ended at offset ``lost_from`` by an accepted loss while ``kept_ledger`` was
-    open behind it, which holds the records from ``first_offset`` to below ``end_offset``; they may have been
-    acknowledged. ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``, keeps
-    them where they are, behind a gap."""
+    An accepted loss ended ledger ``short_ledger`` at offset ``lost_from`` while ``kept_ledger`` was open
+    behind it. ``kept_ledger`` holds the records from ``first_offset`` to ``end_offset - 1``, which may have
+    been acknowledged. ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``,
+    keeps them at their offsets, behind a gap.
+
+    Attributes:
+        name: The log.
+        short_ledger: The ledger that the loss ended early.
+        kept_ledger: The ledger behind it.
+        lost_from: The first lost offset.
+        first_offset: The first offset of ``kept_ledger``.
+        end_offset: The offset after its last record.
+    """
 
     def __init__(
         self,
@@ -371,7 +477,13 @@ class LossUndecided(LedgerLogError):
 
 
 class OffsetMismatch(LedgerLogError):
-    """``expected_offset`` was not the tail; ``actual`` is the offset the record would have had."""
+    """``expected_offset`` was not the next offset of the log. Nothing was written.
+
+    Attributes:
+        name: The log.
+        expected: The offset that the caller expected.
+        actual: The offset that the record would have had.
+    """
 
     def __init__(self, name: str, expected: int, actual: int) -> None:
         super().__init__(
@@ -383,11 +495,18 @@ class OffsetMismatch(LedgerLogError):
 
 
 class OutOfSequence(LedgerLogError):
-    """A record's sequence does not continue its producer's; nothing was written by this call.
+    """The sequence number of a record does not continue its producer's sequence. This call wrote nothing.
 
-    ``last`` is the last sequence that was taken of this producer. Beyond ``last + 1``: records before this
-    one have not arrived. At or below ``last``: it was left out, or came so long ago that its offset is
-    forgotten and it is in the log already."""
+    If ``sequence`` is above ``last + 1``, records before this one have not arrived. If it is at or below
+    ``last``, there are two cases: the producer skipped this number earlier, or the record is in the log
+    already but the log no longer remembers its offset.
+
+    Attributes:
+        name: The log.
+        producer: The producer's id.
+        sequence: The record's sequence number.
+        last: The last sequence number of this producer that the log took.
+    """
 
     def __init__(self, name: str, producer: str, sequence: int, last: int, why: str) -> None:
         super().__init__(
@@ -400,9 +519,16 @@ class OutOfSequence(LedgerLogError):
 
 
 class TooManyProducers(LedgerLogError):
-    """The log remembers as many producers as it may, all of them younger than it must; nothing was written.
+    """The log remembers as many producers as its limit allows, and none of them is old enough to forget.
+    Nothing was written.
 
-    Use fewer ids, or enter the writer with a larger ``Dedupe.max_producers`` or a smaller ``keep_s``."""
+    Use fewer producer ids, or enter the writer with a larger ``Dedupe.max_producers`` or a smaller
+    ``Dedupe.keep_s``.
+
+    Attributes:
+        name: The log.
+        limit: The largest number of producers.
+    """
 
     def __init__(self, name: str, limit: int) -> None:
         super().__init__(f"log {name!r} remembers {limit} producers already, all of them in use of late")
@@ -411,7 +537,12 @@ class TooManyProducers(LedgerLogError):
 
 
 class RecordTooLarge(InvalidArgument):
-    """A record or entry is over its size bound; nothing was written for it."""
+    """A record or an entry is over its size limit. Nothing of this call was written.
+
+    Attributes:
+        size: The size in bytes.
+        limit: The limit in bytes.
+    """
 
     def __init__(self, size: int, limit: int, what: str = "record") -> None:
         super().__init__(f"a {what} of {size} bytes is over the limit of {limit} bytes; nothing was written")
@@ -420,11 +551,15 @@ class RecordTooLarge(InvalidArgument):
 
 
 class CursorConflict(LedgerLogError):
-    """Somebody else moved the cursor since it was read."""
+    """Another process moved the cursor after you read it. Your change was not made."""
 
 
 class PropertiesConflict(LedgerLogError):
-    """The log's properties are not what they were expected to be; nothing was changed."""
+    """The log's properties are not the expected ones. Nothing was changed.
+
+    Attributes:
+        name: The log.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"log {name!r} has other properties than was expected; nothing was changed")
@@ -432,8 +567,13 @@ class PropertiesConflict(LedgerLogError):
 
 
 class TruncationPinned(LedgerLogError):
-    """Cursors pin records that were to be truncated; nothing was changed. ``offset`` is the first pinned
-    one."""
+    """A cursor pins records that the truncation would drop. Nothing was changed.
+
+    Attributes:
+        name: The log.
+        cursor: The name of the cursor.
+        offset: The first pinned offset.
+    """
 
     def __init__(self, name: str, cursor: str, offset: int) -> None:
         super().__init__(
@@ -449,8 +589,14 @@ class TruncationPinned(LedgerLogError):
 
 
 class ArchiveUnavailable(LedgerLogError):
-    """A file that holds records of a log could not be read: it is not there, or its file system fails or is
-    too slow. The records exist; bring the file back, or try again."""
+    """A file that holds records of a log could not be read: it is missing, or its file system fails or is too
+    slow.
+
+    The records exist. Bring the file back, or try again.
+
+    Attributes:
+        file: The file, with secrets hidden.
+    """
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"archive file {file}: {why}")
@@ -458,8 +604,13 @@ class ArchiveUnavailable(LedgerLogError):
 
 
 class ArchiveCorrupt(LedgerLogError):
-    """A file that holds records of a log is damaged, or is not the one that was archived. Restore it from a
-    copy."""
+    """A file that holds records of a log is damaged, or is not the file that was archived.
+
+    Restore it from a copy.
+
+    Attributes:
+        file: The file, with secrets hidden.
+    """
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"archive file {file}: {why}")
@@ -467,8 +618,13 @@ class ArchiveCorrupt(LedgerLogError):
 
 
 class ArchiveSupportMissing(LedgerLogError):
-    """Records lie in an archive, and pyarrow, which reads its files, is not installed or cannot be imported;
-    the message says how to install it."""
+    """Records lie in an archive, and pyarrow, which reads archives, cannot be imported.
+
+    The message says how to install it.
+
+    Attributes:
+        file: The file, with secrets hidden.
+    """
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"archive file {file}: {why}")
@@ -479,9 +635,12 @@ class ArchiveSupportMissing(LedgerLogError):
 
 
 class NotLeader(LedgerLogError):
-    """This replica does not lead, and what was asked is for the leader; nothing was written.
+    """This replica does not lead, and only the leader can do this. Nothing was written.
 
-    ``leader`` is what the leader calls itself, None where nobody is known to lead just now: ask again."""
+    Attributes:
+        name: The log.
+        leader: The leader's name for itself. None if no leader is known now: ask again later.
+    """
 
     def __init__(self, name: str, leader: str | None) -> None:
         where = "nobody is known to lead now" if leader is None else f"{leader} leads"
@@ -491,7 +650,12 @@ class NotLeader(LedgerLogError):
 
 
 class ReplicaStopped(LedgerLogError):
-    """This replica has stopped, for the reason that it names, and serves nothing any more."""
+    """This replica has stopped and serves nothing any more.
+
+    Attributes:
+        name: The log.
+        why: The reason.
+    """
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"the replica of log {name!r} has stopped: {why}")
@@ -500,7 +664,12 @@ class ReplicaStopped(LedgerLogError):
 
 
 class CommandFailed(LedgerLogError):
-    """The state machine raised when it applied the command; that is its result, on every replica."""
+    """The state machine raised an exception when it applied the command. Every replica has this same result.
+
+    Attributes:
+        error: The name of the exception class.
+        message: The text of the exception.
+    """
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(f"the command raised {error}: {message}")
@@ -509,7 +678,12 @@ class CommandFailed(LedgerLogError):
 
 
 class RequestExpired(LedgerLogError):
-    """The request came too late: it cannot be known any more whether it was executed, and it was not now."""
+    """The request came so late that the replica can no longer know whether it was executed before. This call
+    did not execute it.
+
+    Attributes:
+        request_id: The id of the request.
+    """
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request {request_id!r} is too old to know whether it was executed before")
@@ -524,16 +698,19 @@ class BookieUnavailable(LedgerLogError):
 
 
 class BookieReadOnly(NotEnoughBookies):
-    """Enough bookies serve for an ensemble, but too many of them take no ordinary writes now, because their
-    disks are nearly full or they are being emptied; the message names them. The former are writable again by
-    themselves once there is room.
+    """Enough bookies run for an ensemble, but too many of them are read-only. The message names them.
 
-    Where a bookie turns read-only under a writer, another takes its place; only where none is left is this
-    raised, or NotEnoughBookies, which then tells what each bookie of the ledger said."""
+    A bookie is read-only if its disks are nearly full, or if it is being emptied. A bookie with a full disk
+    becomes writable again by itself once it has room.
+
+    If a bookie turns read-only under a writer, another bookie takes its place. The writer only fails if no
+    other bookie is left. It then raises this error, or NotEnoughBookies with the answer of each bookie of the
+    ledger.
+    """
 
 
 class Unauthorized(LedgerLogError):
-    """The ledger key (or the peer's identity) is wrong; nothing was changed."""
+    """The ledger key is wrong, or the identity of the peer. Nothing was changed."""
 
 
 class WireError(LedgerLogError):
@@ -545,7 +722,12 @@ class StorageError(LedgerLogError):
 
 
 class StorageLocked(StorageError):
-    """Another process owns the directory; ``pid`` is its process id where it could be read."""
+    """Another process owns the directory.
+
+    Attributes:
+        path: The directory.
+        pid: The id of that process; None if it could not be read.
+    """
 
     def __init__(self, path: str, pid: int | None) -> None:
         holder = "another process" if pid is None else f"process {pid}"
@@ -555,11 +737,16 @@ class StorageLocked(StorageError):
 
 
 class CookieMismatch(StorageError):
-    """A bookie's directory does not belong to the identity that the metadata store knows."""
+    """A bookie's directory does not belong to the bookie that the metadata store knows."""
 
 
 class StorageCorrupt(StorageError):
-    """A file holds something that was never written there: ``path`` and ``offset`` name the place."""
+    """A file holds bytes that the bookie never wrote there.
+
+    Attributes:
+        path: The file.
+        offset: The position of the damage in bytes; None if it is not known.
+    """
 
     def __init__(self, path: str, offset: int | None, why: str) -> None:
         where = path if offset is None else f"{path} at byte {offset}"

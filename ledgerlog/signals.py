@@ -1,8 +1,8 @@
-"""What signals do to a command that runs long, the same for every one of ours.
+"""How a long-running command handles signals; all our commands do the same.
 
-SIGINT, SIGTERM and SIGHUP end it cleanly; SIGHUP is left alone where it is ignored at the start, which is
-what ``nohup`` asks for. SIGUSR1 and SIGUSR2, which end a process that knows nothing of them at once, do
-nothing: whoever sends them hopes for a report or another log file, and not for a crash.
+SIGINT, SIGTERM and SIGHUP end the command cleanly. If SIGHUP is ignored at the start, it stays ignored:
+``nohup`` asks for that. SIGUSR1 and SIGUSR2 do nothing. By default they would end the process at once, but
+people send them to get a report or to reopen a log file, not to crash the command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHER = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Those that end a command."""
+    """List the signals that end a command."""
     return [
         number
         for number in _STOP
@@ -35,8 +35,11 @@ def stop_signals() -> list[signal.Signals]:
 
 @contextmanager
 def surviving_others() -> Iterator[None]:
-    """For the body, the signals that mean nothing to us do nothing. Not by ignoring them, which processes
-    that are started meanwhile would inherit."""
+    """Let SIGUSR1 and SIGUSR2 do nothing while the body runs.
+
+    This installs handlers that do nothing. It does not ignore the signals, because processes that the body
+    starts would inherit that.
+    """
 
     def do_nothing(number: int, frame: FrameType | None) -> None:
         pass
@@ -55,20 +58,29 @@ def surviving_others() -> Iterator[None]:
 
 @contextmanager
 def receiving_stops() -> Iterator[AsyncIterator[int]]:
-    """The signals that end the command, as they come, for the body; the others do nothing meanwhile."""
+    """Yield the signals that end the command, as they arrive. SIGUSR1 and SIGUSR2 do nothing meanwhile."""
     with surviving_others(), trio.open_signal_receiver(*stop_signals()) as signals:
         yield signals
 
 
 @attrs.frozen
 class Returned(Generic[T]):
+    """The value that the body of ``run_until_stopped`` returned."""
+
     value: T
 
 
 async def run_until_stopped(body: Callable[[], Awaitable[T]]) -> Returned[T] | signal.Signals:
-    """What ``body`` returned, or the first signal, which cancelled it; the later ones change nothing.
+    """Run ``body`` until it returns or a stop signal arrives.
 
-    What the body raises comes out, perhaps in a group."""
+    The first signal cancels the body. Later signals change nothing.
+
+    Args:
+        body: The command. If it raises, the exception comes out, perhaps in an exception group.
+
+    Returns:
+        The value that ``body`` returned, or the first signal if the signal ended it.
+    """
     returned: list[Returned[T]] = []
     received: list[signal.Signals] = []
     with receiving_stops() as signals:
@@ -76,8 +88,8 @@ async def run_until_stopped(body: Callable[[], Awaitable[T]]) -> Returned[T] | s
             running = trio.CancelScope()
 
             async def listen() -> None:
-                # Until the body has cleaned up: trio raises a signal again that nobody took, and that would
-                # end the process in the middle.
+                # Take signals until the body has cleaned up. Trio raises a signal again if nobody took it,
+                # and that would end the process in the middle of the clean-up.
                 async for number in signals:
                     received.append(signal.Signals(number))
                     running.cancel()
