@@ -1,8 +1,9 @@
-"""Every bound of the system in one place, with the relations between bounds asserted.
+"""Every bound of the system in one place, with assertions on the relations between bounds.
 
-Whatever queues has a bound in bytes, on by default; whatever waits on another machine has a
-deadline. Names end in their unit. A value here is a default where an option exists to change it and
-a hard limit where its name ends in ``_max`` and the wire or a file format depends on it.
+Every queue has a bound in bytes, on by default. Every wait for another machine has a deadline. Names end in
+their unit: ``_S`` is seconds, ``_BYTES`` bytes. If an option changes a value, the value here is the default
+of the option. If a name ends in ``_MAX`` and the wire or a file format depends on it, the value is a hard
+limit.
 """
 
 from __future__ import annotations
@@ -16,35 +17,36 @@ MIB = 1024 * KIB
 # --- entries, frames ----------------------------------------------------------------------------
 
 RECORD_BYTES_MAX = 4 * MIB
-"""The largest record that a log takes."""
+"""The largest record that a log takes: 4 MiB."""
 
 ENTRY_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB
 """The largest payload of one ledger entry: one record of the largest size and its header."""
 
 FRAME_ENTRIES_MAX = 16 * KIB
-"""Entries in one frame."""
+"""The largest number of entries in one frame."""
 
 FRAME_BYTES_MAX = ENTRY_BYTES_MAX + MIB
-"""The largest frame on the wire, header and index part included. Checked before any buffering."""
+"""The largest frame on the wire, header and index part included. The length is checked before any buffering.
+"""
 
 FRAME_BYTES_TARGET = 512 * KIB
 """A writer closes a frame at about this many payload bytes."""
 
 READ_REPLY_BYTES_TARGET = MIB
-"""A bookie ends a range reply at about this many payload bytes (one entry always fits)."""
+"""A bookie ends the reply to a range read at about this many payload bytes; one entry always fits."""
 
 SCRUB_BLOCK_ENTRIES = 4 * KIB
-"""Entry ids whose digests a scrub adds up: part of the wire format."""
+"""How many entry ids make one block of a scrub, whose digests are added up. Part of the wire format."""
 
 SCRUB_BYTES = 8 * MIB
-"""A bookie ends the answer to one scrub request at about this many bytes that it read for it."""
+"""A bookie ends the reply to a scrub request once it has read about this many bytes for it."""
 
 SCRUB_RANGES_MAX = 16 * KIB
 SCRUB_SUMS_MAX = 16 * KIB
-"""Ranges of each kind, and sums of digests, in the answer to one scrub request."""
+"""Largest numbers in the reply to one scrub request: ranges of each kind, and sums of digests."""
 
 METADATA_TRANSACTION_BYTES_MAX = MIB - 32 * KIB
-"""The largest metadata transaction, paths and all; a ZooKeeper server takes packets below 1 MiB."""
+"""The largest metadata transaction, paths included. A ZooKeeper server takes packets below 1 MiB."""
 
 METADATA_BYTES_MAX = METADATA_TRANSACTION_BYTES_MAX - 32 * KIB
 """The largest metadata record."""
@@ -57,16 +59,17 @@ ENTRY_ID_MAX = 2**63 - 2
 ENSEMBLE_MAX = 64
 
 LEDGER_KEY_BYTES = 16
-"""Every ledger has a random key; a bookie refuses writes and fences that do not carry it."""
+"""Every ledger has a random key of this length. A bookie refuses adds and fences that do not carry it."""
 
 # --- writer -------------------------------------------------------------------------------------
 
 WRITER_WINDOW_ENTRIES = 16 * KIB
 WRITER_WINDOW_BYTES = 32 * MIB
-"""Appended and not yet retired payload bytes of one ledger writer; appends wait beyond it."""
+"""Bounds for what one ledger writer has appended and not yet retired: entries, and payload bytes. Appends
+wait beyond them."""
 
 WRITER_FRAMES_OUTSTANDING = 3
-"""While this many frames of a ledger are unacknowledged, what arrives gathers into the next one."""
+"""While this many frames of a ledger are unacknowledged, new entries gather into the next frame."""
 
 LOG_ENTRY_BYTES_TARGET = 256 * KIB
 """Records are packed into entries of about this size."""
@@ -75,172 +78,184 @@ LOG_ENTRY_BYTES_TARGET = 256 * KIB
 
 LOG_WINDOW_RECORDS = 256 * KIB
 LOG_WINDOW_BYTES = 32 * MIB
-"""Records that a log writer has taken and that are not yet durable; appends wait beyond it."""
+"""Bounds for the records that a log writer has taken and that are not yet durable. Appends wait beyond them.
+"""
 
 LOG_READ_AHEAD_BYTES = 8 * MIB
-"""What a log reader fetches ahead of the record that its user looks at (one request always fits)."""
+"""How much a log reader fetches ahead of the record that you read; one request always fits."""
 
 LOG_ROLL_BYTES = 1024 * MIB
 """A log goes on in a new ledger at about this many bytes of records."""
 
 LOG_SEGMENTS_ROLL_MAX = 12 * KIB
-"""A log with so many ledgers no longer rolls by its policy, so that takeovers still find room."""
+"""A log with this many ledgers no longer rolls by its policy. The rest of the list is for takeovers."""
 
 LOG_SEGMENTS_SPLICE_MAX = 160 * KIB
-"""A log with so many ledgers takes no more of them by splicing, so that writers still find room."""
+"""A log with this many ledgers takes no more splices. The rest of the list is for writers."""
 
 LOG_SEGMENTS_MAX = 320 * KIB
-"""Ledgers in a log's record, written or read. Version 0.1 wrote records of somewhat more than it read, half
-of this."""
+"""The most ledgers in a log's record, written or read. Version 0.1 read at most half of this, and could write
+somewhat more than it could read."""
 
 LOG_RECORD_BYTES_MAX = METADATA_BYTES_MAX - 64 * KIB
-"""The largest metadata record of a log; the rest is left for the transaction that carries it."""
+"""The largest metadata record of a log. The rest of a metadata record's room is for its transaction."""
 
 LOG_PROPERTIES_BYTES_MAX = 64 * KIB
-"""A log's properties, keys and values together, in UTF-8."""
+"""The size of a log's properties: keys and values together, in UTF-8."""
 
 LOG_LINGER_S_MAX = 1.0
-"""A record waits for company for so long at most, whatever its writer was asked for."""
+"""The longest time that a record waits for others to share its entry, whatever ``linger_s`` asks for."""
 
 PRODUCER_ID_BYTES_MAX = 64
-"""A producer's id, in UTF-8."""
+"""The longest id of a producer, in UTF-8."""
 
 LOG_PRODUCERS = 10_000
 LOG_PRODUCERS_MAX = 32 * KIB
-"""Producers that a log's leader remembers; the table of the most of them fits into one entry."""
+"""How many producers a log's leader remembers: the default, and the most. The largest table fits into one
+entry."""
 
 LOG_PRODUCER_RUNS_MAX = 16
-"""Stretches of consecutive records that are remembered of each producer."""
+"""How many runs of consecutive records the log remembers of each producer."""
 
 LOG_PRODUCER_KEEP_S = 86_400.0
-"""A producer is remembered for so long after its last append."""
+"""How long a producer is remembered after its last append."""
 
 LOG_CHECKPOINT_BYTES = MIB
 LOG_CHECKPOINT_ENTRIES = KIB
-"""The table of producers is written again after so many bytes or entries of a ledger: what a takeover
-replays at most. A table so large that this were more than a thirty-second of what is written comes later."""
+"""The leader writes the table of producers again after this many bytes or entries of a ledger. A takeover
+replays at most that much. If this would make a large table more than 1/32 of what is written, it is written
+less often."""
 
 CURSOR_PROPERTIES_BYTES_MAX = 16 * KIB
-"""A cursor's properties, keys and values together, in UTF-8."""
+"""The size of a cursor's properties: keys and values together, in UTF-8."""
 
 LOG_RETENTION_LOOK_S = 60.0
-"""How often a log's leader looks for what its retention lets go."""
+"""How often a log's leader looks for ledgers that retention lets go."""
 
 LOG_SWEEP_AGE_S = 3600.0
-"""A ledger that no list names is not swept before it is this old."""
+"""A sweep deletes no unlisted ledger that is younger than this."""
 
 LOG_STAGED_SWEEP_AGE_S = 24 * 3600.0
-"""Nor is one that was staged for a log and never became part of it, which a long batch may still do."""
+"""A sweep deletes no ledger that was staged for a splice and is younger than this: a long batch may still
+splice it."""
 
 REPLICA_SNAPSHOT_SWEEP_AGE_S = 24 * 3600.0
-"""Nor a snapshot that is listed as unfinished: whoever still writes it would have to begin again."""
+"""A sweep takes no unfinished snapshot that is younger than this: its writer would have to begin again."""
 
 LOG_SPLICE_LEDGERS_MAX = 256
-"""Ledgers that become part of a log in one transaction."""
+"""The most ledgers that one transaction can splice into a log."""
 
 ARCHIVE_GROUP_ROWS = 64 * KIB
 ARCHIVE_GROUP_BYTES = 8 * MIB
-"""An archived file is written and read by groups of about so many records, or bytes of records."""
+"""Archived files are written and read in groups of about this many records, or bytes of records."""
 
 ARCHIVE_READ_TIMEOUT_S = 60.0
-"""A group, or what opening a file needs, is read within this time, or the file counts as unavailable."""
+"""The deadline for reading a group, or for opening a file. After it the file counts as unavailable."""
 
 ARCHIVE_THREADS_MAX = 16
-"""Threads of a process that are in archived files. Those that a file system does not let go count."""
+"""The most threads of a process that read archived files. A thread that hangs in a file system counts, too.
+"""
 
 ARCHIVE_KEEP_COPIES_S = 24 * 3600.0
-"""Bookies keep their copies of a ledger for so long after it was archived."""
+"""How long bookies keep their copies of a ledger after it was archived."""
 
 ARCHIVE_STRAY_AGE_S = 24 * 3600.0
-"""A file that no log names is not deleted before it is this old: a job may be about to name it."""
+"""A file that no log names is not deleted if it is younger than this: a job may be about to name it."""
 
 ARCHIVE_MERGE_BYTES = 512 * MIB
-"""Merging makes files of about this size at most."""
+"""Merging makes files of at most about this size."""
 
 ARCHIVE_MERGE_LEDGERS_MAX = KIB
-"""Ledgers in one archived file."""
+"""The most ledgers in one archived file."""
 
 LOG_CLOSE_TIMEOUT_S = 15.0
-"""Leaving a log writer drains and closes within this time, or leaves the ledger to the next opener."""
+"""The deadline for draining and closing when you leave a log writer. After it the next opener recovers the
+ledger."""
 
 LOG_RESOLVE_TIMEOUT_S = 5.0
-"""A deposed log writer tries for this long to find out what recovery kept of its last appends."""
+"""How long a deposed log writer tries to find out which of its last appends recovery kept."""
 
 # --- elections ----------------------------------------------------------------------------------
 
 ELECTION_BEAT_S = 0.1
-"""A leader tells its standbys so often that it is there."""
+"""How often a leader sends a heartbeat to its standbys."""
 
 ELECTION_SILENCE_S = 1.0
-"""A leader that was not heard for so long is suspected to be dead. One whose connection breaks, and that
-cannot be reached again, is suspected at once."""
+"""A standby suspects that the leader is dead after this long without a heartbeat. If the connection breaks
+and cannot be made again, it suspects so at once."""
 
 ELECTION_TENURE_S = 0.5
 ELECTION_TENURE_MAX_S = 60.0
-"""A new leader is left alone for so long on mere suspicion; a duel doubles it, up to the second."""
+"""For how long standbys leave a new leader alone on mere suspicion. Each duel doubles it, from the first
+value up to the second."""
 
 ELECTION_STANDBYS_MAX = 256
-"""Standbys that hear one leader's heartbeat; further ones rely on the metadata session."""
+"""How many standbys get a leader's heartbeats. Further ones rely on the metadata session."""
 
 ELECTION_STEP_DOWN_S = 2.0
-"""Who leaves an election tries for so long to tell the metadata store."""
+"""How long a process that leaves an election tries to tell the metadata store."""
 
 # --- replicas -----------------------------------------------------------------------------------
 
 REPLICA_REQUESTS = 50_000
 REPLICA_RESULTS_BYTES = 64 * MIB
-"""Outcomes of requests that a replica remembers. Part of the replicated state: replicas of one log that had
-other values would execute other things, so a change of these is a change of the format."""
+"""How many outcomes of requests a replica remembers, in number and in bytes. They are part of the replicated
+state: replicas of one log with other values would execute other commands. So a change of these is a change of
+the format."""
 
 REPLICA_SNAPSHOT_RECORDS = 10_000
-"""A replica takes a snapshot after so many records."""
+"""A replica takes a snapshot after this many records."""
 
 REPLICA_SNAPSHOT_BYTES_MAX = 1024 * MIB
-"""The largest snapshot that is restored: it is checked as a whole, in memory, before the machine sees it."""
+"""The largest snapshot that is restored. It is checked whole, in memory, before the machine sees it."""
 
 REPLICA_EVENTS = 256
-"""Events that a slow listener has not taken; the oldest are lost beyond it, and it is told how many."""
+"""How many events wait for a slow listener. Beyond it the oldest are dropped, and the listener is told how
+many."""
 
 # --- connections --------------------------------------------------------------------------------
 
 CONNECTION_SEND_QUEUE_BYTES = 64 * MIB
-"""Unsent bytes of one client connection; past it the bookie counts as failed (it is far too slow)."""
+"""Unsent bytes of one client connection. Beyond it the bookie counts as failed, because it is far too slow.
+"""
 
 BOOKIE_CONNECTIONS_MAX = 2048
 BOOKIE_INFLIGHT_BYTES = 256 * MIB
-"""Received and not yet durable bytes of all connections of a bookie; past it reading pauses."""
+"""Bytes that a bookie has received and not yet synced, over all connections. Beyond it the bookie pauses
+reading."""
 
 BOOKIE_CONNECTION_REPLY_BYTES = 16 * MIB
-"""Unsent reply bytes of one connection of a bookie; past it its requests are not read."""
+"""Unsent reply bytes of one connection of a bookie. Beyond it the bookie does not read the connection's
+requests."""
 
 BOOKIE_REPLY_BYTES = 128 * MIB
-"""Reply bytes of all connections of a bookie; past it reads wait before they read."""
+"""Reply bytes of all connections of a bookie. Beyond it a read request waits before it reads the disk."""
 
 BOOKIE_CONNECTION_REQUESTS = KIB
 BOOKIE_REQUESTS = 8 * KIB
-"""Requests other than adds under way; one more is answered TOO_MANY_REQUESTS. A quarter of the places is kept
-from long polls, which may take theirs for seconds."""
+"""Requests other than adds that are under way, for one connection and for the bookie. One more is answered
+TOO_MANY_REQUESTS. Long polls may take up to three quarters of the places, since each can last seconds."""
 
 BOOKIE_CONNECTION_BUFFER_BYTES_MIN = 16 * KIB
 BOOKIE_CONNECTION_BUFFER_BYTES = 256 * KIB
-"""A connection receives into a buffer that grows from the first to the second as it is used."""
+"""The receive buffer of a connection starts with the first size, and use lets it grow to the second."""
 
 BOOKIE_LARGE_FRAMES = 16
-"""So many connections at once may hold a larger buffer, for the one frame that needs it."""
+"""How many connections at once may hold a larger buffer, for a single frame that needs it."""
 
 BOOKIE_UNIDENTIFIED_PER_ADDRESS = 128
-"""Connections from one address that have not said HELLO. Where one more comes the oldest is closed."""
+"""Connections from one address that have not sent HELLO. If one more comes, the bookie closes the oldest."""
 
 HELLO_BYTES_MAX = 4 * KIB
-"""The largest frame that a bookie takes before a peer has said HELLO."""
+"""The largest frame that a bookie takes from a peer that has not sent HELLO."""
 
 JOURNAL_GATHER_BYTES = 2 * MIB
-"""While a connection has more adds at hand, a sync waits for them until so many bytes have gathered."""
+"""While a connection has more adds at hand, a sync waits until this many bytes have gathered."""
 
 TURN_BYTES = 64 * KIB
 TURN_FRAMES = 64
 TURN_CALLS = 16
-"""After so many bytes, frames or calls that did not wait, a connection lets the other tasks run."""
+"""After this many bytes, frames, or calls that did not wait, a connection lets the other tasks run."""
 
 # --- deadlines, in seconds ----------------------------------------------------------------------
 
@@ -248,49 +263,51 @@ CONNECT_TIMEOUT_S = 3.0
 HANDSHAKE_TIMEOUT_S = 5.0
 FRAME_PROGRESS_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 5.0
-"""A fence, read or list request to one bookie."""
+"""The deadline for one bookie to answer a fence, read or list request."""
 
 SCRUB_TIMEOUT_S = 30.0
-"""A scrub request: it reads more than others do, and waits for its turn."""
+"""The deadline for a scrub request. It reads more than other requests, and waits for its turn."""
 
 ADD_TIMEOUT_S = 5.0
-"""A bookie that leaves an add unanswered for this long has failed (an ensemble change follows)."""
+"""A bookie that leaves an add unanswered for this long has failed. An ensemble change follows."""
 
 AUDIT_SETTLE_S = ADD_TIMEOUT_S + 1.0
-"""An audit of all copies looks again at what seems to be missing after so long: an entry that is committed
-and on its way to one more bookie has arrived by then, or that bookie has failed."""
+"""An audit of all copies looks again after this long at entries that seem to be missing. A committed entry
+may still be on its way to one more bookie: after this time it has arrived, or that bookie has failed."""
 
 AUDIT_SETTLE_S_MAX = 3600.0
 
 APPEND_DEADLINE_S = 20.0
-"""An append that cannot reach its ack quorum within this time fails and the ledger ends."""
+"""An append that has not reached its ack quorum after this time fails, and the ledger ends."""
 
 METADATA_TIMEOUT_S = 10.0
 METADATA_CONFLICTS_MAX = 1000
-"""A change of metadata that met so many rivals between its looks and its writes fails."""
+"""A change of metadata fails after this many attempts, if each time another write came between its read and
+its write."""
 SESSION_TIMEOUT_S = 6.0
 LONG_POLL_S = 5.0
 CONNECTION_IDLE_S = 60.0
-"""A client closes a connection that nobody has needed for this long."""
+"""A client closes a connection that it has not used for this long."""
 
 BOOKIE_DRAIN_S = 5.0
-"""A bookie that stops gives what it has begun this long to finish."""
+"""How long a stopping bookie waits for the requests that it has begun."""
 
 LAC_PUBLISH_IDLE_S = 0.002
-"""A writer that has been idle for this long publishes its LAC, so that followers see the last entry."""
+"""A writer that has been idle for this long publishes its LAC, so that followers see its last entry."""
 
 RECONNECT_DELAY_MIN_S = 0.05
 RECONNECT_DELAY_MAX_S = 2.0
 
 BUSY_DELAY_MIN_S = 0.02
 BUSY_DELAY_MAX_S = 0.5
-"""A request that was answered TOO_MANY_REQUESTS is sent again after so long, the pauses growing."""
+"""A request that was answered TOO_MANY_REQUESTS is sent again after a pause. The pauses grow from the first
+value to the second."""
 
 LIMBO_TELL_S = 600.0
-"""How often a bookie says again what keeps ledgers in limbo, while that does not change."""
+"""How often a bookie logs again why ledgers stay in limbo, while the reason does not change."""
 
 LIMBO_TELL_AGAIN_S = 60.0
-"""How long it waits at least before it says something else about that."""
+"""The shortest time before a bookie logs another reason for that."""
 
 
 assert METADATA_TRANSACTION_BYTES_MAX > METADATA_BYTES_MAX + 4 * METADATA_PATH_BYTES_MAX
@@ -324,5 +341,5 @@ SHARED_DISK: Mapping[str, Any] = {
     "disk_read_only_ratio": 1.0,
     "disk_reserve_bytes": 64 * MIB,
 }
-"""Options of a bookie that shares its disk with everything else on the machine. Bytes decide there, because
-a share of the whole disk says nothing: a laptop's disk that is 96 % full may have 40 GB free."""
+"""Options of a bookie that shares its disk with the rest of the machine. The reserve in bytes decides there,
+not a share of the disk: a laptop's disk that is 96 % full may have 40 GB free."""

@@ -1,20 +1,20 @@
-"""What the metadata store knows of an archived part of a log: the record that makes a file part of it.
+"""The metadata of an archived part of a log: the record that makes a file part of the log.
 
-A closed ledger of a log can be copied to a file outside of the cluster. From the moment that this record is
-there the file is part of the log: whoever finds no copies of the ledger on bookies reads the file. The
-record has a node of its own, below the incarnation of the log and named by the ledger,
+A closed ledger of a log can be copied to a file outside of the cluster. As soon as this record exists, the
+file is part of the log: a reader that finds no copies of the ledger on bookies reads the file. The record has
+its own node, below the incarnation of the log and named by the ledger,
 
     archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
 
-and neither the ledger's metadata nor the log's list of ledgers changes by it. Once the copies on bookies are
-given up the ledger's metadata are deleted, as those of any other ledger, in one transaction that holds this
-record to its version. So there is always one that says where the records are, and bookies, auto-recovery and
-programs that know nothing of archives see what they know: a ledger that was deleted.
+The record changes neither the ledger's metadata nor the log's list of ledgers. Once the copies on bookies are
+given up, the ledger's metadata are deleted as for any other ledger, in one transaction that requires this
+record's version. So the metadata always say where the records are. Bookies, auto-recovery and programs that
+know nothing of archives just see a deleted ledger.
 
-A file may hold the records of several ledgers that follow each other; the first of them names the record, and
-the log's list then has the first one in place of all of them. A *compacted* file holds the latest
-record of each key and has gaps: ``end_offset`` - ``first_offset`` is the stretch of the log that it stands
-for, and ``record_count`` how many records are left of it.
+A file may hold the records of several consecutive ledgers. The first of them names the record, and the log's
+list then has the first one in place of all of them. A *compacted* file holds the latest record of each key
+and has gaps. Then ``end_offset`` - ``first_offset`` is the number of offsets that the file covers, and
+``record_count`` is the number of records left in it.
 
 **Bytes.** One canonical CBOR map:
 
@@ -22,18 +22,18 @@ for, and ``record_count`` how many records are left of it.
     log           the log's name, for people  compacted     bool
     incarnation   of the log                  digest        32 bytes over the records (docs/ARCHIVE.md)
     file          its URL                     archived_ms   wall clock; the delay of deletion counts from it
-    file_bytes    its size                    token         random, of whoever wrote this
+    file_bytes    its size                    token         random, of the writer of this record
     footer        32 bytes over the file's end, which has no checksum of its own (``archive.footer``)
     ledgers       [id, first offset, end offset, last entry, ...], four numbers for each ledger
 
-**Destinations.** Where files lie is a place that can be taken for another: a disk that is not mounted leaves
-an empty directory. Each destination therefore has a marker, a file whose name ends with an id that was drawn
-when it was made, and the metadata store says which id that is: ``ArchivePlace``, one canonical CBOR map in
-the node ``destinations/HASH``, HASH being the first 16 bytes of the SHA-256 of ``where``, in hexadecimal:
+**Destinations.** A place for files can be mistaken for another: for example, if a disk is not mounted, its
+mount point is an empty directory. So each destination has a marker, a file whose name ends with a random id.
+The metadata store holds the expected id: ``ArchivePlace``, one canonical CBOR map in the node
+``destinations/HASH``. HASH is the first 16 bytes of the SHA-256 of ``where``, in hexadecimal:
 
     v             1                           marker        8 bytes, the id of its marker
-    where         the place, in the words     made_ms       wall clock, when the marker was made; for
-                  that tell it from others                  people
+    where         text that identifies the    made_ms       wall clock, when the marker was made; for
+                  destination                               people
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ MARKER_BYTES = 8
 
 
 def _require(holds: bool, rule: str) -> None:
-    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
+    """Raise AssertionError unless ``holds``, also under ``python -O``: decoding relies on it."""
     if not holds:
         raise AssertionError(rule)
 
 
 @attrs.frozen(kw_only=True)
 class ArchivedLedger:
-    """One ledger of a log, whose records lie in a file."""
+    """One ledger of a log whose records lie in a file."""
 
     ledger_id: int
     first_offset: int
@@ -77,17 +77,17 @@ class ArchivedLedger:
 
 @attrs.frozen(kw_only=True)
 class ArchiveRecord:
-    """A file that is part of a log. See the module."""
+    """A file that is part of a log. The module describes it."""
 
     log: str
     incarnation: int
     file: str = attrs.field(repr=redact)
-    """Its URL, with whatever it takes to read it."""
+    """Its URL, with everything needed to read it, which may be secret."""
     file_bytes: int
     footer: bytes
     """The digest of the file's end."""
     ledgers: tuple[ArchivedLedger, ...]
-    """Growing and without gaps, one at least. The first names the record."""
+    """The ledgers in the order of their offsets, without gaps, at least one. The first names the record."""
     record_count: int
     compacted: bool
     digest: bytes
@@ -120,19 +120,19 @@ class ArchiveRecord:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one that the file stands for."""
+        """The offset after the last one that the file covers."""
         return self.ledgers[-1].end_offset
 
     def holds(self, offset: int) -> bool:
-        """Whether the offset is one that the file stands for."""
+        """Return whether the file covers ``offset``."""
         return self.first_offset <= offset < self.end_offset
 
     def ledger(self, ledger_id: int) -> ArchivedLedger | None:
-        """The ledger of that id, None where it is not in the file."""
+        """Return the ledger with that id; None if it is not in the file."""
         return next((ledger for ledger in self.ledgers if ledger.ledger_id == ledger_id), None)
 
     def encode(self) -> bytes:
-        """Canonical CBOR."""
+        """Encode the record as canonical CBOR."""
         return encode_record(
             {
                 "v": _FORMAT,
@@ -153,8 +153,17 @@ class ArchiveRecord:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, incarnation: int, ledger_id: int | None = None) -> Self:
-        """The inverse of ``encode``; MetadataCorrupt names the record and the field. Where ``ledger_id`` is
-        known, it is the one that names the record."""
+        """Decode the bytes that ``encode`` gave.
+
+        Args:
+            data: The bytes.
+            incarnation: The incarnation of the log that the record must belong to.
+            ledger_id: The ledger that must name the record; None if it is not known.
+
+        Raises:
+            MetadataCorrupt: The bytes are damaged or belong to another record. The message names the record
+                and the field.
+        """
         whose = "a ledger" if ledger_id is None else f"ledger {ledger_id}"
         what = f"archive of {whose} of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
@@ -196,16 +205,16 @@ class ArchiveRecord:
 
 @attrs.frozen(kw_only=True)
 class ArchivePlace:
-    """A destination that files were archived to. See the module."""
+    """A destination of archived files. The module describes it."""
 
     where: str = attrs.field(repr=redact)
     """``archive.destinations.Destination.where``."""
     marker: bytes
-    """The id of the one marker that vouches for it."""
+    """The id of the marker that proves that this is the destination."""
     made_ms: int
 
     def encode(self) -> bytes:
-        """Canonical CBOR."""
+        """Encode the record as canonical CBOR."""
         return encode_record(
             {"v": _FORMAT, "where": self.where, "marker": self.marker, "made_ms": self.made_ms},
             lambda data: self.decode_untrusted(data, self.where),
@@ -213,7 +222,7 @@ class ArchivePlace:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, node: str) -> Self:
-        """The inverse of ``encode``; MetadataCorrupt names the node and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the node and the field."""
         fields = decode_record_untrusted(data, f"destination of archives {node}", MetadataCorrupt)
         version = fields.integer("v")
         if version != _FORMAT:

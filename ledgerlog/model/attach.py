@@ -1,20 +1,22 @@
-"""What a producer has spliced into a log last: the mark that makes a batch count once.
+"""The mark of a producer's last splice into a log. It makes each batch count once.
 
-A producer writes batches, numbered from 0 or by numbers of its own that grow, each as whole ledgers that
-become part of the log in one transaction (``log.core.attach``). The mark moves in that transaction. Its node
-lies below the incarnation of the log, and its value is one canonical CBOR map:
+A producer writes batches. It numbers them from 0, or by growing numbers of its own. Each batch consists of
+whole ledgers that become part of the log in one transaction (``log.core.attach``). The same transaction moves
+the mark. The mark's node lies below the incarnation of the log, and its value is one canonical CBOR map:
 
-    v         1                        epoch       of the leadership that the last splice belongs to
+    v         1                        epoch       of the leadership that made the last splice
     producer  its name                 run         the run that spliced last
-    source    whose batches they are   former      the runs before it, the newest last, a bounded number
-    batch     the last one             token       of whoever wrote it
-    records   how many that batch has  end_offset  the offset in the log after the last of them
+    source    the origin of batches    former      the runs before it, the newest last, a bounded number
+    batch     the last one             token       of the writer of this mark
+    records   in that batch            end_offset  the offset in the log after the last of them
 
-``records`` and ``end_offset`` are null or absent where version 0.1 wrote the mark, which passes over them.
+Version 0.1 wrote no ``records`` and no ``end_offset``, and ignores them when it reads. In its marks they are
+null or absent.
 
-A *source* is what numbers the batches: a checkpoint of Spark's. The same producer with another source is
-somebody who has lost his checkpoint, and whose numbers begin again. A *run* is one start of a program over
-that source."""
+A *source* is the thing that numbers the batches, for example a checkpoint of Spark. If the same producer
+comes with another source, it has lost its checkpoint, and its numbers begin again. A *run* is one start of a
+program over that source.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,11 @@ __all__ = ["RUNS_KEPT", "SpliceMark", "check_splicer"]
 _FORMAT = 1
 
 RUNS_KEPT = 64
-"""So many former runs are remembered: one of them that is still alive is told that it was deposed."""
+"""How many former runs are remembered. If one of them is still alive, it learns that it was deposed."""
 
 
 def check_splicer(value: str) -> str:
-    """``value`` if it is well-formed as the name of a producer, by the rules for names of logs;
+    """Return ``value`` if it is well-formed as a producer's name, by the rules for logs; else raise
     InvalidArgument."""
     try:
         return check_log_name(value)
@@ -49,7 +51,7 @@ def check_splicer(value: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class SpliceMark:
-    """A producer's mark as it was read, or is to be written."""
+    """A producer's mark, as it was read or will be written."""
 
     producer: str
     source: str
@@ -61,12 +63,12 @@ class SpliceMark:
     records: int | None = None
     """How many records the batch has; None in a mark that version 0.1 wrote."""
     end_offset: int | None = None
-    """The offset in the log after the last of them; None in a mark that version 0.1 wrote."""
+    """The offset in the log after the batch's last record; None in a mark that version 0.1 wrote."""
 
     def moved(
         self, *, batch: int, run: str, epoch: int, token: bytes, records: int, end_offset: int
     ) -> SpliceMark:
-        """The mark after one more batch of the same source."""
+        """Return the mark after the next batch of the same source."""
         assert batch > self.batch, "a batch is spliced once"
         assert run not in self.former, "a run that was deposed splices nothing"
         former = self.former if run == self.run else (*self.former, self.run)[-RUNS_KEPT:]
@@ -100,7 +102,8 @@ class SpliceMark:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, producer: str) -> Self:
-        """The inverse of ``encode``; MetadataCorrupt names the producer and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt, which names the producer and the
+        field."""
         fields = decode_record_untrusted(data, f"mark of producer {producer}", MetadataCorrupt)
         if fields.integer("v") != _FORMAT:
             fields.fail(f"this version reads format {_FORMAT}")

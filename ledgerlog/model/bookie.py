@@ -1,9 +1,9 @@
-"""What the metadata store knows of a bookie: its registration and its cookie.
+"""The metadata of a bookie: its registration and its cookie.
 
-A *registration* is ephemeral and says where a running bookie serves. A *cookie* is for ever and says
-which directory belongs to the identity: it is kept in the store and in the directory, and a bookie
-whose directory does not carry the cookie of its identity (an emptied or swapped disk) does not boot,
-because its "no such entry" would be a lie (scenario BP-46; #2612, #4812).
+A *registration* is ephemeral and says where a running bookie serves. A *cookie* is permanent and says which
+directory belongs to the bookie's identity. It is kept in the store and in the directory. If the directory
+does not carry the cookie of the identity (for example because the disk was emptied or swapped), the bookie
+does not boot, because its answer "no such entry" would be false (scenario BP-46; #2612, #4812).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FORMAT = 1
 
 @attrs.frozen
 class BookieInfo:
-    """A registration: who serves where. ``instance`` is the cookie's; clients check it on connecting."""
+    """A registration: the address of a running bookie. Clients check ``instance`` when they connect."""
 
     bookie_id: BookieId
     address: str
@@ -27,16 +27,16 @@ class BookieInfo:
     instance: str
     """The identity of the bookie's data, new for each formatted directory."""
     labels: dict[str, str] = attrs.field(factory=dict)
-    """Placement labels such as host, rack or zone."""
+    """Placement labels, for example host, rack or zone."""
     journal_write_data: bool = True
-    """Whether it syncs entries before it acknowledges them; without, it may come back through limbo (A.3)."""
+    """Whether the bookie syncs entries before it acknowledges them. If not, it may come back in limbo (A.3).
+    """
     place: str = ""
-    """The lock file that the bookie holds, and the boot of the machine that it holds it on: no two
-    processes that live at one time have it in common, and a copy of a directory is another place. ""
-    where it is not known."""
+    """The lock file that the bookie holds, and the boot id of its machine; "" if not known. Two processes
+    that run at the same time never have the same place, and a copy of a directory has another place."""
     fences_through: int = -1
-    """It refuses ordinary adds of ledgers up to this id, for ever, since it came back from a stop that was
-    not clean; -1: of none."""
+    """The bookie refuses ordinary adds to all ledgers up to this id, for ever, because it came back from an
+    unclean stop. -1: it refuses none."""
 
     def encode(self) -> bytes:
         fences = {"fences_through": self.fences_through} if self.fences_through >= 0 else {}
@@ -56,7 +56,7 @@ class BookieInfo:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, bookie_id: BookieId) -> BookieInfo:
-        """The inverse of ``encode``; MetadataCorrupt names the bookie and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the bookie and the field."""
         fields = _fields(data, f"registration of bookie {bookie_id}", bookie_id)
         return cls(
             bookie_id=bookie_id,
@@ -73,7 +73,7 @@ class BookieInfo:
 
 @attrs.frozen
 class Cookie:
-    """The identity of a bookie's directory. Equal in the store and on the disk, or the boot is refused."""
+    """The identity of a bookie's directory. If the store and the disk differ, the bookie refuses to boot."""
 
     bookie_id: BookieId
     instance: str
@@ -97,7 +97,7 @@ class Cookie:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, bookie_id: BookieId) -> Cookie:
-        """The inverse of ``encode``; MetadataCorrupt names the bookie and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the bookie and the field."""
         fields = _fields(data, f"cookie of bookie {bookie_id}", bookie_id)
         return cls(
             bookie_id=bookie_id,

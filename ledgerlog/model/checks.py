@@ -1,7 +1,7 @@
-"""What a record must hold, said where the record is made, and refused wherever it comes from.
+"""Checks in the constructors of metadata records.
 
-Records of metadata are made by our own code, where a broken rule is a bug, and decoded from bytes, where it
-is damage; both go through the same constructors. So the rules are asserted there, in a form that no switch
+Our own code makes records, and a broken rule there is a bug. Decoders make them from bytes, and a broken rule
+there is damage. Both use the same constructors. So the constructors assert the rules in a form that no switch
 of the interpreter turns off, and the decoder turns the failure into its own error.
 """
 
@@ -15,25 +15,28 @@ from ledgerlog.errors import InvalidArgument
 
 
 def require(holds: bool, rule: str) -> None:
-    """An assertion that also guards decoding, and therefore also stands under ``python -O``."""
+    """Raise AssertionError(rule) unless ``holds``, also under ``python -O``: decoding relies on it."""
     if not holds:
         raise AssertionError(rule)
 
 
 def positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """A validator of attrs: a number above 0, or InvalidArgument that names the class and the field."""
+    """Validate for attrs that a number is above 0. InvalidArgument names the class and the field."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidArgument(f"{type(instance).__name__}.{attribute.name} must be positive, not {value!r}")
 
 
 def utf8_size(text: str) -> int:
-    """How many bytes a text takes in a record. InvalidArgument as for ``utf8``."""
+    """Return how many bytes a text takes in a record. Raise InvalidArgument as ``utf8`` does."""
     return len(utf8(text))
 
 
 def utf8(text: str) -> bytes:
-    """A text in UTF-8. InvalidArgument for a lone surrogate, which no record can hold: what Python makes of
-    an argument of a command, or of a file's name, that is not UTF-8."""
+    """Encode a text in UTF-8.
+
+    A lone surrogate raises InvalidArgument, because no record can hold it. Python makes one from a command's
+    argument or a file's name that is not UTF-8.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError:

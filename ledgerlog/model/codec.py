@@ -1,10 +1,10 @@
-"""CBOR for metadata records: strict, bounded, and never more than plain data.
+"""CBOR for metadata records: strict, bounded, and plain data only.
 
-A record is one CBOR map with text keys. Encoding is canonical, so equal records are equal bytes.
-Decoding refuses what cbor2 accepts by default and a metadata record never needs: tags (they build
-regular expressions, decimals, shared references), simple values but false, true and null, indefinite
-lengths, duplicate keys, trailing bytes, deep nesting. ``Fields`` then reads the map field by field with
-exact types, and every complaint names the record and the field.
+A record is one CBOR map with text keys. Encoding is canonical, so equal records are equal bytes. Decoding
+refuses many things that cbor2 accepts by default and that no record needs: tags (they build regular
+expressions, decimals, shared references), simple values other than false, true and null, indefinite lengths,
+duplicate keys, trailing bytes, deep nesting. ``Fields`` then reads the map field by field with exact types.
+Every error names the record and the field.
 """
 
 from __future__ import annotations
@@ -27,14 +27,27 @@ _PLAIN_SIMPLE = frozenset((20, 21, 22, 25, 26, 27))
 
 
 class RecordTooLong(InvalidArgument):
-    """A record is over ``limits.METADATA_BYTES_MAX``."""
+    """A record is larger than ``limits.METADATA_BYTES_MAX``."""
 
 
 def encode_record(fields: dict[str, Any], read_back: Callable[[bytes], object] | None = None) -> bytes:
-    """One canonical CBOR map. InvalidArgument where ``decode_record_untrusted`` would refuse it, or
-    ``read_back``, the decoder of that record: what is written and cannot be read again costs whatever the
-    record stands for. A small record gives its decoder and is read back before it is written; a large one
-    checks what goes into it."""
+    """Encode a record as one canonical CBOR map.
+
+    A record that is written and cannot be read again is lost, with everything that it describes. So this
+    checks that the bytes can be read.
+
+    Args:
+        fields: The map.
+        read_back: The decoder of this kind of record, which reads the bytes back. Small records pass it.
+            Large records leave it out and check their values before.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        RecordTooLong: The record is larger than ``limits.METADATA_BYTES_MAX``.
+        InvalidArgument: ``read_back``, or ``decode_record_untrusted``, would refuse the bytes.
+    """
     try:
         data = cbor2.dumps(fields, canonical=True)
     except (cbor2.CBOREncodeError, ValueError, OverflowError) as cause:
@@ -54,10 +67,11 @@ def encode_record(fields: dict[str, Any], read_back: Callable[[bytes], object] |
 
 
 def _refuse_special(data: bytes, fail: Callable[[str], NoReturn]) -> None:
-    """Walk the item heads and refuse what is not plain before anything is built.
+    """Walk over the heads of all items and refuse items that are not plain, before cbor2 builds anything.
 
-    cbor2's hooks do not switch its built-in tags off, hence the scan. Every head consumes at least one
-    byte and strings are skipped by length, so the walk is linear in the input."""
+    The hooks of cbor2 cannot switch off its built-in tags, hence this walk. It is linear in the input: every
+    head takes at least one byte, and strings are skipped by their length.
+    """
     position = 0
     size = len(data)
     while position < size:
@@ -80,10 +94,17 @@ def _refuse_special(data: bytes, fail: Callable[[str], NoReturn]) -> None:
 
 
 def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], LedgerLogError]) -> Fields:
-    """The map in ``data``, ready to be read field by field.
+    """Decode the map in ``data``.
 
-    ``what`` names the record in messages; ``error`` makes the exception to raise (WireError for bytes
-    of a peer, StorageCorrupt for a file, MetadataCorrupt for the store)."""
+    Args:
+        data: The bytes.
+        what: The name of the record, for messages.
+        error: Makes the exception to raise: WireError for bytes of a peer, StorageCorrupt for a file,
+            MetadataCorrupt for the store.
+
+    Returns:
+        The map, ready to be read field by field.
+    """
 
     def fail(why: str) -> NoReturn:
         raise error(f"{what}: {why}")
@@ -103,14 +124,14 @@ def decode_record_untrusted(data: bytes, what: str, error: Callable[[str], Ledge
 
 
 class Fields:
-    """Typed access to a decoded map. Each method names the field in its complaint."""
+    """Typed access to a decoded map. Each method names the field in its error."""
 
     def __init__(self, value: dict[str, Any], fail: Callable[[str], NoReturn]) -> None:
         self._value = value
         self.fail = fail
 
     def get(self, name: str, kind: type[T]) -> T:
-        """The field ``name``, which must be exactly a ``kind`` (a bool is not an int)."""
+        """Return the field ``name``, which must be exactly a ``kind`` (a bool is not an int)."""
         if name not in self._value:
             self.fail(f"the field {name!r} is missing")
         value = self._value[name]
@@ -119,20 +140,20 @@ class Fields:
         return value
 
     def optional(self, name: str, kind: type[T]) -> T | None:
-        """The field, or None where it is absent or null."""
+        """Return the field; None if it is absent or null."""
         if self._value.get(name) is None:
             return None
         return self.get(name, kind)
 
     def integer(self, name: str, *, low: int = 0, high: int = 2**63 - 1) -> int:
-        """An int within low..high."""
+        """Return an int within ``low..high``."""
         value = self.get(name, int)
         if not low <= value <= high:
             self.fail(f"the field {name!r} is {value}, outside {low}..{high}")
         return value
 
     def sequence(self, name: str, kind: type[T]) -> list[T]:
-        """A list whose items are all exactly of ``kind``."""
+        """Return a list whose items are all exactly of ``kind``."""
         values = self.get(name, list)
         for value in values:
             if type(value) is not kind:
@@ -140,14 +161,14 @@ class Fields:
         return values
 
     def strings(self, name: str) -> dict[str, str]:
-        """A map from text to text."""
+        """Return a map from text to text."""
         value = self.get(name, dict)
         if not all(type(k) is str and type(v) is str for k, v in value.items()):
             self.fail(f"the field {name!r} is not a map of text to text")
         return value
 
     def blobs(self, name: str) -> dict[str, bytes]:
-        """A map from text to bytes."""
+        """Return a map from text to bytes."""
         value = self.get(name, dict)
         if not all(type(k) is str and type(v) is bytes for k, v in value.items()):
             self.fail(f"the field {name!r} is not a map of text to bytes")

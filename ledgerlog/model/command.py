@@ -1,12 +1,13 @@
-"""What a state machine is given, and what became of it.
+"""Commands of a replicated state machine, and their outcomes.
 
-A *command* is a record of a log with an envelope around it. Time and chance are in the envelope, stamped
-by the leader that appended it, so that every replica applies the same thing. A *request id* names a
-command for its proposer: proposing one twice executes it once.
+A *command* is a record of a log with an envelope around it. The leader that appends it puts a time and random
+bits into the envelope, so every replica applies exactly the same command. A *request id* names a command for
+its proposer: a command that is proposed twice is executed once.
 
-Ids that ``new_request_id`` makes carry the offset that the log had reached when they were made. That
-bounds from below where the command can have been executed, which is how a replica knows whether its
-table of requests still reaches back far enough to tell (``machine.core.replica``)."""
+``new_request_id`` puts the log's next offset into the id. The command cannot have been executed below that
+offset. So a replica knows whether its table of requests still reaches back far enough to tell if the request
+was executed (``machine.core.replica``).
+"""
 
 from __future__ import annotations
 
@@ -25,21 +26,26 @@ _OWN_ID = re.compile(r"ll1:([0-9a-f]{1,16}):[0-9a-f]{32}\Z")
 
 
 class Command(NamedTuple):
-    """One command, as every replica sees it."""
+    """One command, as ``StateMachine.apply`` gets it. Every replica gets the same ones in the same order."""
 
     data: bytes
+    """The bytes that the proposer passed."""
     offset: int
-    """Its place in the log: growing, never twice, not dense (barriers and repeats have offsets as well)."""
+    """The offset of the command in the log. Offsets grow, but they are not dense: barriers and repeated
+    commands have offsets, too."""
     timestamp_ms: int
-    """The leader's wall clock in milliseconds since 1970, never decreasing. The only clock of a machine."""
+    """The leader's wall clock in milliseconds since 1970. It never decreases. A state machine must use no
+    other clock."""
     seed: int
-    """64 random bits of the leader's. The only chance of a machine: ``random.Random(command.seed)``."""
+    """64 random bits from the leader. A state machine must use no other randomness; use for example
+    ``random.Random(command.seed)``."""
     request_id: str
+    """The name that the proposer gave the request, or that the library made for it."""
 
 
 @attrs.frozen(kw_only=True)
 class Envelope:
-    """A command with what the leader stamped on it; without a request id a barrier, which changes nothing."""
+    """A command with the leader's time and seed; without a request id a barrier, which changes nothing."""
 
     timestamp_ms: int
     seed: int
@@ -53,20 +59,20 @@ class Envelope:
 
 @attrs.frozen
 class Outcome:
-    """What became of a command."""
+    """The outcome of a command."""
 
     offset: int
-    """Where it was executed first."""
+    """The offset at which the command was first executed."""
     result: bytes
     error: str | None = None
-    """The name of the exception that ``apply`` raised, None where it returned; ``result`` is its text
-    then."""
+    """The name of the exception that ``apply`` raised; None if it returned. With an error, ``result`` is the
+    text of the exception."""
     is_expired: bool = False
-    """It was not executed, because it cannot be known any more whether it was executed before."""
+    """The command was not executed, because nobody can know any more whether it was executed before."""
 
 
 def check_request_id(value: str) -> str:
-    """``value`` if it can name a request: 1 to 128 bytes of UTF-8; InvalidArgument otherwise."""
+    """Return ``value`` if it can name a request: 1 to 128 bytes of UTF-8. Else raise InvalidArgument."""
     if isinstance(value, str):
         try:
             if 1 <= len(value.encode()) <= REQUEST_ID_BYTES_MAX:
@@ -77,11 +83,11 @@ def check_request_id(value: str) -> str:
 
 
 def new_request_id(next_offset: int, token: bytes) -> str:
-    """An id that tells that its command was first proposed when the log had reached this offset."""
+    """Make a request id that carries ``next_offset``: its command cannot have been executed below it."""
     return f"ll1:{next_offset:x}:{token.hex():0>32}"
 
 
 def since_of(request_id: str) -> int | None:
-    """No execution of this request lies below this offset; None where the id does not say."""
+    """Return an offset below which the request was never executed; None if the id carries none."""
     found = _OWN_ID.match(request_id)
     return None if found is None else int(found[1], 16)

@@ -1,13 +1,13 @@
-"""A cursor: a named, durable place in a log, and what somebody keeps beside it.
+"""A cursor: a named, durable place in a log, with properties of its owner.
 
 The value of its node is one canonical CBOR map:
 
     v           1                       offset      the next record that its owner has not done yet
-    name        of the cursor           pins        bool: the records from there on may not be given up
-    token       of whoever wrote it     updated_ms  wall clock of the writer; for people
+    name        of the cursor           pins        bool: keep the records from the offset on
+    token       of its last writer      updated_ms  wall clock of that writer; for people
     properties  text -> text, at most limits.CURSOR_PROPERTIES_BYTES_MAX
 
-The node's version is what compare-and-set compares.
+Compare-and-set compares the version of the node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FORMAT = 1
 
 
 def check_cursor_name(value: str) -> str:
-    """``value`` if it is well-formed, by the rules for names of logs; InvalidArgument otherwise."""
+    """Return ``value`` if it is well-formed, by the rules for names of logs; else raise InvalidArgument."""
     try:
         return check_log_name(value)
     except InvalidArgument:
@@ -43,7 +43,7 @@ def check_cursor_name(value: str) -> str:
 
 
 def check_cursor_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """A copy of ``properties``; InvalidArgument where they are not text or too large."""
+    """Return a copy of ``properties``. Raise InvalidArgument if they are not text or too large."""
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
         raise InvalidArgument("the properties of a cursor are text, keys and values alike")
     size = sum(utf8_size(k) + utf8_size(v) for k, v in properties.items())
@@ -57,23 +57,27 @@ class CursorState:
     """A cursor as it was read or written."""
 
     name: str
+    """The name of the cursor, unique in its log."""
     offset: int
     """The next record that its owner has not done yet."""
     pins: bool = False
-    """Whether the records from ``offset`` on may not be given up by truncation and retention."""
+    """Whether truncation and retention must keep the records from ``offset`` on."""
     properties: dict[str, str] = attrs.field(factory=dict)
+    """Text that the cursor's owner keeps with it, at most ``limits.CURSOR_PROPERTIES_BYTES_MAX`` (16 KiB)."""
     updated_ms: int = 0
+    """The wall clock of the process that moved the cursor last, in milliseconds since 1970."""
     token: bytes = attrs.field(default=b"", repr=False)
-    """Random bytes of whoever wrote this state: they settle a write whose answer was lost."""
+    """Random bytes of the process that wrote this state. They settle a write whose answer was lost."""
     version: int = attrs.field(default=-1, repr=False)
-    """What the next move compares with."""
+    """The version of the node. The next move writes only if the node still has it."""
 
     @property
     def updated(self) -> datetime:
-        """The wall clock of whoever moved it last."""
+        """The wall clock of the process that moved the cursor last, as a datetime in UTC."""
         return moment(self.updated_ms)
 
     def encode(self) -> bytes:
+        """Encode the state as canonical CBOR."""
         return encode_record(
             {
                 "v": _FORMAT,
@@ -89,7 +93,7 @@ class CursorState:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, name: str, version: int) -> Self:
-        """The inverse of ``encode``; MetadataCorrupt."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt if they are anything else."""
         fields = decode_record_untrusted(data, f"cursor {name}", MetadataCorrupt)
         if fields.integer("v") != _FORMAT:
             fields.fail(f"this version reads format {_FORMAT}")

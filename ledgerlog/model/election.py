@@ -1,16 +1,16 @@
-"""The record of an election: who leads, in which term, and where he can be heard.
+"""The record of an election: the leader, its term, and the address of its heartbeat.
 
-One node in the metadata store holds it, changed only by compare-and-set. Terms grow by one with every
-leadership and are never given twice, so a term is a fencing token. A record without a holder is vacant.
+One node in the metadata store holds it. It changes only by compare-and-set. The term grows by one with every
+leadership and is never reused, so a term is a fencing token. A record without a holder is vacant.
 
 The record is a canonical CBOR map (``model.codec``):
 
     v          1
     term       of the newest leadership; 0 before the first
     holder     the candidacy that has the term; null: it was given up
-    candidate  what the holder calls itself, for people and for clients that look for the leader
+    candidate  the holder's name for people, and for clients that look for the leader
     address    where standbys hear the holder's heartbeat; null: nowhere
-    tenure_ms  for so long a standby leaves the holder alone on mere suspicion
+    tenure_ms  for this long standbys leave the holder alone on mere suspicion
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CANDIDATE_CHARS_MAX = 256
 
 
 def check_candidate(value: str) -> str:
-    """``value`` if it can stand for a candidate: 1 to 256 printable characters; InvalidArgument otherwise."""
+    """Return ``value`` if it is 1 to 256 printable characters; else raise InvalidArgument."""
     if not isinstance(value, str) or not 1 <= len(value) <= _CANDIDATE_CHARS_MAX or not value.isprintable():
         raise InvalidArgument(
             f"{value!r} does not name a candidate: 1 to {_CANDIDATE_CHARS_MAX} printable characters"
@@ -40,7 +40,7 @@ def check_candidate(value: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class ElectionRecord:
-    """One version of the record. Transitions give new ones."""
+    """One version of the record. Its methods return new versions."""
 
     term: int = 0
     holder: str | None = None
@@ -49,13 +49,13 @@ class ElectionRecord:
     tenure_ms: int = 0
 
     def taken_by(self, holder: str, *, candidate: str, address: str | None, tenure_ms: int) -> ElectionRecord:
-        """The next term, with this holder."""
+        """Return the record of the next term, with this holder."""
         return ElectionRecord(
             term=self.term + 1, holder=holder, candidate=candidate, address=address, tenure_ms=tenure_ms
         )
 
     def vacated(self) -> ElectionRecord:
-        """The same term, given up: the next one may begin at once."""
+        """Return the record of the same term without a holder: the next term may begin at once."""
         return attrs.evolve(self, holder=None, address=None)
 
     def encode(self) -> bytes:
@@ -64,7 +64,7 @@ class ElectionRecord:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, name: str) -> ElectionRecord:
-        """The record of the election ``name``. Raises MetadataCorrupt, which names the field."""
+        """Decode the record of the election ``name``. Raise MetadataCorrupt with the field."""
         fields = decode_record_untrusted(data, f"election {name}", MetadataCorrupt)
         if fields.integer("v") != _FORMAT:
             fields.fail(f"this version reads format {_FORMAT}")

@@ -1,7 +1,7 @@
-"""Identities: what names a ledger, an entry, a bookie and a place in a log.
+"""Identities: the names of ledgers, entries, bookies and logs, and the position of a record.
 
-``NO_ENTRY`` (-1) means "before the first entry" and nothing else: an unknown value is None.
-A *slot* is an index in an ensemble, a *bookie* is an identity that sits in it.
+``NO_ENTRY`` (-1) means "before the first entry" and nothing else. An unknown value is None, never -1. A
+*slot* of an ensemble is an index in it; a *bookie* is the identity that has the slot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ledgerlog.limits import LEDGER_ID_MAX
 NO_ENTRY = -1
 
 BookieId = str
-"""A bookie's identity: 1 to 128 of letters, digits, and ``. _ : -``; stable for ever."""
+"""A bookie's identity: 1 to 128 letters, digits and ``. _ : -``. It never changes."""
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}\Z")
 _POSITION = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):([0-9]{1,19})\Z")
@@ -23,7 +23,7 @@ _LOG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-/]{0,254}\Z")
 
 
 def check_bookie_id(value: str) -> BookieId:
-    """``value`` if it is a well-formed bookie id; InvalidArgument otherwise."""
+    """Return ``value`` if it is a well-formed bookie id; else raise InvalidArgument."""
     if not isinstance(value, str) or not _BOOKIE_ID.match(value):
         raise InvalidArgument(
             f"{value!r} is not a bookie id: 1 to 128 letters, digits and . _ : -, "
@@ -33,7 +33,7 @@ def check_bookie_id(value: str) -> BookieId:
 
 
 def check_log_name(value: str) -> str:
-    """``value`` if it is a well-formed log name; InvalidArgument otherwise."""
+    """Return ``value`` if it is a well-formed log name; else raise InvalidArgument."""
     if not isinstance(value, str) or not _LOG_NAME.match(value) or "//" in value or value.endswith("/"):
         raise InvalidArgument(
             f"{value!r} is not a log name: 1 to 255 letters, digits and . _ - /, "
@@ -43,17 +43,28 @@ def check_log_name(value: str) -> str:
 
 
 def check_ledger_id(value: int) -> int:
-    """``value`` if it is in 0..2**63-1; InvalidArgument otherwise."""
+    """Return ``value`` if it is in 0..2**63-1; else raise InvalidArgument."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LEDGER_ID_MAX:
         raise InvalidArgument(f"{value!r} is not a ledger id (0 to {LEDGER_ID_MAX})")
     return value
 
 
 class Position(NamedTuple):
-    """Where a record lies: ledger, entry and the slot inside the entry. Ordered within one ledger's
-    life in a log; across ledgers the log's segment list orders them, and ids usually agree with it.
+    """Where a record lies: its ledger, the entry in the ledger, and the slot in the entry.
 
-    A named tuple, as ``Ack`` and ``Record`` are: each of them has one."""
+    Compare only positions of the same ledger. Across ledgers the log's list of segments decides the order;
+    ledger ids usually agree with it, but need not.
+
+        >>> str(Position(17, 4, 0))
+        '17:4:0'
+
+    It is a named tuple, as ``Ack`` and ``Record`` are, because each of them holds one.
+
+    Attributes:
+        ledger_id: The ledger.
+        entry_id: The entry in the ledger, from 0.
+        slot: The index of the record in its entry, from 0.
+    """
 
     ledger_id: int
     entry_id: int
@@ -64,7 +75,17 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The inverse of ``str()``. InvalidArgument if the text is not ``ledger:entry:slot``."""
+        """Parse the text that ``str()`` gives, for example ``"17:4:0"``.
+
+        Args:
+            text: ``ledger:entry:slot``, three decimal numbers.
+
+        Returns:
+            The position.
+
+        Raises:
+            InvalidArgument: ``text`` does not have this form.
+        """
         match = _POSITION.match(text)
         if match is None:
             raise InvalidArgument(f"{text!r} is not a position (ledger:entry:slot)")

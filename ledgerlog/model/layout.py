@@ -1,4 +1,4 @@
-"""Where everything lies in the metadata store.
+"""The paths of all nodes in the metadata store.
 
     cluster                         the cluster's random id, made once
     ledgers/HHHHHHHH/HHHH/HHHH      metadata of a ledger: its id in hexadecimal, spread over a tree so that
@@ -9,18 +9,19 @@
     logs/NAME                       a log's name -> its incarnation, a number never used again
     log/HHHHHHHHHHHHHHHH            the record of one incarnation of a log: its list of ledgers
     cursors/HHHHHHHHHHHHHHHH/NAME   a cursor of that incarnation of a log
-    splices/HHHHHHHHHHHHHHHH/NAME   what a producer has spliced into that incarnation of a log last
+    splices/HHHHHHHHHHHHHHHH/NAME   the mark of a producer's last splice into that incarnation of a log
     archives/HHHHHHHHHHHHHHHH/HHHHHHHHHHHHHHHH
                                     a file that holds a ledger of that incarnation of a log
-    destinations/HH...              a place that archived files lie at, and which marker vouches for it: 32
-                                    hexadecimal digits of the SHA-256 of where it is
-    snapshots/HHHHHHHHHHHHHHHH      which ledgers hold snapshots of a state machine on that log
-    elections/NAME                  the record of an election: its term and who has it
+    destinations/HH...              a destination of archived files, with the id of its marker: 32
+                                    hexadecimal digits of the SHA-256 of the text that identifies it
+    snapshots/HHHHHHHHHHHHHHHH      the ledgers that hold snapshots of a state machine on that log
+    elections/NAME                  the record of an election: its term and its holder
     elections/NAME/candidates/ID    a candidate (ephemeral)
-    repair/...                      what auto-recovery keeps: see ``model.repair``
+    repair/...                      the nodes of auto-recovery: see ``model.repair``
 
-A log's name and its record are separate nodes so that a log that is deleted and made again is
-another node: a stale writer's compare-and-set meets NodeMissing, never an equal version by chance.
+A log's name and its record are separate nodes. So a log that is deleted and made again has another record
+node: a stale writer's compare-and-set fails with NodeMissing, and never succeeds by a version that happens to
+be equal.
 """
 
 from __future__ import annotations
@@ -63,17 +64,18 @@ def ledger_path(ledger_id: int) -> str:
 
 
 def ledger_id_of(*components: str) -> int:
-    """The ledger id that the three components below ``ledgers`` spell; ValueError if they do not."""
+    """Return the ledger id that the three components below ``ledgers`` spell; ValueError if they spell
+    none."""
     path = "/".join((LEDGERS, *components))
     ledger_id = int("".join(components), 16) if len(components) == 3 else -1
-    # int() alone also takes signs, underscores and capitals.
+    # int() alone would also accept signs, underscores and capitals.
     if not 0 <= ledger_id <= LEDGER_ID_MAX or ledger_path(ledger_id) != path:
         raise ValueError(f"{path!r} is not the path of a ledger")
     return ledger_id
 
 
 def repair_task_path(ledger_id: int) -> str:
-    """Spread over a tree as the ledgers are."""
+    """Return the path of a ledger's repair task. Tasks are spread over a tree like the ledgers."""
     return f"{REPAIR_TASKS}/{ledger_path(ledger_id).removeprefix(LEDGERS + '/')}"
 
 
@@ -106,7 +108,7 @@ def cookie_path(bookie_id: BookieId) -> str:
 
 
 def log_name_path(name: str) -> str:
-    """Slashes in a name are spelled %2F, so that every log is one child of ``logs``."""
+    """Return the path of a log's name. A slash is spelled %2F, so every log is one child of ``logs``."""
     return f"{LOG_NAMES}/{name.replace('/', '%2F')}"
 
 
@@ -115,27 +117,27 @@ def log_name_of(component: str) -> str:
 
 
 def cursors_path(incarnation: int) -> str:
-    """What the cursors of one incarnation of a log lie below."""
+    """Return the parent of all cursors of one incarnation of a log."""
     return f"{CURSORS}/{incarnation:016x}"
 
 
 def cursor_path(incarnation: int, name: str) -> str:
-    """Slashes in a name are spelled as in names of logs."""
+    """Return the path of a cursor. Slashes are spelled as in names of logs."""
     return f"{cursors_path(incarnation)}/{name.replace('/', '%2F')}"
 
 
 def splices_path(incarnation: int) -> str:
-    """What the marks of the producers of one incarnation of a log lie below."""
+    """Return the parent of all producers' marks of one incarnation of a log."""
     return f"{SPLICES}/{incarnation:016x}"
 
 
 def splice_path(incarnation: int, producer: str) -> str:
-    """Slashes in a name are spelled as in names of logs."""
+    """Return the path of a producer's mark. Slashes are spelled as in names of logs."""
     return f"{splices_path(incarnation)}/{producer.replace('/', '%2F')}"
 
 
 def archives_path(incarnation: int) -> str:
-    """What says where archived ledgers of one incarnation of a log are lies below."""
+    """Return the parent of all archive records of one incarnation of a log."""
     return f"{ARCHIVES}/{incarnation:016x}"
 
 
@@ -144,7 +146,7 @@ def archive_path(incarnation: int, ledger_id: int) -> str:
 
 
 def archived_ledger_of(incarnation: int, component: str) -> int:
-    """The ledger that a component below ``archives_path`` spells; ValueError if it does not."""
+    """Return the ledger that a component below ``archives_path`` spells; ValueError if it spells none."""
     ledger_id = int(component, 16)
     if archive_path(incarnation, ledger_id) != f"{archives_path(incarnation)}/{component}":
         raise ValueError(f"{component!r} is not the number of a ledger")
@@ -152,7 +154,7 @@ def archived_ledger_of(incarnation: int, component: str) -> int:
 
 
 def destination_path(where: str) -> str:
-    """What is known of a destination of archives, by the words that tell it from others."""
+    """Return the path of a destination of archives. ``where`` is the text that identifies it."""
     return f"{DESTINATIONS}/{hashlib.sha256(where.encode()).hexdigest()[:32]}"
 
 
@@ -161,7 +163,7 @@ def cursor_name_of(component: str) -> str:
 
 
 def incarnation_of(component: str) -> int:
-    """The incarnation that a component below ``cursors`` spells; ValueError if it does not."""
+    """Return the incarnation that a component below ``cursors`` spells; ValueError if it spells none."""
     incarnation = int(component, 16)
     if cursors_path(incarnation) != f"{CURSORS}/{component}":
         raise ValueError(f"{component!r} is not the number of a log")
@@ -173,7 +175,7 @@ def log_record_path(incarnation: int) -> str:
 
 
 def log_record_of(component: str) -> int:
-    """The incarnation that a component below ``log`` spells; ValueError if it does not."""
+    """Return the incarnation that a component below ``log`` spells; ValueError if it spells none."""
     incarnation = int(component, 16)
     if log_record_path(incarnation) != f"{LOG_RECORDS}/{component}":
         raise ValueError(f"{component!r} is not the number of a log")
@@ -181,7 +183,7 @@ def log_record_of(component: str) -> int:
 
 
 def election_path(name: str) -> str:
-    """Slashes in a name are spelled %2F, as for logs."""
+    """Return the path of an election's record. Slashes are spelled %2F, as for logs."""
     return f"elections/{name.replace('/', '%2F')}"
 
 

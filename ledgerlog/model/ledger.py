@@ -1,21 +1,22 @@
 """A ledger's metadata: the value that compare-and-set protects (protocol A.1).
 
-``LedgerMetadata`` is immutable; each legal edge of its life is a method that returns the next value
-and asserts the rules that must hold before any metadata write:
+``LedgerMetadata`` is immutable. Each legal change of state is a method that returns the next value. The
+methods assert the rules that must hold before the metadata is written:
 
     OPEN -> OPEN           ensemble change by the owner: the last fragment is replaced or one is appended
-    OPEN -> IN_RECOVERY    a recoverer announces itself; fragments are frozen from here on (T12)
+    OPEN -> IN_RECOVERY    a recoverer announces itself; the writer changes no fragment after this (T12)
     OPEN -> CLOSED         by the owner, at its LAC
-    IN_RECOVERY -> CLOSED  by a recoverer, which publishes its private fragments with the end
-    CLOSED -> CLOSED       its labels are replaced, when it becomes part of a log (``log.attach``)
-    any -> same state      repair replaces a bookie in a fragment that is not the last of an open ledger
+    IN_RECOVERY -> CLOSED  by a recoverer, which publishes its private fragments together with the end
+    CLOSED -> CLOSED       its labels are replaced when it becomes part of a log (``log.attach``)
+    any -> same state      repair replaces a bookie in a fragment, but not in the last one of an open ledger
 
-``first_entry`` strictly grows along the fragments (R-B4); an entry belongs to the last fragment that
-starts at or before it. ``last_entry`` is set exactly when the ledger is CLOSED and never changes. Every
-entry below the last fragment is committed, so a ledger never ends below the last one of those.
+``first_entry`` grows strictly from fragment to fragment (R-B4). An entry belongs to the last fragment that
+starts at or before it. ``last_entry`` is set exactly if the ledger is CLOSED, and never changes. Every entry
+before the last fragment is committed, so a ledger never ends before its last fragment.
 
-``token`` is a random value of whoever wrote this version: a writer whose reply was lost reads again
-and knows its own write by it (rule 14). ``key`` is the ledger's secret for bookies.
+``token`` is a random value of the process that wrote this version. If a writer loses the reply to its write,
+it reads again and recognizes its own write by the token (rule 14). ``key`` is the ledger's secret, which it
+shares with the bookies.
 """
 
 from __future__ import annotations
@@ -38,14 +39,19 @@ _FORMAT = 1
 
 
 class LedgerState(enum.Enum):
+    """The state of a ledger."""
+
     OPEN = "OPEN"
+    """It has a writer, or its writer died and nobody has recovered it yet."""
     IN_RECOVERY = "IN_RECOVERY"
+    """A recoverer is finding its end."""
     CLOSED = "CLOSED"
+    """Its last entry is known. It never changes again."""
 
 
 @attrs.frozen
 class Fragment:
-    """A stretch of entries with one ensemble: from ``first_entry`` to the next fragment's start."""
+    """A range of a ledger's entries with one ensemble: from ``first_entry`` to the next fragment's start."""
 
     first_entry: int
     ensemble: tuple[BookieId, ...]
@@ -53,17 +59,25 @@ class Fragment:
 
 @attrs.frozen
 class LedgerMetadata:
+    """The metadata of a ledger. The module describes its rules."""
+
     ledger_id: int
+    """The id of the ledger, 0 to 2**63 - 1."""
     replication: Replication
+    """Its ensemble size and quorums."""
     state: LedgerState
     fragments: tuple[Fragment, ...]
+    """The ranges of entries and their ensembles, in order."""
     last_entry: int | None
+    """The last entry of a CLOSED ledger, -1 if it is empty; None in the other states."""
     key: bytes
+    """The secret that bookies ask for before they take an add or a fence."""
     token: bytes
+    """A random value of the process that wrote this version."""
     created_ms: int
-    """Wall-clock time of creation, in milliseconds since 1970; for people, never for decisions."""
+    """Wall-clock time of creation, in milliseconds since 1970. It is for people, never for decisions."""
     custom: dict[str, bytes] = attrs.field(factory=dict)
-    """The user's own words about the ledger."""
+    """The ledger's labels: bytes by text, from the user or from the log that owns the ledger."""
 
     def __attrs_post_init__(self) -> None:
         require(bool(self.fragments), "a ledger has at least one fragment")
@@ -94,7 +108,20 @@ class LedgerMetadata:
         created_ms: int,
         custom: dict[str, bytes] | None = None,
     ) -> LedgerMetadata:
-        """The metadata of a new, OPEN, empty ledger."""
+        """Return the metadata of a new, OPEN, empty ledger.
+
+        Args:
+            ledger_id: The new id.
+            replication: The ensemble size and quorums.
+            ensemble: The bookies of the first fragment, ``replication.ensemble`` of them.
+            key: The ledger's secret, ``limits.LEDGER_KEY_BYTES`` (16) random bytes.
+            token: A random value of the caller.
+            created_ms: Wall clock, in milliseconds since 1970.
+            custom: The ledger's labels.
+
+        Returns:
+            The metadata.
+        """
         return cls(
             ledger_id=ledger_id,
             replication=replication,
@@ -111,17 +138,20 @@ class LedgerMetadata:
 
     @property
     def last_fragment(self) -> Fragment:
+        """The fragment that new entries go to."""
         return self.fragments[-1]
 
     @property
     def is_closed(self) -> bool:
+        """Whether the ledger is CLOSED."""
         return self.state is LedgerState.CLOSED
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """The fragment that an entry belongs to."""
+        """Return the fragment that an entry belongs to."""
         return self.fragments[self.fragment_index(entry_id)]
 
     def fragment_index(self, entry_id: int) -> int:
+        """Return the index of the fragment that an entry belongs to."""
         assert entry_id >= 0
         low, high = 0, len(self.fragments) - 1
         while low < high:
@@ -133,34 +163,47 @@ class LedgerMetadata:
         return low
 
     def fragment_end(self, index: int) -> int | None:
-        """The last entry of a fragment (one below its first where it is empty), None while it is open."""
+        """Return the last entry of a fragment, or None if the fragment is still open.
+
+        If the fragment is empty, this is ``first_entry - 1``.
+        """
         if index + 1 < len(self.fragments):
             return self.fragments[index + 1].first_entry - 1
         return self.last_entry
 
     def bookies_of(self, entry_id: int) -> tuple[BookieId, ...]:
-        """The entry's write set, as bookies in slot order."""
+        """Return the bookies of the entry's write set, in slot order."""
         ensemble = self.fragment_of(entry_id).ensemble
         return tuple(ensemble[slot] for slot in self.replication.write_set(entry_id))
 
     # --- edges --------------------------------------------------------------------------------
 
     def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId], token: bytes) -> LedgerMetadata:
-        """The owner's ensemble change: entries from ``first_entry`` on live on ``ensemble``."""
+        """Return the metadata after an ensemble change of the owner: entries from ``first_entry`` on go to
+        ``ensemble``."""
         assert self.state is LedgerState.OPEN, "only the owner of an OPEN ledger changes fragments (T22)"
         return attrs.evolve(
             self, fragments=change_fragments(self.fragments, first_entry, ensemble), token=token
         )
 
     def in_recovery(self, token: bytes) -> LedgerMetadata:
-        """A recoverer's announcement."""
+        """Return the metadata with which a recoverer announces itself."""
         assert self.state is LedgerState.OPEN, "a recoverer that joins writes nothing (D9)"
         return attrs.evolve(self, state=LedgerState.IN_RECOVERY, token=token)
 
     def closed(
         self, last_entry: int, token: bytes, fragments: tuple[Fragment, ...] | None = None
     ) -> LedgerMetadata:
-        """The end of the ledger. A recoverer passes the fragments that it kept private until now."""
+        """Return the metadata of the closed ledger.
+
+        Args:
+            last_entry: The last entry, -1 if the ledger is empty.
+            token: A random value of the caller.
+            fragments: The fragments that a recoverer kept private until now; None leaves them unchanged.
+
+        Returns:
+            The metadata, in state CLOSED.
+        """
         assert self.state is not LedgerState.CLOSED, "the end of a ledger never changes"
         fragments = self.fragments if fragments is None else fragments
         assert last_entry >= fragments[-1].first_entry - 1, "what lies before a fragment is committed (R-B3)"
@@ -171,7 +214,17 @@ class LedgerMetadata:
     def with_replacement(
         self, fragment_index: int, old: BookieId, new: BookieId, token: bytes
     ) -> LedgerMetadata:
-        """Repair's edge: ``new`` takes ``old``'s slot in a fragment whose entries were copied to it."""
+        """Return the metadata after a repair: ``new`` takes the slot of ``old`` in one fragment.
+
+        Args:
+            fragment_index: The fragment. Repair has already copied its entries to ``new``.
+            old: The bookie that leaves.
+            new: The bookie that takes its slot.
+            token: A random value of the caller.
+
+        Returns:
+            The metadata, in the same state.
+        """
         assert self.is_closed or fragment_index < len(self.fragments) - 1, (
             "the last fragment of an open ledger belongs to its writer (rule 20)"
         )
@@ -183,14 +236,14 @@ class LedgerMetadata:
         return attrs.evolve(self, fragments=tuple(fragments), token=token)
 
     def with_labels(self, labels: dict[str, bytes], token: bytes) -> LedgerMetadata:
-        """Other words about a ledger whose end is known, in place of the old."""
+        """Return the metadata with other labels. The ledger must be CLOSED."""
         assert self.is_closed, "an open ledger's metadata are its writer's"
         return attrs.evolve(self, custom=dict(labels), token=token)
 
     # --- bytes --------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Canonical CBOR; see docs/FORMATS.md."""
+        """Encode the metadata as canonical CBOR; see docs/FORMATS.md."""
         return encode_record(
             {
                 "v": _FORMAT,
@@ -213,7 +266,19 @@ class LedgerMetadata:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, ledger_id: int) -> LedgerMetadata:
-        """The inverse of ``encode``; MetadataCorrupt names the ledger and the field."""
+        """Decode the bytes that ``encode`` gave.
+
+        Args:
+            data: The bytes.
+            ledger_id: The ledger whose metadata they should be.
+
+        Returns:
+            The metadata.
+
+        Raises:
+            MetadataCorrupt: The bytes are damaged or describe another ledger. The message names the ledger
+                and the field.
+        """
         what = f"metadata of ledger {ledger_id}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
         version = fields.integer("v")
@@ -249,8 +314,10 @@ class LedgerMetadata:
 def change_fragments(
     fragments: tuple[Fragment, ...], first_entry: int, ensemble: Sequence[BookieId]
 ) -> tuple[Fragment, ...]:
-    """The fragment list after an ensemble change at ``first_entry``: a fragment that would own nothing
-    is replaced, otherwise one is appended."""
+    """Return the fragments after an ensemble change at ``first_entry``.
+
+    A last fragment that would be left without entries is replaced; otherwise a new fragment is appended.
+    """
     last = fragments[-1]
     assert first_entry >= last.first_entry, "a fragment never starts before the one it follows (R-B4)"
     changed = Fragment(first_entry, tuple(ensemble))
@@ -260,8 +327,10 @@ def change_fragments(
 
 
 def check_custom(custom: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A copy of what a caller keeps with a ledger. InvalidArgument where it is not bytes by text: nobody
-    could read the ledger's metadata any more, and so nothing of the ledger."""
+    """Return a copy of a caller's labels. Raise InvalidArgument if they do not map text to bytes.
+
+    With other types nobody could read the ledger's metadata again, and so none of its entries.
+    """
     for key, value in custom.items():
         if not isinstance(key, str) or not isinstance(value, bytes):
             raise InvalidArgument(f"the metadata of a ledger are bytes by text, not {key!r}: {value!r:.80}")

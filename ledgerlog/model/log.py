@@ -1,43 +1,43 @@
 """A log's metadata: the ordered list of ledgers that compare-and-set protects (protocol A.6, C.4).
 
-A log is a chain of ledgers, its *segments*. ``LogMetadata`` is the one record that says which, in
-which order, and who leads; each legal change of it is a method that returns the next value and
-asserts the rules that must hold before the record is written:
+A log is a chain of ledgers, its *segments*. ``LogMetadata`` is the one record that lists them in order and
+says who leads. Each legal change of the record is a method that returns the next value. The methods assert
+the rules that must hold before the record is written:
 
     taken_over   a new leader: epoch + 1, everything before is counted, one new ledger at the end
     rolled       the leader goes on in a new ledger: same epoch, one new ledger at the end
     counted      the ledger before the current one (or the last one) is closed: its size is written down
     truncated    records below an offset are given up; ledgers that hold nothing else leave the list
-    touched      nothing but the version: whoever read it before must read it again
-    spliced      ledgers that were written apart and are CLOSED become part of the log, counted at once
+    touched      only the version changes: a writer that read the record before must read it again
+    spliced      CLOSED ledgers that were written apart become part of the log, counted at once
     merged       neighbours whose records lie in one archived file become one segment, named by the first
     recovered    nobody leads any more: epoch + 1, everything is counted, the next leader adds a ledger
-    sealed       the log is complete: epoch + 1, everything is counted, no ledger is added any more
+    sealed_now   the log is complete: epoch + 1, everything is counted, no ledger is added any more
 
-**Rules.** Ledger ids are listed once, and a change appends at most one (ListCas); a splice appends any number
-of closed ones, whose records and sizes it writes down with them. Order is the order of the list, never of the
-ids. A segment is *counted* when its record count is known, and it is counted only after its ledger is CLOSED;
-counted segments come first and at most two are not counted (OnlyLastTwoOpen): the current one, and during a
-roll the one before it. A roll therefore needs exactly one segment that is not counted (C03). The epoch grows
-by one with each leader and never with a roll.
+**Rules.** No ledger id is listed twice, and a change appends at most one (ListCas). Only a splice appends
+several: closed ledgers, whose records and sizes it writes down with them. The order of the list decides,
+never the order of the ids. A segment is *counted* if its record count is known; it is counted only after its
+ledger is CLOSED. Counted segments come first. At most two are not counted (OnlyLastTwoOpen): the current one,
+and during a roll the one before it. So a roll needs exactly one segment that is not counted (C03). The epoch
+grows by one with each leader and never with a roll.
 
-**Offsets** are dense, so a segment starts where the one before it ends. While a roll is under way the
-end of the older segment is not known yet, and neither is the start of the newer one: its
-``first_offset`` is None until the older is counted. Entries carry their own first offset, and an
-entry of the newer segment belongs to the log only if it continues the older one: a leader that dies
-while it drains the older ledger can leave entries behind in the newer one that followed others which
-nobody kept. None of them was acknowledged (C05), and the next leader counts that segment as empty.
+**Offsets** are dense, so a segment starts where the one before it ends. During a roll the end of the older
+segment is not known yet, so the start of the newer one is not known either: its ``first_offset`` is None
+until the older one is counted. Each entry carries its own first offset, and an entry of the newer segment
+belongs to the log only if it continues the older one. A leader may die while it drains the older ledger. Then
+the newer ledger can hold entries whose predecessors nobody kept. None of them was acknowledged (C05), and the
+next leader counts that segment as empty.
 
-**Gaps.** One thing breaks that: an older ledger that was ended short by an accepted loss. What it lost may
-have been acknowledged, and so may what the newer one holds. The newer one is then kept if an operator says so
-(``log.core.chain``), and the offsets between are a gap, ``Segment.lost_before``: they belong to the records
-that were lost, for ever.
+**Gaps.** There is one exception: an accepted loss that ended an older ledger early. The lost records may have
+been acknowledged, and the records of the newer ledger, too. If an operator says so, the newer ledger is kept
+(``log.core.chain``), and the offsets between are a gap, ``Segment.lost_before``. They belong to the lost
+records for ever.
 
-**Deduplication.** ``dedupe_epoch`` says since which epoch every leader has written down, in the entries of
-its ledgers, who appended what (``log.core.producers``); None where it is off. The newest segment with records
-then tells the whole of it, so truncation leaves that one in the list, whatever is given up.
+**Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
+producer appended which record (``log.core.producers``). None means that deduplication is off. The newest
+segment with records then knows all producers, so truncation always leaves that segment in the list.
 
-**Bytes.** Canonical CBOR, format 2, and 3 if there are gaps:
+**Bytes.** Canonical CBOR, format 2, or format 3 if there are gaps:
 
     v            2 or 3                          epoch           of the present leader, 0 before the first
     name, incarnation, created_ms                first_offset    the first that is readable
@@ -45,21 +45,21 @@ then tells the whole of it, so truncation leaves that one in the list, whatever 
     ensemble, write_quorum, ack_quorum, guaranteed               replication of new ledgers
     roll         {bytes, records, age_ms}        retention       {bytes, age_ms}; null: no bound
     properties   text -> text                    dedupe_epoch    null: off
-    before       [offset, bytes, ms]             what lay before the first segment of the list
+    before       [offset, bytes, ms]             totals before the first segment of the list
     segments     [n, m, t, packed, bytes]        n segments, m of them counted, t of those with records
     gaps         [ledger, lost, ...]             offsets lost before these segments; absent: none
 
-``model.segments`` tells the columns in those bytes, ``model.policies`` the two maps.
+``model.segments`` describes the columns in those bytes, ``model.policies`` the two maps.
 
-A segment takes about 10 bytes packed and 48 at the very worst: 10,000 segments are 100 KB and, whatever
-their numbers, below 500 KB of the 1 MiB that ZooKeeper lets a node have. Segments that are like each other
-take less than a byte, so their number has a bound of its own, ``limits.LOG_SEGMENTS_MAX``, the same for
-writing and for reading. Format 1, which had longer columns, is read and never written. Version 0.1 knows no
-format 3: without the gaps it would give their offsets out again.
+A segment takes about 10 bytes packed and at worst 48. So 10,000 segments take about 100 KB, and below 500 KB
+with any numbers; ZooKeeper lets a node have 1 MiB. Segments with similar numbers take less than a byte, so
+the number of segments has its own bound, ``limits.LOG_SEGMENTS_MAX``, for writing and for reading. Format 1,
+which had longer columns, is read and never written. Version 0.1 does not know format 3: without the gaps it
+would give their offsets out again.
 
-A log of ``limits.LOG_SEGMENTS_ROLL_MAX`` segments stops rolling by its policy, so that growth goes into the
-ledgers, and one of ``limits.LOG_SEGMENTS_SPLICE_MAX`` takes no splices: takeovers still find room. Retention
-or truncation make the list short again. A record that does not fit all the same is ``LogListFull``.
+At ``limits.LOG_SEGMENTS_ROLL_MAX`` segments a log stops rolling by its policy, and its ledgers grow instead.
+At ``limits.LOG_SEGMENTS_SPLICE_MAX`` it takes no more splices. So takeovers still find room. Retention or
+truncation make the list shorter. A record that still does not fit raises ``LogListFull``.
 """
 
 from __future__ import annotations
@@ -105,18 +105,20 @@ _FORMAT_OF_LISTS = 1
 _FORMAT_OF_GAPS = 3
 _NUMBER_MAX = 2**63 - 1
 _SPLICED_BYTES = 640
-"""About what a ledger takes in the transaction that splices it: its place in the list, and its metadata."""
+"""About how much a ledger adds to the transaction that splices it: its place in the list, and its metadata.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class LogMetadata:
-    """The record of one incarnation of a log. See the module for its rules."""
+    """The record of one incarnation of a log. The module describes its rules."""
 
     name: str
     incarnation: int
-    """A number never used again: a log that is deleted and made anew is another log."""
+    """A number that is never used again. A log that is deleted and made again is another log with another
+    number."""
     created_ms: int
-    """Wall-clock time of creation; for people, never for decisions."""
+    """Wall-clock time of creation, in milliseconds since 1970. It is for people, never for decisions."""
     replication: Replication
     roll: RollPolicy
     retention: RetentionPolicy
@@ -127,14 +129,14 @@ class LogMetadata:
     """The first offset that is still readable."""
     sealed: bool
     token: bytes
-    """A random value of whoever wrote this version: it settles a write whose answer was lost."""
+    """A random value of the process that wrote this version. It settles a write whose answer was lost."""
     before: tuple[int, int, int] = (0, 0, 0)
-    """Offset, record bytes and last timestamp at the start of the first listed segment."""
+    """Offset, record bytes and last timestamp before the first listed segment."""
     dedupe_epoch: int | None = None
-    """The epoch since which every segment tells who appended what; None: deduplication is off."""
+    """Since this epoch every segment records who appended what; None: deduplication is off."""
 
     def __attrs_post_init__(self) -> None:
-        # Every change costs this much at least, so what needs a walk over the list is left to decoding.
+        # Every change runs these checks, so they are cheap. Decoding does those that walk the whole list.
         tail = self.segments[-3:]
         require(all(s.is_counted for s in tail[:-2]), "only the last two ledgers may be open (C03)")
         if len(tail) > 1 and not tail[-2].is_counted:
@@ -156,8 +158,12 @@ class LogMetadata:
         retention: RetentionPolicy | None = None,
         properties: dict[str, str] | None = None,
     ) -> LogMetadata:
-        """The record of a new, empty log. InvalidArgument for a malformed name and for properties that
-        are not text or are over ``limits.LOG_PROPERTIES_BYTES_MAX`` together."""
+        """Return the record of a new, empty log.
+
+        Raises:
+            InvalidArgument: The name is malformed, or the properties are not text or are larger than
+                ``limits.LOG_PROPERTIES_BYTES_MAX`` together.
+        """
         return cls(
             name=check_log_name(name),
             incarnation=incarnation,
@@ -177,7 +183,7 @@ class LogMetadata:
 
     @property
     def open_segments(self) -> tuple[Segment, ...]:
-        """The segments, at most two, that are not counted. Every other one's ledger is CLOSED."""
+        """The segments, at most two, that are not counted. The ledgers of all others are CLOSED."""
         return tuple(segment for segment in self.segments[-2:] if not segment.is_counted)
 
     @property
@@ -191,7 +197,7 @@ class LogMetadata:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The offsets that were lost, of those that are not truncated, in order."""
+        """The gaps in order, without their truncated part."""
         return tuple(
             Gap(max(segment.first_offset - segment.lost_before, self.first_offset), segment.first_offset)
             for segment in self.segments
@@ -206,15 +212,17 @@ class LogMetadata:
 
     @property
     def counted_ms(self) -> int:
-        """The timestamp of the last record before ``counted_end``; 0 where there was none."""
+        """The timestamp of the last record before ``counted_end``; 0 if there was none."""
         for segment in reversed(self.segments):
             if segment.last_ms is not None:
                 return segment.last_ms
         return self.before[2]
 
     def has_same_chain(self, other: LogMetadata) -> bool:
-        """Whether the two name the same leader and the same current ledger: what lies between them is
-        truncation or the like, and no takeover, roll or seal."""
+        """Return whether both records name the same leader and the same current ledger.
+
+        Between them there may be a truncation or the like, but no takeover, roll or seal.
+        """
         return (
             self.incarnation == other.incarnation
             and self.epoch == other.epoch
@@ -225,9 +233,11 @@ class LogMetadata:
 
     @property
     def dedupe_index(self) -> int | None:
-        """With deduplication, the index of the newest counted segment with records, which tells who
-        appended what up to its end and must stay in the list for that; without records in any, of the first
-        segment. None where deduplication is off."""
+        """The index of the segment that deduplication needs; None if deduplication is off.
+
+        This is the newest counted segment with records. It knows all producers up to its end, so it must stay
+        in the list. If no segment has records, it is the first one.
+        """
         if self.dedupe_epoch is None:
             return None
         for index in range(len(self.segments) - 1, -1, -1):
@@ -236,16 +246,18 @@ class LogMetadata:
         return 0
 
     def index_of(self, ledger_id: int) -> int | None:
-        """The index of a ledger in the list, None where it is not listed."""
+        """Return the index of a ledger in the list; None if it is not listed."""
         for index in range(len(self.segments) - 1, -1, -1):
             if self.segments[index].ledger_id == ledger_id:
                 return index
         return None
 
     def index_at(self, offset: int) -> int:
-        """The index of the last segment that is known to start at or before ``offset``. It is the one
-        that holds the offset unless a segment after it does whose start is not known yet. The list
-        must not be empty; an offset before it gives 0."""
+        """Return the index of the last segment that is known to start at or before ``offset``.
+
+        It holds the offset, unless a later segment holds it whose start is not known yet. The list must not
+        be empty. An offset before the list gives 0.
+        """
         assert self.segments
         low, high = 0, len(self.segments) - 1
         if self.segments[high].first_offset is None:
@@ -261,11 +273,13 @@ class LogMetadata:
         return low
 
     def check_room(self, ledgers: int) -> None:
-        """LogListFull unless so many ledgers can still become part of the log by a splice. For whoever is
-        about to write them: afterwards it costs their work."""
+        """Raise LogListFull unless a splice can still add ``ledgers`` ledgers to the log.
+
+        Check this before you write the ledgers: a later refusal would waste that work.
+        """
         listed = len(self.segments) + ledgers
         if listed <= LOG_SEGMENTS_ROLL_MAX:
-            return  # These fit, whatever their numbers are.
+            return  # So few segments always fit, with any numbers.
         size = len(self.encode()) + _SPLICED_BYTES * ledgers
         if listed > LOG_SEGMENTS_SPLICE_MAX or size > METADATA_TRANSACTION_BYTES_MAX:
             raise LogListFull(self.name, len(self.segments))
@@ -275,9 +289,15 @@ class LogMetadata:
     def taken_over(
         self, counts: Sequence[SegmentCounts], ledger_id: int, token: bytes, *, dedupe: bool | None = None
     ) -> LogMetadata:
-        """A new leader's record: ``counts`` for the segments that were not counted, in order, and a new
-        ledger. All ledgers before it must be CLOSED. ``dedupe`` switches deduplication on or off from
-        here; None leaves it as it is."""
+        """Return the record of a new leader.
+
+        Args:
+            counts: The counts of the segments that were not counted, in order. All their ledgers must be
+                CLOSED.
+            ledger_id: The new leader's ledger.
+            token: A random value of the caller.
+            dedupe: Switch deduplication on or off from here; None leaves it as it is.
+        """
         assert not self.sealed, "a sealed log is never led again"
         counted = self._all_counted(counts)
         segment = Segment(ledger_id, self.epoch + 1, counted.counted_end)
@@ -293,7 +313,7 @@ class LogMetadata:
         )
 
     def rolled(self, ledger_id: int, token: bytes) -> LogMetadata:
-        """The leader's record as it goes on in a new ledger."""
+        """Return the record after the leader went on in the new ledger ``ledger_id``."""
         assert not self.sealed, "a sealed log takes no ledger"
         assert len(self.open_segments) == 1, "a roll waits until the one before it is closed (C03)"
         segment = Segment(ledger_id, self.epoch, None)
@@ -307,9 +327,17 @@ class LogMetadata:
         *,
         counts: Sequence[SegmentCounts] | None,
     ) -> LogMetadata:
-        """Ledgers become part of the log, in this order: ``staged`` is the id, the records and the bytes of
-        each; all are CLOSED and hold records. Where ``counts`` is given the one who does so becomes the
-        leader first, as in ``taken_over``; else it leads already and no ledger is open."""
+        """Return the record after a splice of closed ledgers.
+
+        Args:
+            staged: The ledgers in their order in the log: id, records and bytes of each. All are CLOSED and
+                hold records.
+            now_ms: Wall clock, in milliseconds since 1970. It becomes the timestamp of the records, or the
+                log's last timestamp if that is later.
+            token: A random value of the caller.
+            counts: If given, the caller first becomes the leader, with these counts, as in ``taken_over``. If
+                None, it leads already and no ledger is open.
+        """
         assert not self.sealed, "a sealed log takes no ledger"
         assert len(self.segments) + len(staged) <= LOG_SEGMENTS_SPLICE_MAX, "a splice leaves room for writers"
         assert self.dedupe_epoch is None, "ledgers that were written apart do not say who appended what"
@@ -327,14 +355,23 @@ class LogMetadata:
         return attrs.evolve(counted, epoch=epoch, segments=tuple(segments), token=token)
 
     def counted(self, ledger_id: int, counts: SegmentCounts, token: bytes) -> LogMetadata:
-        """The first open segment, whose ledger is CLOSED now, gets its counts."""
+        """Return the record with the counts of the first open segment, whose ledger is CLOSED now."""
         assert self.open_segments, "there is a segment to count"
         assert self.open_segments[0].ledger_id == ledger_id, "segments are counted in order"
         return attrs.evolve(self, segments=self._counting([counts]), token=token)
 
     def truncated(self, before_offset: int, end_offset: int, token: bytes) -> tuple[LogMetadata, list[int]]:
-        """Give up the records below ``before_offset``; also the ids of the ledgers that left the list,
-        to be deleted once this is written. ``end_offset`` is the confirmed end of the log."""
+        """Give up the records below ``before_offset``.
+
+        Args:
+            before_offset: The first offset to keep.
+            end_offset: The confirmed end of the log.
+            token: A random value of the caller.
+
+        Returns:
+            The record, and the ids of the ledgers that left the list. Delete these once the record is
+            written.
+        """
         assert self.first_offset <= before_offset <= max(end_offset, self.counted_end)
         offset, size, last_ms = self.before
         keep = 0
@@ -357,9 +394,19 @@ class LogMetadata:
         return changed, [segment.ledger_id for segment in self.segments[:keep]]
 
     def merged(self, first_ledger: int, end_offset: int, token: bytes) -> tuple[LogMetadata, list[int]]:
-        """The counted segments from ``first_ledger`` on up to ``end_offset`` become one, under its id, for it
-        is one file that holds their records now (``model.archive``); also the ids of the ledgers that left
-        the list. Nobody reads any of them from bookies any more."""
+        """Merge the counted segments from ``first_ledger`` up to ``end_offset`` into one.
+
+        One archived file holds all their records now (``model.archive``), and nobody reads them from bookies
+        any more.
+
+        Args:
+            first_ledger: The ledger of the first segment. The merged segment keeps this id.
+            end_offset: The end of the last segment.
+            token: A random value of the caller.
+
+        Returns:
+            The record, and the ids of the ledgers that left the list.
+        """
         start = self.index_of(first_ledger)
         assert start is not None, "what is merged is listed"
         assert self.segments[start].record_count, "an archived ledger holds records"
@@ -387,28 +434,34 @@ class LogMetadata:
         return changed, [part.ledger_id for part in parts[1:]]
 
     def sealed_now(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
-        """The log's last record but for truncations. All its ledgers must be CLOSED."""
+        """Return the record of the sealed log. Only truncations and the like change it later. All ledgers
+        must be CLOSED."""
         assert not self.sealed
         return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, sealed=True, token=token)
 
     def recovered(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
-        """The record with nobody leading: ``counts`` for the segments that were not counted, in order. All
-        its ledgers must be CLOSED."""
+        """Return the record with no leader.
+
+        Args:
+            counts: The counts of the segments that were not counted, in order. All ledgers must be CLOSED.
+            token: A random value of the caller.
+        """
         assert not self.sealed, "a sealed log has nothing to recover"
         return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, token=token)
 
     def with_properties(self, properties: dict[str, str], token: bytes) -> LogMetadata:
-        """Other properties in place of the old. InvalidArgument as in ``create``."""
+        """Return the record with these properties instead of the old. Raise InvalidArgument like
+        ``create``."""
         return attrs.evolve(self, properties=check_properties(properties), token=token)
 
     def with_policies(
         self, roll: RollPolicy | None, retention: RetentionPolicy | None, token: bytes
     ) -> LogMetadata:
-        """Another policy in place of the old, for each that is not None."""
+        """Return the record with each policy replaced that is not None."""
         return attrs.evolve(self, roll=roll or self.roll, retention=retention or self.retention, token=token)
 
     def touched(self, token: bytes) -> LogMetadata:
-        """The same record under another token: writing it moves the version and nothing else."""
+        """Return the same record with another token. Writing it only moves the version."""
         return attrs.evolve(self, token=token)
 
     def _all_counted(self, counts: Sequence[SegmentCounts]) -> LogMetadata:
@@ -416,7 +469,8 @@ class LogMetadata:
         return attrs.evolve(self, segments=self._counting(counts))
 
     def _counting(self, counts: Sequence[SegmentCounts]) -> tuple[Segment, ...]:
-        """The segments, with the first ``len(counts)`` open ones counted and the next one's start known."""
+        """Return the segments with the first ``len(counts)`` open ones counted and the next one's start
+        known."""
         if not counts:
             return self.segments
         at = len(self.segments) - len(self.open_segments)
@@ -439,8 +493,13 @@ class LogMetadata:
     # --- bytes --------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Canonical CBOR. LogListFull where it is over ``limits.LOG_RECORD_BYTES_MAX``, or lists more than
-        ``limits.LOG_SEGMENTS_MAX`` ledgers; InvalidArgument for a number that no record can hold."""
+        """Encode the record as canonical CBOR.
+
+        Raises:
+            LogListFull: The record is larger than ``limits.LOG_RECORD_BYTES_MAX``, or lists more than
+                ``limits.LOG_SEGMENTS_MAX`` ledgers.
+            InvalidArgument: A number is outside of the range that a record can hold.
+        """
         if len(self.segments) > LOG_SEGMENTS_MAX:
             raise LogListFull(self.name, len(self.segments))
         self._check_numbers()
@@ -481,8 +540,10 @@ class LogMetadata:
         return data
 
     def _check_numbers(self) -> None:
-        """InvalidArgument where decoding would refuse what is neither a policy nor the list; each checks
-        its own. A long list is not read back before each write."""
+        """Raise InvalidArgument for a value that decoding would refuse, because a long list is not read back.
+
+        The policies and the list of segments have checks of their own.
+        """
         numbers = {
             "incarnation": self.incarnation,
             "created_ms": self.created_ms,
@@ -503,7 +564,7 @@ class LogMetadata:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, incarnation: int) -> LogMetadata:
-        """The inverse of ``encode``; MetadataCorrupt names the log and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt, which names the log and the field."""
         what = f"record of log incarnation {incarnation}"
         fields = decode_record_untrusted(data, what, MetadataCorrupt)
         version = fields.integer("v")
@@ -549,7 +610,7 @@ class LogMetadata:
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
-    """A copy of ``properties``; InvalidArgument where they are not text or too large."""
+    """Return a copy of ``properties``. Raise InvalidArgument if they are not text or too large."""
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
         raise InvalidArgument("the properties of a log are text, keys and values alike")
     size = sum(utf8_size(k) + utf8_size(v) for k, v in properties.items())

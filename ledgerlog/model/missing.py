@@ -1,8 +1,11 @@
-"""What a bookie should have of a ledger, and what of it is missing.
+"""The entries that a bookie should have of a ledger, and those of them that are missing.
 
-The metadata says which entries are a bookie's: in each fragment that names it, those whose write set has its
-slot. Whose last entry is not known yet, the last fragment of a ledger that is not CLOSED, nothing can be said
-of: its recovery comes first. All before it is committed and complete (R-B3), so it can be checked at any
+The metadata says which entries belong on a bookie: in each fragment that names the bookie, the entries whose
+write set has its slot. For example, with E=3 and a write quorum of 2, slot 0 should have the entries 0, 2, 3,
+5, ...
+
+The last fragment of a ledger that is not CLOSED has no known end, so nothing can be said of it before
+recovery. All entries before that fragment are committed and complete (R-B3), so they can be checked at any
 time.
 """
 
@@ -19,7 +22,7 @@ from ledgerlog.model.quorum import Replication
 
 @attrs.frozen
 class Share:
-    """A bookie's part of one fragment: of entries first..last those that its slot holds."""
+    """A bookie's part of one fragment: those of the entries first..last that its slot holds."""
 
     first: int
     last: int
@@ -27,14 +30,14 @@ class Share:
     replication: Replication
 
     def ids(self, first: int, last: int) -> Iterator[int]:
-        """Its entries from ``first`` to ``last``."""
+        """Yield the entries of the share from ``first`` to ``last``."""
         for entry_id in range(max(first, self.first), min(last, self.last) + 1):
             if self.replication.holds(self.slot, entry_id):
                 yield entry_id
 
 
 def shares(metadata: LedgerMetadata, bookie_id: BookieId) -> list[Share]:
-    """What the bookie is to have of the ledger, as far as its end is known; in order."""
+    """Return the bookie's shares of the ledger, in order, as far as the ledger's end is known."""
     found = []
     for index, fragment in enumerate(metadata.fragments):
         end = metadata.fragment_end(index)
@@ -45,10 +48,15 @@ def shares(metadata: LedgerMetadata, bookie_id: BookieId) -> list[Share]:
 
 
 def gaps(share: Share, stored: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges of the share, from one of its entries to another, in which all of its entries are missing.
+    """Return the ranges of the share in which all of its entries are missing.
 
-    ``stored`` are ranges of ids, growing, as the index has them. What lies in a gap and is not the bookie's
-    is passed over, so a striped ledger of which all is missing is one gap."""
+    A range begins and ends with an entry of the share. Entries of other bookies inside a range do not split
+    it, so a striped ledger that is missing entirely is one range.
+
+    Args:
+        share: The entries that the bookie should have.
+        stored: The ranges of ids that the bookie's index has, growing.
+    """
     found: list[tuple[int, int]] = []
     at = share.first
     for first, last in (*stored, (share.last + 1, share.last + 1)):
@@ -57,7 +65,7 @@ def gaps(share: Share, stored: Iterable[tuple[int, int]]) -> list[tuple[int, int
         stop = min(first - 1, share.last)
         low = at
         while low <= stop and not share.replication.holds(share.slot, low):
-            low += 1  # Of a striped ledger most of what is not stored is another bookie's.
+            low += 1  # Skip the entries of other bookies in a striped ledger.
         if low <= stop:
             high = next(e for e in range(stop, low - 1, -1) if share.replication.holds(share.slot, e))
             found.append((low, high))

@@ -1,16 +1,17 @@
-"""Bytes that are kept small: zstd frames, and columns of numbers as bytes.
+"""Compact bytes: zstd frames, and columns of numbers as bytes.
 
-zstd because a quarter of a megabyte costs half a millisecond to pack and a fifth of that to unpack; one
-level, the fastest of the ordinary ones, since what is packed here is packed while somebody waits.
+zstd packs a quarter of a megabyte in half a millisecond and unpacks it in a fifth of that. The level is the
+fastest of the ordinary ones, because somebody waits while this packs.
 
-Unpacking is for untrusted bytes. The caller knows how much it unpacks, and has held that to the bound of what
-it is (an entry, a table, a list). The frame must claim just that size, it is unpacked in one step into room
-for that size and never by a stream, and it must end where the bytes do. What a frame claims is no bound by
-itself: 64 KB of blocks that repeat a byte can claim 4 MiB, and a stream would give 2 GiB before it noticed.
+Unpacking takes untrusted bytes. The caller knows the size of the result, and has checked it against the bound
+of the thing (an entry, a table, a list). The frame must claim exactly that size, and must end where the bytes
+end. It is unpacked in one step into a buffer of that size, never by a stream. The size that a frame claims is
+no bound by itself: 64 KB of blocks that repeat a byte can claim 4 MiB, and a stream would give 2 GiB before
+it noticed.
 
-A column is little-endian 64-bit numbers. Its *planes* are the lowest bytes of all its numbers, then the
-next, and so on: numbers that are of similar size have planes that are almost constant, which packs a fifth
-better and three times as fast.
+A column is little-endian 64-bit numbers. Its *planes* are the lowest bytes of all its numbers, then the next,
+and so on. Numbers of similar size have planes that are almost constant. Such planes pack to a fifth less,
+three times as fast.
 """
 
 from __future__ import annotations
@@ -28,15 +29,22 @@ _LEVEL = 1
 
 
 def pack(data: bytes) -> bytes:
-    """One zstd frame that says the size of its content."""
+    """Pack bytes into one zstd frame that says the size of its content."""
     return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(data)
 
 
 def unpack(data: bytes, size: int, fail: Callable[[str], NoReturn]) -> bytes:
-    """The ``size`` bytes in a frame; ``fail`` is called, and raises, where it is no frame of so many. Takes
-    memory for about ``size`` bytes, whatever the frame holds."""
+    """Unpack a frame of exactly ``size`` bytes.
+
+    This takes memory for about ``size`` bytes, whatever the frame holds.
+
+    Args:
+        data: The frame.
+        size: The expected size of the result. The caller has checked that it is acceptable.
+        fail: Called with the reason if ``data`` is not a frame of that size. It must raise.
+    """
     if size < 1:
-        fail("nothing is packed")  # No frame is written for nothing; the library looks at none, either.
+        fail("nothing is packed")  # ``pack`` is never used for nothing, and zstandard ignores such a frame.
     try:
         if zstandard.frame_content_size(data) != size:
             fail(f"its packed part does not say that it holds {size} bytes")
@@ -49,7 +57,7 @@ def unpack(data: bytes, size: int, fail: Callable[[str], NoReturn]) -> bytes:
 
 
 def number_bytes(column: Sequence[int]) -> bytes:
-    """A column in bytes."""
+    """Encode a column as bytes."""
     values = array("q", column)
     if sys.byteorder == "big":
         values.byteswap()
@@ -57,7 +65,7 @@ def number_bytes(column: Sequence[int]) -> bytes:
 
 
 def numbers(data: bytes) -> Sequence[int]:
-    """The inverse; ``data`` is a whole number of numbers long."""
+    """Decode the bytes of ``number_bytes``. Their length must be a multiple of 8."""
     values = array("q", data)
     if sys.byteorder == "big":
         values.byteswap()
@@ -65,12 +73,12 @@ def numbers(data: bytes) -> Sequence[int]:
 
 
 def planes(data: bytes) -> bytes:
-    """A column's bytes by planes."""
+    """Reorder a column's bytes by planes."""
     return b"".join(data[plane::8] for plane in range(8))
 
 
 def unplaned(data: bytes) -> bytes:
-    """The inverse."""
+    """Undo ``planes``."""
     count = len(data) // 8
     column = bytearray(len(data))
     for plane in range(8):

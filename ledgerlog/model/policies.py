@@ -1,15 +1,16 @@
-"""When a log goes on in a new ledger, and what of it may be dropped.
+"""Policies of a log: when it goes on in a new ledger, and which old ledgers it may drop.
 
-Both are part of the log's own record: whoever leads keeps to them, and they are changed under a leader by
-compare-and-set. Nothing here decides; ``log.core.chain`` rolls and ``log.core.retention`` drops.
+Both policies are part of the log's own record. Every leader follows them, and you can change them under a
+leader by compare-and-set. This module only holds the values: ``log.core.chain`` rolls and
+``log.core.retention`` drops.
 
-**Bytes.** In the record each policy is a CBOR map of whole numbers, null for a bound that there is not:
+**Bytes.** In the record each policy is a CBOR map of whole numbers. Null means that there is no bound:
 
     roll         {bytes, records, age_ms}        retention       {bytes, age_ms}
 
-Seconds are kept as milliseconds, at least one. A policy takes no bound that a record cannot hold: nobody
-could read the record any more, so one number too large, or a float in place of a whole one, would cost
-the log.
+Seconds are stored as milliseconds, at least one. A policy refuses a bound that a record cannot hold, such as
+a number too large or a float in place of a whole number. Otherwise nobody could read the log's record again,
+and the log would be lost.
 """
 
 from __future__ import annotations
@@ -45,42 +46,54 @@ def _is_age(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class RollPolicy:
-    """When a log goes on in a new ledger: as soon as one of the bounds is reached; None is no bound.
+    """When a log goes on in a new ledger: as soon as it reaches one of these bounds.
 
-    Small segments make retention finer and the list longer. Raises InvalidArgument for a bound that is
-    not positive, not a whole number where it counts something, or more than a record can hold."""
+        RollPolicy(max_bytes=256 * 1024**2, max_age_s=3600)
+
+    Small ledgers let retention drop in smaller steps, but make the log's list of ledgers longer. The
+    constructor raises InvalidArgument if a bound is not positive, is above what a record can hold, or is not
+    a whole number (bytes and records).
+    """
 
     max_bytes: int | None = attrs.field(default=LOG_ROLL_BYTES, validator=_is_whole)
-    """Bytes of records in one ledger."""
+    """Bytes of records in one ledger; None is no bound. The default is 1 GiB."""
     max_records: int | None = attrs.field(default=None, validator=_is_whole)
+    """Records in one ledger; None is no bound."""
     max_age_s: float | None = attrs.field(default=None, validator=_is_age)
-    """Seconds since the ledger took its first record; an empty ledger does not age."""
+    """Seconds since the ledger took its first record; None is no bound. An empty ledger does not age."""
 
 
 @attrs.frozen(kw_only=True)
 class RetentionPolicy:
-    """What of a log may be dropped, by whole ledgers from its start; None keeps everything.
+    """Which old ledgers of a log may be dropped. Whole ledgers go, from the start of the log.
 
-    Raises InvalidArgument for the same bounds as ``RollPolicy``."""
+        RetentionPolicy(max_age_s=7 * 86400)  # drop a ledger once its newest record is a week old
+
+    If you set both bounds, a ledger may go as soon as one of them lets it go. If both are None, the log keeps
+    everything. Pinned cursors and deduplication can hold a ledger longer. The constructor raises
+    InvalidArgument for the same values as ``RollPolicy``.
+    """
 
     max_age_s: float | None = attrs.field(default=None, validator=_is_age)
-    """Seconds since the last record of a ledger."""
+    """A ledger may go once its newest record is older than this many seconds; None: it never goes because of
+    age."""
     max_bytes: int | None = attrs.field(default=None, validator=_is_whole)
-    """Bytes of records that are kept at least, counted from the tail."""
+    """A ledger may go if at least this many bytes of records remain after it; None: it never goes because of
+    size."""
 
 
 def roll_fields(roll: RollPolicy) -> dict[str, int | None]:
-    """The map in a record."""
+    """Return the map of a roll policy in a record."""
     return {"bytes": roll.max_bytes, "records": roll.max_records, "age_ms": _to_ms(roll.max_age_s)}
 
 
 def retention_fields(retention: RetentionPolicy) -> dict[str, int | None]:
-    """The map in a record."""
+    """Return the map of a retention policy in a record."""
     return {"bytes": retention.max_bytes, "age_ms": _to_ms(retention.max_age_s)}
 
 
 def read_roll(fields: Fields) -> RollPolicy:
-    """The field ``roll`` of a record."""
+    """Read the field ``roll`` of a record."""
     roll = fields.get("roll", dict)
     return RollPolicy(
         max_bytes=_bound(fields, roll, "bytes"),
@@ -90,7 +103,7 @@ def read_roll(fields: Fields) -> RollPolicy:
 
 
 def read_retention(fields: Fields) -> RetentionPolicy:
-    """The field ``retention`` of a record."""
+    """Read the field ``retention`` of a record."""
     retention = fields.get("retention", dict)
     return RetentionPolicy(
         max_bytes=_bound(fields, retention, "bytes"),

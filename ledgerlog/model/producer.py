@@ -1,10 +1,9 @@
-"""Producers: who appends, where every append must count once (see ``log.core.producers``).
+"""Producers: writers of records that must count once, however often they are sent (``log.core.producers``).
 
-A producer numbers its records: each has a *sequence*, a number that grows. What a log keeps of one are its
-last
-*runs*: stretches of sequences that lie at consecutive offsets. A producer that appends one record after
-the other has a single run, however long; one that shares the log with others has a run for each stretch
-that nobody else came in between.
+A producer numbers its records. Each record has a *sequence*, a number that grows. The log keeps the last
+*runs* of each producer: ranges of sequences whose records have consecutive offsets. A producer that has the
+log for itself has a single run, however long. A producer that shares the log has one run for each range
+between the records of other producers.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ class Run(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What is known of one producer."""
+    """What the log remembers of one producer."""
 
     producer_id: str
     last_ms: int
-    """The leader's clock when the producer appended last."""
+    """The leader's clock at the producer's last append, in milliseconds since 1970."""
     runs: tuple[Run, ...]
-    """The newest ones, oldest first. Empty only where nothing of it was sent yet."""
+    """The newest runs, the oldest of them first. Empty only if no record of the producer was sent yet."""
 
 
 class NumberedRecords(NamedTuple):
-    """Records of one producer within an entry: ``length`` from ``slot`` on, with consecutive sequences."""
+    """Records of one producer in an entry: ``length`` records from ``slot`` on with consecutive sequences."""
 
     producer_id: str
     slot: int
@@ -63,17 +62,23 @@ class NumberedRecords(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Dedupe:
-    """How a leader remembers producers. Raises InvalidArgument for a bound that is not positive or too
-    large."""
+    """How a leader remembers producers, to recognize a record that is sent again.
+
+        async with log.writer(dedupe=Dedupe(keep_s=3600)) as writer:
+            ...
+
+    The constructor raises InvalidArgument if a bound is not positive, or if ``max_producers`` is above
+    ``limits.LOG_PRODUCERS_MAX`` (32,768).
+    """
 
     max_producers: int = attrs.field(default=LOG_PRODUCERS, validator=positive)
-    """So many are remembered; at most ``limits.LOG_PRODUCERS_MAX``."""
+    """How many producers the leader remembers, 1 to ``limits.LOG_PRODUCERS_MAX``."""
     keep_s: float = attrs.field(default=LOG_PRODUCER_KEEP_S, validator=positive)
-    """A producer is remembered for at least so long after its last append. While ``max_producers`` are that
-    young, an append of one more is refused with TooManyProducers: nobody is forgotten early."""
+    """How many seconds a producer is remembered at least after its last append. No producer is forgotten
+    earlier: if ``max_producers`` of them are that young, an append of a new one raises TooManyProducers."""
     gaps: bool = False
-    """Whether a producer may leave sequences out. Otherwise each must be one more than the one before, so
-    that a record that got lost on its way here is noticed."""
+    """Whether a producer may skip sequences. If false, each sequence must be one above the one before. The
+    log then notices a record that was lost on its way here."""
 
     def __attrs_post_init__(self) -> None:
         if self.max_producers > LOG_PRODUCERS_MAX:
@@ -81,7 +86,8 @@ class Dedupe:
 
 
 def check_producer_id(value: str) -> str:
-    """``value`` if it is 1 to ``limits.PRODUCER_ID_BYTES_MAX`` bytes of UTF-8; InvalidArgument otherwise."""
+    """Return ``value`` if it is 1 to ``limits.PRODUCER_ID_BYTES_MAX`` bytes of UTF-8; else raise
+    InvalidArgument."""
     try:
         size = len(value.encode()) if isinstance(value, str) else 0
     except UnicodeEncodeError:
@@ -94,7 +100,8 @@ def check_producer_id(value: str) -> str:
 
 
 def check_sequence(value: int, count: int = 1) -> int:
-    """``value`` if it may be the sequence of the first of ``count`` records; InvalidArgument otherwise."""
+    """Return ``value`` if it may be the sequence of the first of ``count`` records; else raise
+    InvalidArgument."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= SEQUENCE_MAX - count + 1:
         raise InvalidArgument(f"{value!r} is not a sequence (0 to {SEQUENCE_MAX})")
     return value

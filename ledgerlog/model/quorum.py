@@ -4,8 +4,10 @@
     negative quorum for one entry        WQ - AQ + 1 answers of its write set
     ensemble coverage for a fragment     every write set has a negative quorum of confirming slots
 
-Counting a negative quorum over the whole ensemble instead of per write set is wrong whenever
-E > WQ (schedules T02 and T26).
+For example, with E=3 and WQ=2, entry 5 goes to the slots 2 and 0.
+
+A negative quorum must be counted for each write set. Counting it over the whole ensemble is wrong whenever E
+> WQ (schedules T02 and T26).
 """
 
 from __future__ import annotations
@@ -28,17 +30,26 @@ def _is_count(instance: Replication, attribute: attrs.Attribute[int], value: Any
 class Replication:
     """How a ledger is replicated: ``ensemble >= write_quorum >= ack_quorum >= 1``.
 
-    Each entry is written to ``write_quorum`` of the ``ensemble`` bookies (striped when the ensemble is
-    larger) and acknowledged once ``ack_quorum`` of them have it synced. ``guaranteed`` asks that every
-    entry of a closed ledger, and of every fragment but the last, is on its full write quorum.
+    Each entry goes to ``write_quorum`` of the ``ensemble`` bookies. It is acknowledged once ``ack_quorum`` of
+    them have synced it. You can lose up to ``ack_quorum - 1`` disks at the same time without losing an
+    acknowledged entry.
 
-    Raises InvalidArgument if the three numbers are not in that relation or the ensemble is over
-    ``limits.ENSEMBLE_MAX``."""
+        Replication(ensemble=3, write_quorum=3, ack_quorum=2)  # the default: three copies, two synced
+        Replication(ensemble=5, write_quorum=3, ack_quorum=2)  # the same, striped over five bookies
+
+    The constructor raises InvalidArgument if the numbers are not in that relation, or if ``ensemble`` is
+    above ``limits.ENSEMBLE_MAX`` (64).
+    """
 
     ensemble: int = attrs.field(default=3, validator=_is_count)
+    """How many bookies the entries of a ledger are striped over, 1 to 64."""
     write_quorum: int = attrs.field(default=3, validator=_is_count)
+    """How many bookies of the ensemble store each entry."""
     ack_quorum: int = attrs.field(default=2, validator=_is_count)
+    """How many bookies must have synced an entry before it is acknowledged."""
     guaranteed: bool = False
+    """Close a ledger only if every entry has its full write quorum; every fragment but the last also has it.
+    A writer that cannot reach this fails with WriteQuorumUnavailable."""
 
     def __attrs_post_init__(self) -> None:
         if not self.ensemble >= self.write_quorum >= self.ack_quorum:
@@ -51,24 +62,38 @@ class Replication:
 
     @property
     def negative_quorum(self) -> int:
-        """How many explicit negatives of one write set prove that an entry was never acknowledged."""
+        """How many bookies of one write set must deny an entry to prove that it was never acknowledged.
+
+        For example, with WQ=3 and AQ=2 two denials prove it: at most one bookie is left, which is below the
+        ack quorum.
+        """
         return self.write_quorum - self.ack_quorum + 1
 
     @property
     def is_striped(self) -> bool:
+        """Whether the ensemble is larger than the write quorum, so that a bookie stores only some of the
+        entries."""
         return self.ensemble > self.write_quorum
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """The slots that hold an entry, in order."""
+        """Return the slots that hold an entry, in order.
+
+        Args:
+            entry_id: The entry.
+
+        Returns:
+            ``write_quorum`` slots. For example, with E=3 and WQ=2 the slots of entry 5 are ``(2, 0)``.
+        """
         ensemble = self.ensemble
         return tuple((entry_id + i) % ensemble for i in range(self.write_quorum))
 
     def holds(self, slot: int, entry_id: int) -> bool:
-        """Whether a slot is in the entry's write set."""
+        """Return whether ``slot`` is in the write set of ``entry_id``."""
         return (slot - entry_id) % self.ensemble < self.write_quorum
 
     def covers(self, slots: Collection[int]) -> bool:
-        """Ensemble coverage: no write set has an ack quorum outside ``slots`` (T26, D1)."""
+        """Return whether ``slots`` cover the ensemble: outside of them no write set has an ack quorum (T26,
+        D1)."""
         missing_max = self.ack_quorum - 1
         return all(
             sum(slot not in slots for slot in self.write_set(first)) <= missing_max
@@ -81,5 +106,5 @@ class Replication:
 
 
 def has_duplicates(ensemble: Sequence[str]) -> bool:
-    """Whether a bookie sits in two slots."""
+    """Return whether a bookie has two slots of the ensemble."""
     return len(set(ensemble)) != len(ensemble)

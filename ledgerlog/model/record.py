@@ -1,14 +1,13 @@
-"""What people put into a log and get out of it: records, their acknowledgements, and batches of them.
+"""Records of a log, their acknowledgements, and batches of records.
 
-A record's *offset* is its number in the log: dense, from 0, for ever. Its *position* says where it
-lies. Its *timestamp* is the wall clock of the leader that wrote it, in milliseconds, never decreasing
-within a log; the records of one entry share it. Its *epoch* is the epoch of that leader.
+A record's *offset* is its number in the log: dense, from 0, and it never changes. Its *position* says where
+it lies. Its *epoch* is the epoch of the leader that wrote it. Its *timestamp* is that leader's wall clock in
+milliseconds. It never decreases within a log, and all records of one entry share it.
 
-A replay hands out millions of these, so ``Ack`` and ``Record`` are named tuples: immutable values
-with a name for each field that the interpreter builds by the batch without a Python frame for each
-(about 0.2 us; a frozen attrs object takes 0.5). Whoever needs only the bytes takes
-``RecordBatch.payloads`` and pays for none of it. Whoever makes columns of them takes a ``PackedBatch``, which
-holds no object for a record at all.
+A replay makes millions of these objects, so ``Ack`` and ``Record`` are named tuples. The interpreter builds
+them by the batch without a Python frame for each, which takes about 0.2 us; a frozen attrs object takes 0.5.
+If you need only the bytes, take ``RecordBatch.payloads``: no ``Record`` is made. If you make columns of the
+records, take a ``PackedBatch``, which makes no object for a record at all.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from ledgerlog.model.ids import Position
 __all__ = ["Ack", "PackedBatch", "Record", "RecordBatch", "Spliced", "moment", "milliseconds"]
 
 tuple_new: Callable[..., Any] = tuple.__new__
-"""What ``_make`` of a named tuple calls: mapped over, it makes many of them without a Python frame for each.
-The fields must be as many as there are."""
+"""The function that ``_make`` of a named tuple calls. ``map`` over it makes many tuples without a Python
+frame for each. It does not check the number of fields."""
 
 _EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def moment(timestamp_ms: int) -> datetime:
-    """A timestamp as an aware datetime in UTC; years after 9999 are shown as the end of that year."""
+    """Return a timestamp as an aware datetime in UTC. A year above 9999 becomes the end of the year 9999."""
     try:
         return _EPOCH_START + timestamp_ms * _MILLISECOND
     except OverflowError:
@@ -40,59 +39,86 @@ def moment(timestamp_ms: int) -> datetime:
 
 
 def milliseconds(when: datetime) -> int:
-    """The first whole millisecond since 1970 that is not before ``when``."""
+    """Return the first whole millisecond since 1970 that is not before ``when``."""
     return -((_EPOCH_START - _aware(when)) // _MILLISECOND)
 
 
 def parse_moment(text: str) -> datetime:
-    """A time in ISO 8601 as an aware datetime, for example 2026-03-01T12:00:00+01:00. ValueError."""
+    """Parse a time in ISO 8601, for example 2026-03-01T12:00:00+01:00, as an aware datetime. Raise
+    ValueError."""
     return _aware(datetime.fromisoformat(text))
 
 
 def _aware(when: datetime) -> datetime:
-    # A time without a zone is UTC wherever it is given, in a program, to a command or to Spark: it means the
-    # same on every machine, and it is what we print.
+    # A time without a zone is UTC, in programs, in commands and in Spark. So it means the same on every
+    # machine, and it matches the times that we print.
     return when if when.utcoffset() is not None else when.replace(tzinfo=UTC)
 
 
 class Ack(NamedTuple):
-    """The record is durable on an ack quorum and will be there for every later reader and leader."""
+    """The acknowledgement of a record: it is durable on an ack quorum of bookies.
+
+    Every later reader and leader of the log will see the record.
+    """
 
     offset: int
+    """The offset of the record in the log."""
     position: Position | None
-    """None only for a duplicate of a record of which the leader remembers the offset and no more."""
+    """Where the record lies. None only for a duplicate of which the leader remembers just the offset."""
     epoch: int
-    """The epoch of the leader that appended it; for such a duplicate, of the one that answers."""
+    """The epoch of the leader that appended the record. For a duplicate without a position, the epoch of the
+    leader that answers."""
     duplicate: bool = False
-    """Whether an earlier append had written it already; ``offset`` is where."""
+    """Whether an earlier append had already written the record; ``offset`` is then that append's offset."""
 
 
 class Record(NamedTuple):
     """One record of a log."""
 
     offset: int
+    """Its number in the log, from 0. It never changes."""
     position: Position
+    """Where it lies: ledger, entry and slot."""
     data: bytes
+    """The bytes that were appended."""
     timestamp: datetime
-    """The leader's wall clock when it was appended, in UTC, in whole milliseconds."""
+    """The leader's wall clock at the append, in UTC, in whole milliseconds."""
     epoch: int
+    """The epoch of the leader that appended it."""
 
 
 class Spliced(NamedTuple):
-    """What a log says of a ledger that was written without it and then made part of it whole: its entries
-    know of their own offsets only from where the ledger begins (``wire.records``)."""
+    """The place in the log of a ledger that was written apart and then spliced in whole.
+
+    The entries of such a ledger only know offsets relative to its first record (``wire.records``). The log
+    adds these values.
+    """
 
     first_offset: int
     """The offset of the ledger's first record."""
     epoch: int
     timestamp_ms: int
-    """When it became part of the log, which is the time of all its records."""
+    """The time of the splice. It is the timestamp of all records of the ledger."""
 
 
 class RecordBatch:
-    """The records of one entry, or a stretch of them; iterating over it makes ``Record`` objects.
+    """The records of one entry, or a consecutive part of them. Iterating over a batch makes ``Record``
+    objects.
 
-    ``payloads`` is the records' bytes in order; the batch is not copied, so leave the list alone."""
+        async for batch in reader.batches():
+            total += sum(map(len, batch.payloads))
+
+    The batch does not copy ``payloads``, so do not change the list.
+
+    Attributes:
+        ledger_id: The ledger that holds the entry.
+        entry_id: The entry.
+        first_offset: The offset of the first record in the batch.
+        first_slot: The slot of the first record in its entry.
+        epoch: The epoch of the leader that appended the records.
+        timestamp_ms: That leader's wall clock, in milliseconds since 1970.
+        payloads: The bytes of each record, in order.
+    """
 
     __slots__ = ("entry_id", "epoch", "first_offset", "first_slot", "ledger_id", "payloads", "timestamp_ms")
 
@@ -110,9 +136,7 @@ class RecordBatch:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.first_offset = first_offset
-        """The offset of the first record here."""
         self.first_slot = first_slot
-        """The slot of the first record here within its entry."""
         self.epoch = epoch
         self.timestamp_ms = timestamp_ms
         self.payloads = payloads
@@ -146,26 +170,35 @@ class RecordBatch:
                 self.payloads,
                 repeat(self.timestamp),
                 repeat(self.epoch),
-                strict=False,  # What is repeated has no end.
+                strict=False,  # ``repeat`` has no end.
             ),
         )
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last record here."""
+        """The offset after the last record of the batch."""
         return self.first_offset + len(self.payloads)
 
     @property
     def timestamp(self) -> datetime:
+        """The leader's wall clock at the append, as a datetime in UTC."""
         return moment(self.timestamp_ms)
 
     @property
     def byte_length(self) -> int:
-        """The bytes of all records here."""
+        """The bytes of all records of the batch."""
         return sum(map(len, self.payloads))
 
     def between(self, start: int, end: int | None = None) -> RecordBatch:
-        """The part with offsets from ``start`` on and below ``end``; the batch itself if that is all."""
+        """Return the part of the batch with offsets from ``start`` to ``end - 1``.
+
+        Args:
+            start: The first offset to keep.
+            end: The offset after the last one to keep; None keeps the rest.
+
+        Returns:
+            The part, perhaps empty. If every record is kept, this is the batch itself.
+        """
         low = max(0, start - self.first_offset)
         high = len(self.payloads) if end is None else min(len(self.payloads), end - self.first_offset)
         if low == 0 and high == len(self.payloads):
@@ -182,8 +215,10 @@ class RecordBatch:
 
 
 class PackedBatch:
-    """The records of one entry, or a stretch of them, as they lie in it: their bytes joined, and how long
-    each is. Neither is copied, so leave both alone."""
+    """The records of one entry, or a consecutive part of them, in packed form: joined bytes and lengths.
+
+    The batch copies neither of them, so do not change them.
+    """
 
     __slots__ = ("data", "entry_id", "epoch", "first_offset", "ledger_id", "lengths", "timestamp_ms")
 
@@ -201,11 +236,11 @@ class PackedBatch:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.first_offset = first_offset
-        """The offset of the first record here."""
+        """The offset of the first record of the batch."""
         self.epoch = epoch
         self.timestamp_ms = timestamp_ms
         self.lengths = lengths
-        """Bytes of each record, as unsigned numbers of 32 bits."""
+        """The length of each record in bytes, as unsigned 32-bit numbers."""
         self.data = data
 
     def __repr__(self) -> str:
@@ -219,16 +254,16 @@ class PackedBatch:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last record here."""
+        """The offset after the last record of the batch."""
         return self.first_offset + len(self.lengths)
 
     @property
     def byte_length(self) -> int:
-        """The bytes of all records here."""
+        """The bytes of all records of the batch."""
         return len(self.data)
 
     def between(self, start: int, end: int) -> PackedBatch:
-        """The part with offsets from ``start`` on and below ``end``; the batch itself if that is all."""
+        """Return the part with offsets from ``start`` to ``end - 1``, or the batch itself if that is all."""
         low = max(0, start - self.first_offset)
         high = max(low, min(len(self.lengths), end - self.first_offset))
         if low == 0 and high == len(self.lengths):

@@ -1,20 +1,19 @@
-"""What auto-recovery keeps in the metadata store: settings, tasks, drained bookies, and what its processes
-say.
+"""The records of auto-recovery in the metadata store: settings, tasks, drained bookies, and progress.
 
-    repair/settings           what an operator set; absent: ``RepairSettings()``
-    repair/tasks/...          one for each ledger that somebody has to look at, laid out as the ledgers are
-    repair/draining/ID        the bookie is to hold nothing any more
-    repair/audit              what the auditor saw last
+    repair/settings           the operator's settings; absent: ``RepairSettings()``
+    repair/tasks/...          one for each ledger that a worker must look at, laid out like the ledgers
+    repair/draining/ID        the bookie must give up everything that it holds
+    repair/audit              the auditor's last results
     repair/workers/TOKEN      a worker lives (ephemeral). The path is never used twice
-    repair/progress/TOKEN     what it has done and does (ephemeral)
-    repair/locks/H...         the ledger is in a worker's hands (ephemeral); the value is his token
+    repair/progress/TOKEN     the worker's past and present work (ephemeral)
+    repair/locks/H...         a worker works on the ledger (ephemeral); the value is its token
 
-All are canonical CBOR maps (``model.codec``) but the last, which is text. Times are milliseconds: since 1970
-where somebody reads them (``..._at_ms``), else durations.
+All are canonical CBOR maps (``model.codec``), except the last, which is text. Times are milliseconds: since
+1970 in the fields ``..._at_ms``, which people read, else durations.
 
-**A task is a hint and no order.** It names bookies that somebody believes lost, damaged or incomplete;
-whoever works on it looks at the ledger's metadata and at the bookies himself. So a task too many costs a
-look, tasks may be merged, and what a task says need not be true any more.
+**A task is a hint, not an order.** It names bookies that may be lost, damaged or incomplete. The worker that
+takes it looks at the ledger's metadata and at the bookies itself. So an unnecessary task only costs a look,
+tasks may be merged, and a task may be out of date.
 """
 
 from __future__ import annotations
@@ -36,36 +35,36 @@ _FORMAT = 1
 _TEXT_MAX = 2000
 _LISTED_MAX = 1000
 _TIME_MS_MAX = 253_402_300_799_000
-"""The end of the year 9999: times are shown to people."""
+"""The end of the year 9999, because people read these times."""
 _SETTING_MAX = 2**53
-"""More than anybody could mean, and less than a record can hold."""
+"""Above any sensible setting, and below the limit of a record."""
 
 
 @attrs.frozen(kw_only=True)
 class RepairSettings:
-    """What an operator may change while everything runs."""
+    """The settings that an operator may change while everything runs."""
 
     paused: bool = False
-    """Workers copy and recover nothing. Tasks are still made."""
+    """Workers copy and recover nothing. The auditor still makes tasks."""
     lost_after_ms: int = 60_000
-    """A bookie that was not registered for so long is lost: its ledgers are repaired."""
+    """A bookie that was not registered for this long is lost, and its ledgers are repaired."""
     grace_ms: int = 30_000
-    """The writer of an open ledger whose last fragment names a lost bookie has so long to replace it; then
-    the ledger is recovered, which fences the writer (rule 20)."""
+    """If the last fragment of an open ledger names a lost bookie, its writer has this long to replace the
+    bookie. Then the ledger is recovered, which fences the writer (rule 20)."""
     bytes_per_s: int = 2 * MIB
-    """What one worker process copies in a second, at most."""
+    """The most bytes that one worker process copies in a second."""
     cluster_bytes_per_s: int = 0
-    """What all worker processes that live copy in a second, at most: each has an equal part of it. 0: each
-    has ``bytes_per_s``, however many there are."""
+    """The most bytes that all live worker processes together copy in a second; each gets at most an equal share.
+    0: no common bound, each process has ``bytes_per_s``."""
     bookie_check_ms: int = 3_600_000
-    """How often all metadata is compared with the bookies that are registered."""
+    """How often the auditor compares all metadata with the registered bookies."""
     entry_check_ms: int = 86_400_000
-    """How often bookies are asked for the entries that metadata says they have; 0 is never."""
+    """How often the auditor asks bookies for the entries that metadata says they have; 0 is never."""
     check_all: bool = False
-    """Whether that check compares all entries of each fragment by the bookies' lists; else it reads the
-    first and the last one, which misses holes (rule 24)."""
+    """If true, that check compares all entries of each fragment by the bookies' lists. If false, it reads
+    only the first and the last one, which misses holes (rule 24)."""
     checks_per_s: int = 50
-    """Requests that the check of entries makes in a second."""
+    """The most requests that the check of entries makes in a second."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("lost_after_ms", "grace_ms", "entry_check_ms", "cluster_bytes_per_s"):
@@ -79,7 +78,7 @@ class RepairSettings:
                 raise InvalidArgument(f"{name} is {value}, above {_SETTING_MAX}")
 
     def worker_bytes_per_s(self, workers: int) -> int:
-        """What one of so many worker processes copies in a second, at most."""
+        """Return how many bytes one of ``workers`` worker processes may copy in a second."""
         if not self.cluster_bytes_per_s:
             return self.bytes_per_s
         return max(1, min(self.bytes_per_s, self.cluster_bytes_per_s // max(1, workers)))
@@ -89,7 +88,7 @@ class RepairSettings:
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> RepairSettings:
-        """The inverse of ``encode``; MetadataCorrupt names the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the field."""
         fields = _fields(data, "the settings of repair")
         try:
             return cls(
@@ -97,7 +96,7 @@ class RepairSettings:
                 lost_after_ms=fields.integer("lost_after_ms"),
                 grace_ms=fields.integer("grace_ms"),
                 bytes_per_s=fields.integer("bytes_per_s"),
-                # Settings of before it was there have none.
+                # Older settings do not have this field.
                 cluster_bytes_per_s=fields.optional("cluster_bytes_per_s", int) or 0,
                 bookie_check_ms=fields.integer("bookie_check_ms"),
                 entry_check_ms=fields.integer("entry_check_ms"),
@@ -110,18 +109,19 @@ class RepairSettings:
 
 @attrs.frozen(kw_only=True)
 class RepairTask:
-    """Somebody has to look at a ledger."""
+    """A ledger that a worker must look at."""
 
     ledger_id: int
     lost: tuple[BookieId, ...] = ()
     """Bookies that are gone, or are being drained."""
     damaged: tuple[BookieId, ...] = ()
-    """Bookies that live and have a copy of it that fails its digest: they are replaced like lost ones."""
+    """Bookies that live and have a copy of an entry that fails its digest. They are replaced like lost
+    ones."""
     incomplete: tuple[BookieId, ...] = ()
-    """Bookies that live and lack entries that they should have: they are given them."""
+    """Bookies that live and lack entries. A worker copies these entries to them."""
     made_at_ms: int = 0
     trouble: str | None = None
-    """What kept the worker that tried last from finishing it."""
+    """Why the last worker could not finish the task; None if no worker has failed."""
 
     def merged(
         self,
@@ -130,7 +130,7 @@ class RepairTask:
         damaged: Collection[BookieId] = (),
         incomplete: Collection[BookieId] = (),
     ) -> RepairTask:
-        """The task with these added."""
+        """Return the task with these bookies added."""
         return attrs.evolve(
             self,
             lost=tuple(sorted({*self.lost, *lost})),
@@ -139,7 +139,7 @@ class RepairTask:
         )
 
     def troubled(self, why: str | None) -> RepairTask:
-        """The task with another reason why it is not done."""
+        """Return the task with ``why`` as its trouble."""
         return attrs.evolve(self, trouble=None if why is None else why[:_TEXT_MAX])
 
     def encode(self) -> bytes:
@@ -158,7 +158,7 @@ class RepairTask:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, ledger_id: int) -> RepairTask:
-        """The inverse of ``encode``; MetadataCorrupt names the ledger and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the ledger and the field."""
         fields = _fields(data, f"the repair task of ledger {ledger_id}")
         if fields.integer("ledger") != ledger_id:
             fields.fail("it is about another ledger")
@@ -174,12 +174,14 @@ class RepairTask:
 
 @attrs.frozen(kw_only=True)
 class Draining:
-    """A bookie is to hold nothing any more. It is about the data that it has now: one that is formatted anew
-    under the same id is another bookie."""
+    """An operator asked that a bookie give up everything that it holds.
+
+    This is about its present data: if the bookie is formatted again under the same id, it is another bookie.
+    """
 
     bookie_id: BookieId
     instance: str
-    """The cookie's, when it was asked for."""
+    """The instance in the bookie's cookie at the time of the request."""
     asked_at_ms: int = 0
 
     def encode(self) -> bytes:
@@ -190,7 +192,7 @@ class Draining:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, bookie_id: BookieId) -> Draining:
-        """The inverse of ``encode``; MetadataCorrupt names the bookie and the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the bookie and the field."""
         fields = _fields(data, f"the draining of bookie {bookie_id}")
         if fields.get("id", str) != bookie_id:
             fields.fail("it names another bookie")
@@ -203,21 +205,21 @@ class Draining:
 
 @attrs.frozen(kw_only=True)
 class AuditRecord:
-    """What the auditor saw last."""
+    """The auditor's last results."""
 
     auditor: str = ""
     metadata_at_ms: int = 0
-    """When all metadata was compared with the bookies; 0 is never."""
+    """When all metadata was last compared with the bookies; 0 is never."""
     ledgers: int = 0
-    """Ledgers that were there then."""
+    """How many ledgers existed then."""
     affected: int = 0
-    """Those of them that named a lost or drained bookie."""
+    """How many of them named a lost or drained bookie."""
     entries_at_ms: int = 0
     """When the last check of entries ended; 0 is never."""
     absent: dict[BookieId, int] = attrs.field(factory=dict)
-    """Bookies that are not registered, and since when they were missed (milliseconds since 1970)."""
+    """Bookies that are not registered, and since when (milliseconds since 1970)."""
     settings: RepairSettings | None = None
-    """The settings that it could read last, for whoever cannot."""
+    """The last settings that the auditor could read. Processes that cannot read the settings use these."""
 
     def encode(self) -> bytes:
         settings = None if self.settings is None else self.settings.encode()
@@ -228,7 +230,7 @@ class AuditRecord:
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> AuditRecord:
-        """The inverse of ``encode``; MetadataCorrupt names the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the field."""
         fields = _fields(data, "the auditor's record")
         absent = fields.get("absent", dict)
         if not all(type(k) is str and type(v) is int and 0 <= v <= _TIME_MS_MAX for k, v in absent.items()):
@@ -247,7 +249,7 @@ class AuditRecord:
 
 @attrs.frozen(kw_only=True)
 class LedgerWork:
-    """One ledger that a worker has in its hands."""
+    """One ledger that a worker works on."""
 
     ledger_id: int
     doing: str
@@ -255,7 +257,7 @@ class LedgerWork:
 
 @attrs.frozen(kw_only=True)
 class WorkerProgress:
-    """What one worker says of itself."""
+    """A worker's report on its work."""
 
     name: str
     repaired: int = 0
@@ -263,7 +265,7 @@ class WorkerProgress:
     entries: int = 0
     copied_bytes: int = 0
     bytes_per_s: int = 0
-    """Over the last few seconds."""
+    """The rate over the last few seconds."""
     work: tuple[LedgerWork, ...] = ()
 
     def encode(self) -> bytes:
@@ -284,7 +286,7 @@ class WorkerProgress:
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> WorkerProgress:
-        """The inverse of ``encode``; MetadataCorrupt names the field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the field."""
         fields = _fields(data, "a repair worker's progress")
         ledgers, doing = fields.sequence("ledgers", int), fields.sequence("doing", str)
         if len(ledgers) != len(doing) or len(ledgers) > _LISTED_MAX:

@@ -1,28 +1,26 @@
-"""The segments of a log, and the columns that its record keeps them in.
+"""The segments of a log, and the columns in which the log's record stores them.
 
-A log is a chain of ledgers, its *segments*. A segment is *counted* when it is known how many records its
-ledger holds, which it is once that is CLOSED; counted segments come first in the list. What may be done to
-the list is told by ``model.log``, whose record it is part of; this module knows only what one segment is and
-how many of them are written down.
+A log is a chain of ledgers, its *segments*. A segment is *counted* once the number of its records is known,
+after its ledger is CLOSED. Counted segments come first in the list. ``model.log`` has the record and the
+rules for changing the list. This module only knows what one segment is, and how many of them are stored.
 
 **Bytes.** In format 2 the field ``segments`` of the record is ``[n, m, t, packed, bytes]``: n segments, m of
-them counted, t of those with records. The bytes are six columns of little-endian 64-bit numbers: n ledger
-ids and n epochs, each as its difference to the one before; m record counts; m byte lengths; t times two for
-the counted segments that are not empty: first timestamp minus the last before it, and last timestamp minus
-its first. ``packed`` says how they are kept: 0, as they are; 1, each column by planes (the lowest bytes of
-all its numbers, then the next, ...) and the whole as one zstd frame.
+them counted, t of those with records. The bytes are columns of little-endian 64-bit numbers: n ledger ids and
+n epochs, each as its difference to the one before; m record counts; m byte lengths; and two timestamps for
+each of the t segments with records: its first timestamp minus the last one before it, and its last timestamp
+minus its first. ``packed`` is 0 if the columns are stored as they are. It is 1 if each column is stored by
+planes (the lowest bytes of all its numbers, then the next, ...) and the whole is one zstd frame.
 
-Format 3 adds a seventh column, the field ``gaps`` of the record: ``[ledger id, lost, ...]``, a pair for each
-segment before which offsets were lost (``Segment.lost_before``). It is written only if there are any, which
-is nearly never.
+Format 3 adds the field ``gaps`` of the record: ``[ledger id, lost, ...]``, a pair for each segment before
+which offsets were lost (``Segment.lost_before``). It is written only if there are gaps, which is nearly
+never.
 
-A segment takes about 10 bytes packed and 48 at the very worst. Format 1, which had the columns as CBOR lists
-(22 bytes a segment, and 40 ms to read 10,000), is read and never written. Both directions go by the column
-and never by the segment: a list of ten thousand is written with each roll, beside appends, and read by each
-takeover.
+A segment takes about 10 bytes packed and at worst 48. Format 1, which had the columns as CBOR lists (22 bytes
+a segment, and 40 ms to read 10,000), is read and never written. Both directions work column by column, never
+segment by segment: each roll writes a list of ten thousand beside appends, and each takeover reads it.
 
 **Bounds.** What is written can be read: a list has at most ``limits.LOG_SEGMENTS_MAX`` segments, however well
-they are packed, and keeps to the same rules (``_check``) in both directions.
+they are packed. Both directions check the same rules (``_check``).
 """
 
 from __future__ import annotations
@@ -43,19 +41,20 @@ from ledgerlog.model.record import Spliced, tuple_new
 
 _NUMBER_MAX = 2**63 - 1
 _PACK_MIN_BYTES = 512
-"""Shorter columns are kept as they are."""
+"""Shorter columns are not packed."""
 
 
 @attrs.frozen
 class SegmentCounts:
-    """What a closed ledger holds of its log."""
+    """The size of a closed ledger of a log."""
 
     record_count: int
     byte_length: int
     """Bytes of the records, without headers."""
     first_ms: int | None = None
-    """Timestamp of the first record; None where there is none."""
+    """Timestamp of the first record; None if there is none."""
     last_ms: int | None = None
+    """Timestamp of the last record; None if there is none."""
     lost_before: int = 0
     """How many offsets before the first record were lost; see ``Segment``."""
 
@@ -72,22 +71,23 @@ NOTHING = SegmentCounts(0, 0)
 
 
 class Segment(NamedTuple):
-    """One ledger of a log. A named tuple, since each takeover decodes as many of them as the log has."""
+    """One ledger of a log. It is a named tuple, because each takeover decodes the whole list."""
 
     ledger_id: int
     epoch: int
-    """The epoch of the leader that made it."""
+    """The epoch of the leader that made the ledger."""
     first_offset: int | None
     """The offset of its first record, behind the gap if there is one; None while the ledger before it is not
     counted."""
     record_count: int | None = None
-    """How many records it holds, which is known once its ledger is closed; None before."""
+    """How many records it holds; None until its ledger is closed and counted."""
     byte_length: int | None = None
+    """Bytes of its records, without headers; None until it is counted."""
     first_ms: int | None = None
     last_ms: int | None = None
     lost_before: int = 0
-    """How many offsets between the segment before it and ``first_offset`` are a gap: their records were lost
-    with bookies, by an accepted loss, and the offsets are given to nobody else."""
+    """How many offsets between the segment before it and ``first_offset`` are a gap. Bookies lost their
+    records, and an operator accepted the loss. No other record gets these offsets."""
 
     @property
     def is_counted(self) -> bool:
@@ -95,15 +95,18 @@ class Segment(NamedTuple):
 
     @property
     def end_offset(self) -> int | None:
-        """The offset after its last record, None while that is not known."""
+        """The offset after its last record; None while that is not known."""
         if self.first_offset is None or self.record_count is None:
             return None
         return self.first_offset + self.record_count
 
     @property
     def spliced(self) -> Spliced | None:
-        """What the log says of the records of its ledger if that was written apart; for others it has no
-        meaning. None while the segment is not counted, which a ledger that was written apart always is."""
+        """The place in the log of the records of a ledger that was written apart.
+
+        None while the segment is not counted; a ledger that was written apart is always counted. For other
+        ledgers the value means nothing.
+        """
         if self.first_offset is None or self.last_ms is None:
             return None
         return Spliced(self.first_offset, self.epoch, self.last_ms)
@@ -123,15 +126,20 @@ class Segment(NamedTuple):
 
 @attrs.frozen
 class Gap:
-    """Offsets of a log whose records were lost, ``first_offset`` to below ``end_offset``; see
-    ``Log.recover``."""
+    """Offsets of a log whose records were lost: from ``first_offset`` to ``end_offset - 1``.
+
+    An operator accepted the loss with ``Log.recover(accept_loss=True)``. No other record ever gets these
+    offsets.
+    """
 
     first_offset: int
+    """The first lost offset."""
     end_offset: int
+    """The offset after the last lost one."""
 
 
 class _Columns(NamedTuple):
-    """The list of segments as it is stored; ids and epochs as differences."""
+    """The list of segments as it is stored, with ids and epochs as differences."""
 
     ledgers: Sequence[int]
     epochs: Sequence[int]
@@ -141,7 +149,7 @@ class _Columns(NamedTuple):
 
 
 def _differences(numbers: Sequence[int]) -> list[int]:
-    """The first number, then each one's difference to the one before."""
+    """Return the first number, then the difference of each number to the one before."""
     return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 
@@ -160,8 +168,11 @@ def _check(
     last_ms: int,
     fail: Callable[[str], NoReturn],
 ) -> None:
-    """What a list keeps to, written or read. ``ledgers`` and ``epochs`` are the columns as they are,
-    ``lost`` counts the offsets in all gaps."""
+    """Check the rules for a list that is written or read.
+
+    ``ledgers`` and ``epochs`` are the columns without differences. ``lost`` is the number of offsets in all
+    gaps.
+    """
     counts, sizes, times = columns.counts, columns.sizes, columns.times
     if len(ledgers) > LOG_SEGMENTS_MAX:
         fail(f"a list of {len(ledgers)} ledgers, over the limit of {LOG_SEGMENTS_MAX}")
@@ -186,9 +197,19 @@ def _check(
 def segment_columns(
     segments: Sequence[Segment], uncounted: int, *, epoch: int, offset: int, last_ms: int
 ) -> list[int | bytes]:
-    """The field ``segments`` of a record of that ``epoch``. The last ``uncounted`` segments are not counted;
-    ``offset`` and ``last_ms`` are those before the list. InvalidArgument for what could not be read again."""
-    # By the column, as decoding does: a list of ten thousand is written with each roll, beside appends.
+    """Return the field ``segments`` of a record.
+
+    Args:
+        segments: The list.
+        uncounted: How many segments at the end are not counted.
+        epoch: The epoch of the record.
+        offset: The offset before the list.
+        last_ms: The last timestamp before the list.
+
+    Raises:
+        InvalidArgument: The list could not be read again.
+    """
+    # Work by the column, as decoding does: each roll writes a list of ten thousand beside appends.
     counted = len(segments) - uncounted
     ledgers, epochs, _, counts, sizes, firsts, lasts, gaps = (
         zip(*segments, strict=True) if segments else [()] * 8
@@ -222,12 +243,12 @@ def segment_columns(
 
 
 def gap_column(segments: Sequence[Segment]) -> list[int]:
-    """The field ``gaps`` of a record; empty where there are none."""
+    """Return the field ``gaps`` of a record; empty if there are no gaps."""
     return [number for s in segments if s.lost_before for number in (s.ledger_id, s.lost_before)]
 
 
 def _read_gaps(fields: Fields, ledgers: Sequence[int], counted: int) -> list[int]:
-    """For each counted segment how many offsets before it were lost."""
+    """Return for each counted segment how many offsets before it were lost."""
     column = [] if fields.optional("gaps", list) is None else fields.sequence("gaps", int)
     lost = dict(zip(column[::2], column[1::2], strict=False))
     if 2 * len(lost) != len(column) or min(lost.values(), default=1) < 1:
@@ -259,7 +280,7 @@ def _packed_columns(fields: Fields) -> _Columns:
 
 
 def _listed_columns(fields: Fields) -> _Columns:
-    """The columns as format 1 had them."""
+    """Read the columns of format 1."""
     return _Columns(
         ledgers=fields.sequence("ledgers", int),
         epochs=fields.sequence("epochs", int),
@@ -270,8 +291,14 @@ def _listed_columns(fields: Fields) -> _Columns:
 
 
 def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) -> tuple[Segment, ...]:
-    """The list in a record; ``listed``: in one of format 1. ``offset`` and ``last_ms`` are those before the
-    first segment."""
+    """Read the list in a record.
+
+    Args:
+        fields: The record.
+        listed: Whether the record has format 1.
+        offset: The offset before the first segment.
+        last_ms: The last timestamp before the first segment.
+    """
     columns = _listed_columns(fields) if listed else _packed_columns(fields)
     ledgers = list(itertools.accumulate(columns.ledgers))
     epochs = list(itertools.accumulate(columns.epochs))
@@ -293,7 +320,7 @@ def read_segments(fields: Fields, *, listed: bool, offset: int, last_ms: int) ->
     else:
         starts = list(itertools.accumulate(counts, initial=offset))
     moments = list(itertools.accumulate(times, initial=last_ms))
-    # Where a segment is empty it has no times; there are few of these, if any.
+    # An empty segment has no times. There are few of these, if any.
     firsts: list[int | None] = list(moments[1::2])
     lasts: list[int | None] = list(moments[2::2])
     for index, count in enumerate(counts):

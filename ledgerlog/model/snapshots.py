@@ -1,16 +1,17 @@
-"""Which ledgers hold snapshots of a state machine: one record for each incarnation of a log.
+"""The list of ledgers that hold snapshots of a state machine: one record for each incarnation of a log.
 
-A snapshot in the cluster is a ledger of its own. It is *listed* while it is written and after, so that
-whoever looks for snapshots finds what is whole, and whoever cleans up finds what is not. The ledger names
-its log in its own metadata (``SNAPSHOT_LOG_LABEL``, ``SNAPSHOT_INCARNATION_LABEL``), which is all that there
-is of it before it is listed and after it was taken off the list.
+A snapshot in the cluster is a ledger of its own. It is in the list while it is written and afterwards. So a
+replica that looks for snapshots finds the finished ones, and the sweep finds the unfinished ones. The ledger
+names its log in its own metadata (``SNAPSHOT_LOG_LABEL``, ``SNAPSHOT_INCARNATION_LABEL``). Before the ledger
+is listed, and after it was taken off the list, these labels are its only link to the log.
 
-**Rules.** A ledger is listed before anything is written to it, as unfinished; it is listed as finished only
-after it is CLOSED, and only where it still is in the list. So one that is CLOSED and not in the list is
-never listed again, and one that was taken off while it was written can never be finished.
+**Rules.** A ledger is listed as unfinished before anything is written to it. It is listed as finished only
+after it is CLOSED, and only if it is still in the list. So a ledger that is CLOSED and not in the list is
+never listed again, and a ledger that was taken off the list while it was written can never be finished.
 
 **Bytes.** Canonical CBOR: ``v`` 1, and three columns ``ledgers``, ``offsets`` (the first record of the log
-that is not in the snapshot), ``sizes`` (bytes of its stream; -1: not finished)."""
+that is not in the snapshot), ``sizes`` (bytes of its stream; -1: not finished).
+"""
 
 from __future__ import annotations
 
@@ -39,11 +40,13 @@ _UNFINISHED = -1
 
 @attrs.frozen
 class ListedSnapshot:
+    """One snapshot in the list."""
+
     ledger_id: int
     next_offset: int
-    """The first record of the log that is not in it."""
+    """The first record of the log that is not in the snapshot."""
     size: int = _UNFINISHED
-    """Bytes of its stream."""
+    """Bytes of its stream; -1 if it is not finished."""
 
     @property
     def is_finished(self) -> bool:
@@ -51,7 +54,7 @@ class ListedSnapshot:
 
 
 def snapshot_labels(name: str, incarnation: int) -> dict[str, bytes]:
-    """What the ledger of a snapshot says in its own metadata."""
+    """Return the labels that the ledger of a snapshot has in its own metadata."""
     return {SNAPSHOT_LOG_LABEL: name.encode(), SNAPSHOT_INCARNATION_LABEL: str(incarnation).encode()}
 
 
@@ -69,7 +72,8 @@ def encode_snapshot_list(listed: Iterable[ListedSnapshot]) -> bytes:
 
 
 def decode_snapshot_list_untrusted(data: bytes, incarnation: int) -> list[ListedSnapshot]:
-    """The inverse; MetadataCorrupt names the log's incarnation and the field."""
+    """Decode the bytes of ``encode_snapshot_list``. Raise MetadataCorrupt with the incarnation and the
+    field."""
     fields = decode_record_untrusted(data, f"snapshots of log incarnation {incarnation}", MetadataCorrupt)
     if fields.integer("v") != _FORMAT:
         fields.fail(f"this version reads format {_FORMAT}")
