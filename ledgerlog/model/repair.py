@@ -54,8 +54,8 @@ class RepairSettings:
     bytes_per_s: int = 2 * MIB
     """The most bytes that one worker process copies in a second."""
     cluster_bytes_per_s: int = 0
-    """The most bytes that all live worker processes together copy in a second; each gets at most an equal share.
-    0: no common bound, each process has ``bytes_per_s``."""
+    """The most bytes that all live worker processes together copy in a second. Each gets at most an equal
+    share. 0: no common bound, each process has ``bytes_per_s``."""
     bookie_check_ms: int = 3_600_000
     """How often the auditor compares all metadata with the registered bookies."""
     entry_check_ms: int = 86_400_000

@@ -6,14 +6,15 @@
     5       1     kind: 1 HELLO, 2 BEAT, 3 ENDED
     6       2     reserved, 0
     8       8     term
-    16      16    the candidacy that is meant (HELLO) or speaks (BEAT, ENDED)
+    16      16    the wanted candidacy (HELLO), or the sender's (BEAT, ENDED)
 
-A standby connects to the address in the election's record and sends one HELLO, which names the candidacy
-that it means to reach and the term that it believes in. Who listens there and is another candidacy closes
-the connection: a port may have passed to another process. Otherwise it sends a BEAT at once and then at its
-interval, with the term in which it leads, 0 where it does not (yet); and ENDED when that term is over.
+A standby connects to the address in the election's record and sends one HELLO. It names the candidacy that
+the standby wants to reach, and the term that the standby believes in. If the listener is another candidacy,
+it closes the connection: the port may belong to another process now. Otherwise it sends a BEAT at once and
+then at its interval, with the term in which it leads, or 0 if it does not lead (yet). When the term is over,
+it sends ENDED.
 
-Nothing that is said here is proof of anything. It only decides how soon a standby asks the metadata store.
+Heartbeats prove nothing. They only decide how soon a standby asks the metadata store.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ assert BEAT_FRAME_BYTES == 32
 
 
 class BeatKind(enum.IntEnum):
+    """The kinds of frames."""
+
     HELLO = 1
     BEAT = 2
     ENDED = 3
@@ -61,7 +64,7 @@ class Beat:
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> Beat:
-        """The frame in exactly ``BEAT_FRAME_BYTES`` bytes. Raises WireError."""
+        """Decode exactly ``BEAT_FRAME_BYTES`` bytes. Raise WireError if they are no frame."""
         if len(data) != BEAT_FRAME_BYTES:
             raise WireError(f"a heartbeat has {BEAT_FRAME_BYTES} bytes, not {len(data)}")
         magic, version, kind, reserved, term, candidacy = _FRAME.unpack(data)

@@ -1,16 +1,16 @@
-"""Digests: what proves that bytes are the ones that were written.
+"""Digests: they prove that bytes are the ones that were written.
 
-Every entry carries a CRC-32C over ledger id, entry id and payload (rule 17). The two ids are not fed
-through the CRC as bytes, which would cost two more calls an entry, but make its starting value:
+Every entry carries a CRC-32C over ledger id, entry id and payload (rule 17). The two ids do not go through
+the CRC as bytes, because that would take two more calls for each entry. They make its starting value:
 
     seed(ledger, entry) = (crc32c(ledger id, 8 bytes little endian) + entry + (entry >> 32)) mod 2**32
     digest              = crc32c of the payload, started from the seed
 
-A CRC over given bytes is a bijection of its starting value, so one payload under two entry ids of a
-ledger less than 2**32 apart never has the same digest: a misplaced entry is always noticed.
+For given bytes, a CRC is a bijection of its starting value. So the same payload under two entry ids of a
+ledger never has the same digest, if the ids are less than 2**32 apart: a misplaced entry is always noticed.
 
-The digests of a whole frame are computed in one pass over C iterators; at 100 bytes that is about a
-tenth of a microsecond an entry.
+The digests of a whole frame are computed in one pass over C iterators. With entries of 100 bytes, one takes
+about a tenth of a microsecond.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MASK = 0xFFFFFFFF
 
 
 def checksum(data: bytes) -> int:
-    """The CRC-32C of some bytes."""
+    """Return the CRC-32C of some bytes."""
     return value(data)  # type: ignore[no-any-return]  # the library is untyped
 
 
@@ -37,12 +37,12 @@ def _seed(ledger_id: int, entry_id: int) -> int:
 
 
 def entry_digest(ledger_id: int, entry_id: int, payload: bytes) -> int:
-    """The digest of one entry."""
+    """Return the digest of one entry."""
     return extend(_seed(ledger_id, entry_id), payload)  # type: ignore[no-any-return]  # as above
 
 
 def entry_digests(ledger_id: int, entry_ids: Sequence[int], payloads: Sequence[bytes]) -> array[int]:
-    """The digests of many entries of a ledger, in order. ``entry_ids`` may be a range."""
+    """Return the digests of many entries of a ledger, in order. ``entry_ids`` may be a range."""
     count = len(payloads)
     assert len(entry_ids) == count
     if not count:
@@ -55,7 +55,7 @@ def entry_digests(ledger_id: int, entry_ids: Sequence[int], payloads: Sequence[b
 
 
 def u32_array(data: bytes | memoryview | None = None) -> array[int]:
-    """An array of unsigned 32-bit numbers from little-endian bytes."""
+    """Decode an array of unsigned 32-bit numbers from little-endian bytes."""
     numbers = array("I")
     if data is not None:
         numbers.frombytes(data)
@@ -65,7 +65,7 @@ def u32_array(data: bytes | memoryview | None = None) -> array[int]:
 
 
 def u32_bytes(numbers: array[int]) -> bytes:
-    """The little-endian bytes of an array of unsigned 32-bit numbers."""
+    """Encode an array of unsigned 32-bit numbers as little-endian bytes."""
     if sys.byteorder == "big":
         numbers = array("I", numbers)
         numbers.byteswap()

@@ -1,4 +1,4 @@
-"""A record of a replicated state machine's log: an envelope, and the command.
+"""A record of a replicated state machine's log: an envelope and a command.
 
     offset  size  field                                     little endian
     0       2     magic, ``LC``
@@ -11,8 +11,8 @@
     24      n     request id, UTF-8
     24 + n        the command (nothing in a barrier)
 
-A barrier changes nothing. Its acknowledgement proves that its writer still led when it was appended, which
-is what a linear read waits for.
+A barrier changes nothing. Its acknowledgement proves that its writer still led when it was appended. A
+linearizable read waits for that.
 
 Example, the command ``+1`` with request id ``a``, at 1,700,000,000,000 ms, seed 5:
 
@@ -40,7 +40,7 @@ assert _HEAD.size == 24
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """The record that holds an envelope. InvalidArgument for what no record can hold."""
+    """Encode an envelope as a record. Raise InvalidArgument if no record can hold it."""
     name = utf8(envelope.request_id)
     if len(name) > REQUEST_ID_BYTES_MAX or not min(envelope.timestamp_ms, envelope.seed) >= 0:
         raise InvalidArgument(f"no record can hold this command: {envelope!r:.200}")
@@ -52,7 +52,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope_untrusted(data: bytes) -> Envelope:
-    """The envelope in one record. Raises WireError."""
+    """Decode the envelope in one record. Raise WireError if the bytes are no envelope."""
     if len(data) < _HEAD.size:
         raise WireError(f"a command has at least {_HEAD.size} bytes, not {len(data)}")
     magic, version, kind, timestamp_ms, seed, size, reserved = _HEAD.unpack_from(data)

@@ -1,8 +1,8 @@
 """The entries of a frame: lengths, digests, ids and payloads, handled together.
 
-``Entries`` is what an ADD and a READ reply carry. It is built from payloads by a writer, or decoded
-from a frame by a bookie or a reader, and never cut into an object per entry: lengths and digests are
-arrays, payloads are one piece of bytes that is split in one call when somebody wants them apart.
+An ADD and a READ reply carry ``Entries``. A writer builds them from payloads; a bookie or a reader decodes
+them from a frame. They never become one object for each entry: lengths and digests are arrays, and the
+payloads are one piece of bytes. One call splits it if you need single payloads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from ledgerlog.wire.frame import HEADER_BYTES, RECOVERY, SPARSE, Frame, Kind, en
 class Entries:
     """Some entries of one ledger, in growing order of their ids.
 
-    ``ids`` is a range where they are consecutive, else an array. ``payload`` is all payloads joined; in
-    entries decoded from a ``FrameBuffer`` it is a view that dies with the buffer's next use."""
+    ``ids`` is a range if they are consecutive, else a list. ``payload`` is all payloads joined. In entries
+    from a ``FrameBuffer`` it is a view, which is invalid after the next use of the buffer.
+    """
 
     __slots__ = ("digests", "ids", "ledger_id", "lengths", "payload")
 
@@ -43,7 +44,7 @@ class Entries:
 
     @classmethod
     def build(cls, ledger_id: int, first: int, payloads: Sequence[bytes]) -> Entries:
-        """Consecutive entries from ``first`` on, with their digests computed."""
+        """Build consecutive entries from ``first`` on, and compute their digests."""
         ids = range(first, first + len(payloads))
         return cls(
             ledger_id,
@@ -55,7 +56,8 @@ class Entries:
 
     @classmethod
     def gather(cls, ledger_id: int, found: Mapping[int, bytes]) -> Entries:
-        """Entries with any ids, in growing order, with their digests computed: what a copy carries."""
+        """Build entries with any ids, and compute their digests. A copier uses this. ``found`` must be in
+        growing order."""
         ids, payloads = list(found), list(found.values())
         return cls(
             ledger_id,
@@ -77,18 +79,18 @@ class Entries:
         return self.ids[-1]
 
     def payloads(self) -> list[bytes]:
-        """Each entry's payload, as bytes of its own."""
+        """Return each entry's payload as separate bytes."""
         return split_payloads(self.payload, self.lengths)
 
     def first_damaged(self) -> int | None:
-        """The id of the first entry whose payload does not match its digest, or None."""
+        """Return the id of the first entry whose payload does not match its digest; None if all match."""
         actual = entry_digests(self.ledger_id, self.ids, self.payloads())
         if actual == self.digests:
             return None
         return next(e for e, a, d in zip(self.ids, actual, self.digests, strict=True) if a != d)
 
     def select(self, wanted: Sequence[int]) -> Entries:
-        """The entries at some indices (growing), as entries of their own."""
+        """Return the entries at some indices, which must grow, as new ``Entries``."""
         payloads = self.payloads()
         return Entries(
             self.ledger_id,
@@ -99,7 +101,7 @@ class Entries:
         )
 
     def index_part(self) -> bytes:
-        """Lengths, digests and, unless the ids are consecutive, offsets."""
+        """Encode lengths, digests and, unless the ids are consecutive, offsets."""
         part = u32_bytes(self.lengths) + u32_bytes(self.digests)
         if isinstance(self.ids, range):
             return part
@@ -112,7 +114,7 @@ class Entries:
 
 
 def cut_to_frames(found: Mapping[int, bytes]) -> Iterator[dict[int, bytes]]:
-    """Payloads by entry id, in the order of the ids, cut so that a frame holds each part."""
+    """Split payloads by entry id into parts that each fit one frame, in the order of the ids."""
     part: dict[int, bytes] = {}
     size = 0
     for entry_id in sorted(found):
@@ -127,7 +129,7 @@ def cut_to_frames(found: Mapping[int, bytes]) -> Iterator[dict[int, bytes]]:
 
 
 def compact_ids(ids: list[int]) -> Sequence[int]:
-    """A range where the ids are consecutive, else the list."""
+    """Return a range if the ids are consecutive, else the list."""
     if ids and ids[-1] - ids[0] == len(ids) - 1:
         return range(ids[0], ids[-1] + 1)
     return ids
@@ -136,7 +138,7 @@ def compact_ids(ids: list[int]) -> Sequence[int]:
 def encode_add(
     entries: Entries, *, lac: int, lafr: int, key: bytes, recovery: bool
 ) -> list[bytes | memoryview]:
-    """An ADD as buffers to send one after the other; the same for every bookie."""
+    """Encode an ADD as buffers to send one after the other. They are the same for every bookie."""
     head = encode_head(
         Kind.ADD,
         flags=entries.flags | (RECOVERY if recovery else 0),
@@ -154,14 +156,18 @@ def encode_add(
 
 
 def encode_lac(ledger_id: int, *, lac: int, lafr: int, key: bytes) -> list[bytes | memoryview]:
-    """An ADD without entries: tells the LAC (rule 16)."""
+    """Encode an ADD without entries, which tells the LAC (rule 16)."""
     return [encode_head(Kind.ADD, ledger_id=ledger_id, first=0, last=-1, lac=lac, lafr=lafr, key=key)]
 
 
 def decode_entries_untrusted(frame: Frame) -> Entries:
-    """The entries of an ADD or a READ reply. WireError where lengths, ids and sizes do not agree.
+    """Decode the entries of an ADD or a READ reply.
 
-    Payloads are not verified here; see ``Entries.first_damaged``."""
+    This does not check the payloads: see ``Entries.first_damaged``.
+
+    Raises:
+        WireError: Lengths, ids and sizes do not agree.
+    """
     header, raw = frame
     count = header.entry_count
     if not count:
@@ -198,7 +204,7 @@ def _uniform_splitter(length: int, count: int) -> struct.Struct:
 
 
 def split_payloads(payload: bytes | memoryview, lengths: array[int]) -> list[bytes]:
-    """Cut joined payloads apart: entries of one size in one C call, others by slices."""
+    """Split joined payloads. One call in C splits payloads of equal size; slices split others."""
     count = len(lengths)
     if not count:
         return []

@@ -1,6 +1,6 @@
 """Frames: every message between a client and a bookie, as bytes.
 
-A frame is one fixed header of 96 bytes, an index part, and payloads. All numbers are little endian.
+A frame is a fixed header of 96 bytes, an index part, and payloads. All numbers are little endian.
 
     offset  size  field
     0       4     length     bytes that follow this field (at most FRAME_BYTES_MAX)
@@ -23,35 +23,35 @@ A frame is one fixed header of 96 bytes, an index part, and payloads. All number
                   from ``first`` (u32); in kinds without entries, the whole body
                   payloads, one after the other
 
-So the frame's checksum covers LAC, LAFR, ids and lengths, and each entry's digest covers its payload
-(rule 17): together every byte is covered, and the payload is gone over once.
+The frame's checksum covers LAC, LAFR, ids and lengths, and each entry's digest covers its payload (rule 17).
+Together they cover every byte, and each payload byte is processed only once.
 
-**ADD and its acknowledgements.** An ADD carries the same bytes to every bookie of a write set; hence no
-request number. Both ends count the ADDs of a connection from 1. ``ADD | REPLY`` says in ``request``
-that all ADDs up to that number are durable, except those refused before by a message of kind
-``REFUSED``, which names one ADD by its number and carries a status. An ADD with no entries tells the
-LAC and is counted and acknowledged like any other.
+**ADD and its acknowledgements.** An ADD has the same bytes for every bookie of a write set, so it has no
+request number. Instead both ends count the ADDs of a connection from 1. ``ADD | REPLY`` has a number in
+``request``: all ADDs up to it are durable, except those that were refused before. A message of kind
+``REFUSED`` refuses one ADD by its number and carries a status. An ADD without entries tells the LAC; it is
+counted and acknowledged like any other.
 
-**Replies** repeat the request's number and ledger id. A client breaks with a bookie that answers a
-request it never made, or with another kind or ledger than it asked about.
+**Replies** repeat the request's number and ledger id. A client closes its connection to a bookie that answers
+a request that the client never made, or answers with another kind or ledger.
 
-**READ** asks for the entries first, first + stride, ... up to ``last`` within ``argument`` payload
-bytes. The reply holds what was found and says in ``argument`` through which entry it is complete: an
-asked entry up to there that is not in the reply does not exist on this bookie (status OK or
-NO_SUCH_LEDGER), or is unknown to it (status UNKNOWN: limbo). After it, nothing is said; CORRUPT and
-IO_ERROR say why the next entry could not be read. With any other status the request was refused and the
-reply says nothing of any entry: ``argument`` is below ``first``, and no reader goes by it.
+**READ** asks for the entries first, first + stride, ... up to ``last``, within ``argument`` payload bytes.
+The reply holds the entries that were found, and is complete through the entry in ``argument``. If an asked
+entry up to there is not in the reply, it does not exist on this bookie (status OK or NO_SUCH_LEDGER), or the
+bookie does not know (status UNKNOWN: limbo). The reply says nothing about later entries; CORRUPT and IO_ERROR
+say why the next entry could not be read. With any other status the request was refused, and the reply says
+nothing about any entry: ``argument`` is below ``first``, and readers ignore it.
 
-**READ_LAC** asks for the LAC, and may wait until it has passed ``first``. The reply says in ``last`` which
-entry is the last that is durable on the bookie, acknowledged by the ledger's writer or not (-1: none).
+**READ_LAC** asks for the LAC, and may wait until it has passed ``first``. ``last`` in the reply is the last
+entry that is durable on the bookie, whether or not the ledger's writer has acknowledged it (-1: none).
 
 **LIST** asks which of the entries from ``first`` to ``last`` the bookie's index names (``last`` 0: to the
-end); the reply's body is pairs (first, last) of i64, complete through ``argument``. A reply may end early
-where there is much to look at; one without pairs never does.
+end). The body of the reply is pairs (first, last) of i64, complete through ``argument``. A reply may end
+early if the bookie must look at many entries; a reply without pairs never ends early.
 
-**SCRUB** has the bookie read the entries from ``first`` to ``last`` and check their digests, ``argument``
-bytes of them at most; ``count`` is by how many classes their digests are added up. The reply's body is in
-``wire.scrub``, complete through ``argument``.
+**SCRUB** asks the bookie to read the entries from ``first`` to ``last`` and check their digests, at most
+``argument`` bytes of them. ``count`` is the number of classes by which it adds up the digests. ``wire.scrub``
+describes the body of the reply, which is complete through ``argument``.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ NO_KEY = bytes(16)
 
 
 class Kind(enum.IntEnum):
+    """What a message asks for. A reply has ``REPLY`` added."""
+
     HELLO = 1
     ADD = 2
     REFUSED = 3
@@ -90,19 +92,22 @@ _KINDS = frozenset(kind.value for kind in Kind)
 _WITH_ENTRIES = frozenset((Kind.ADD.value, Kind.READ.value | REPLY))
 
 RECOVERY = 1
-"""On an ADD: it passes the fence. On a READ: it fences, durably, before it is answered (R-B1)."""
+"""On an ADD: it passes the fence. On a READ: the bookie fences the ledger, durably, before it answers
+(R-B1)."""
 SPARSE = 2
-"""The index part has the entry ids as offsets from ``first``; without it they are consecutive."""
+"""The index part has the entry ids as offsets from ``first``. Without this flag the ids are consecutive."""
 _FLAGS = RECOVERY | SPARSE
 
 
 class Status(enum.IntEnum):
+    """The outcome of a request."""
+
     OK = 0
     FENCED = 1
     NO_SUCH_ENTRY = 2
     NO_SUCH_LEDGER = 3
     UNKNOWN = 4
-    """A limbo bookie's answer in place of a negative."""
+    """A bookie in limbo answers this instead of denying an entry."""
     UNAUTHORIZED = 5
     READ_ONLY = 6
     TOO_MANY_REQUESTS = 7
@@ -111,17 +116,17 @@ class Status(enum.IntEnum):
     BAD_REQUEST = 10
     NOT_READY = 11
     CONFLICT = 12
-    """The entry exists with another digest: one of the two is damage (rule 6)."""
+    """The entry exists with another digest: one of the two copies is damaged (rule 6)."""
     DISK_FULL = 13
     WRONG_BOOKIE = 14
-    """The peer is not the bookie, or not the instance, that the client meant to reach."""
+    """The peer is not the bookie, or not the instance of it, that the client wants to reach."""
 
 
 _STATUSES = frozenset(status.value for status in Status)
 
 
 class Header(NamedTuple):
-    """A frame's header, in wire order."""
+    """A frame's header. The fields are in wire order."""
 
     length: int
     checksum: int
@@ -141,9 +146,10 @@ class Header(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A header and the bytes behind it; ``raw`` is the whole frame as it came.
+    """A header and its bytes. ``raw`` is the whole frame as it was received.
 
-    Frames out of a ``FrameBuffer`` are views into it, valid until its next ``writable`` call."""
+    A frame from a ``FrameBuffer`` is a view into the buffer. It is valid until the next call of ``writable``.
+    """
 
     header: Header
     raw: memoryview
@@ -154,7 +160,7 @@ class Frame(NamedTuple):
 
 
 def index_bytes(kind: int, flags: int, count: int, body_length: int) -> int:
-    """How many bytes behind the header the frame's checksum covers."""
+    """Return how many bytes behind the header the frame's checksum covers."""
     if kind in _WITH_ENTRIES:
         return count * (12 if flags & SPARSE else 8)
     return body_length
@@ -178,7 +184,7 @@ def encode_head(
     index: bytes = b"",
     payload_bytes: int = 0,
 ) -> bytes:
-    """The header and index part of a frame whose payloads, ``payload_bytes`` long, follow it."""
+    """Encode the header and the index part of a frame. Send ``payload_bytes`` bytes of payload after it."""
     length = HEADER_BYTES - 4 + len(index) + payload_bytes
     assert length <= FRAME_BYTES_MAX, f"a frame of {length} bytes"
     covered = (
@@ -209,9 +215,13 @@ _LENGTH = struct.Struct("<I")
 
 
 def decode_frame_untrusted(raw: memoryview) -> Frame:
-    """The frame that ``raw`` holds exactly. WireError if any of it is out of range or the checksum fails.
+    """Decode the frame that ``raw`` holds exactly.
 
-    Payload bytes are not looked at: their digests are checked by ``Entries.first_damaged``."""
+    This does not check the payload: ``Entries.first_damaged`` checks the digests.
+
+    Raises:
+        WireError: A field is out of range, or the checksum does not match.
+    """
     if len(raw) < HEADER_BYTES:
         raise WireError(f"a frame of {len(raw)} bytes; the header alone has {HEADER_BYTES}")
     header = Header._make(HEADER.unpack_from(raw))
@@ -243,17 +253,23 @@ def decode_frame_untrusted(raw: memoryview) -> Frame:
 class FrameBuffer:
     """Cuts a byte stream into frames, in place.
 
-    The owner receives into ``writable()``, says how much came with ``received()``, and takes the frames
-    that are complete. Memory is bounded: a length over the limit is refused before anything is
-    buffered for it, and the buffer grows only as a frame's bytes really arrive (doubling), so a peer
-    that announces much and sends little costs little."""
+    The owner receives into ``writable()``, reports the number of bytes with ``received()``, and takes the
+    complete frames. Memory is bounded. A length over the limit is refused before anything is buffered for it.
+    The buffer doubles only when a frame's bytes really arrive, so a peer that announces much and sends little
+    costs little.
+    """
 
     __slots__ = ("_buffer", "_end", "_filled", "_roomy", "_start", "_view")
 
     def __init__(self, initial_bytes: int = 256 * 1024, roomy_bytes: int | None = None) -> None:
-        """``roomy_bytes`` (default: four times the initial size) is what the buffer may keep between
-        frames. It grows up to there when a receive has filled it, which says that more was waiting, and
-        beyond only for a frame that is larger, whose end gives the memory back."""
+        """Make an empty buffer.
+
+        Args:
+            initial_bytes: The first size of the buffer.
+            roomy_bytes: The largest size that the buffer keeps between frames (default: four times the
+                initial size). The buffer grows up to this if a receive has filled it, because then more bytes
+                are waiting. It grows beyond this only for a larger frame, and shrinks after that frame.
+        """
         self._roomy = 4 * initial_bytes if roomy_bytes is None else roomy_bytes
         assert HEADER_BYTES <= initial_bytes <= self._roomy
         self._buffer = bytearray(initial_bytes)
@@ -274,20 +290,24 @@ class FrameBuffer:
 
     @property
     def unfinished_bytes(self) -> int:
-        """The whole size of the unfinished frame; 0 where there is none or its length is not here yet.
-        Meaningful after ``take_frames``."""
+        """The whole size of the unfinished frame; 0 if there is none, or if its length has not arrived yet.
+
+        Use this after ``take_frames``.
+        """
         if self._end - self._start < 4:
             return 0
         (length,) = _LENGTH.unpack_from(self._view, self._start)
         return 4 + int(length)
 
     def writable(self) -> memoryview:
-        """Room to receive into: never empty, and at most what an unfinished frame lacks and
-        ``limits.TURN_BYTES``. Invalidates every frame given out before."""
+        """Return room to receive into. This invalidates every frame that was taken before.
+
+        The room is never empty. It is at most the rest of an unfinished frame plus ``limits.TURN_BYTES``.
+        """
         rest = self._end - self._start
         size = len(self._buffer)
         if size > self._roomy and self.unfinished_bytes <= self._roomy:
-            self._move(rest, self._roomy)  # The large frame is over: give its memory back.
+            self._move(rest, self._roomy)  # The large frame is done: free its memory.
         elif size - self._end < size // 4 or not rest:
             if rest == size:
                 size *= 2
@@ -297,13 +317,14 @@ class FrameBuffer:
                 self._move(rest, size)
         room = len(self._buffer) - self._end
         if room > TURN_BYTES:
-            # Not for the frame alone: with the head of the next large frame its memory is kept.
+            # Receive a little more than the frame needs: if the head of another large frame comes with it,
+            # the large buffer is kept for that one.
             room = min(room, TURN_BYTES + max(0, self.unfinished_bytes - rest))
         return self._view[self._end : self._end + room]
 
     def _move(self, rest: int, size: int) -> None:
-        # A fresh buffer when the size changes or old views may still be read; frames given out
-        # before are documented to be dead, so moving within the buffer is allowed.
+        # If the size changes, make a new buffer. Otherwise move the bytes within the buffer: frames that were
+        # taken before are no longer valid.
         if size != len(self._buffer):
             buffer = bytearray(size)
             buffer[:rest] = self._view[self._start : self._end]
@@ -314,13 +335,16 @@ class FrameBuffer:
         self._start, self._end = 0, rest
 
     def received(self, count: int) -> None:
-        """``count`` bytes were received into the front of ``writable()``."""
+        """Report that ``count`` bytes were received into the front of ``writable()``."""
         self._end += count
         self._filled = self._end == len(self._buffer)
 
     def take_frame(self, bytes_max: int) -> Frame | None:
-        """The first complete frame alone, None if there is none yet. WireError if it is malformed, or as soon
-        as it says that it has more than ``bytes_max`` bytes."""
+        """Take the first complete frame alone; None if there is none yet.
+
+        Raises:
+            WireError: The frame is malformed, or it announces more than ``bytes_max`` bytes.
+        """
         if self.unfinished_bytes > bytes_max:
             raise WireError(f"a frame of {self.unfinished_bytes} bytes where {bytes_max} are the most")
         start, stop = self._start, self._start + self.unfinished_bytes
@@ -330,7 +354,11 @@ class FrameBuffer:
         return decode_frame_untrusted(self._view[start:stop])
 
     def take_frames(self) -> list[Frame]:
-        """The complete frames, in order. WireError at the first malformed one; drop the connection then."""
+        """Take the complete frames, in order.
+
+        Raises:
+            WireError: A frame is malformed. Drop the connection.
+        """
         frames = []
         start, end, view = self._start, self._end, self._view
         while end - start >= 4:
@@ -347,13 +375,13 @@ class FrameBuffer:
 
 
 def encode_pairs(pairs: Sequence[tuple[int, int]]) -> bytes:
-    """Ranges of entry ids, as a LIST reply has them. They grow; InvalidArgument where they do not."""
+    """Encode ranges of entry ids for a LIST reply. Raise InvalidArgument if the ranges do not grow."""
     _check_pairs(pairs, InvalidArgument)
     return b"".join(_PAIR.pack(first, last) for first, last in pairs)
 
 
 def decode_pairs_untrusted(body: memoryview) -> list[tuple[int, int]]:
-    """The inverse of ``encode_pairs``; WireError if they are not growing ranges."""
+    """Decode the bytes of ``encode_pairs``. Raise WireError if they are not growing ranges."""
     if len(body) % _PAIR.size:
         raise WireError("a list of entry ranges has a part of a range")
     pairs = list(_PAIR.iter_unpack(body))

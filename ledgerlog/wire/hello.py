@@ -1,24 +1,25 @@
-"""HELLO: the first frame in each direction of a connection, and who the two ends are.
+"""HELLO: the first frame in each direction of a connection. It identifies the bookie.
 
-The client opens with a HELLO that names the bookie it means to reach, the instance of that bookie's
-data where it knows it, and its cluster where it knows that. The bookie answers with a ``HELLO | REPLY``
-that says who it is: status OK where it is the one that was meant, WRONG_BOOKIE where it is not, and
-BAD_REQUEST where it does not speak the client's protocol. Nothing else is said on a connection before
-this exchange is over, and the bookie closes a connection that it did not answer with OK.
+The client begins with a HELLO. It names the bookie that it wants to reach. It also names the instance of the
+bookie's data and its own cluster, if it knows them. The bookie answers with a ``HELLO | REPLY`` that names
+itself. The status is OK if it is that bookie, WRONG_BOOKIE if it is not, and BAD_REQUEST if it does not speak
+the client's protocol. No other frame is sent before this exchange is over. If the status is not OK, the
+bookie then closes the connection.
 
-An address does not identify a bookie. A machine that took over an address, or a bookie whose disk was
-replaced, would accept an old writer's adds and answer a recoverer's reads with "no such entry", and an
-acknowledged entry would be lost (#4812). So both ends compare identity *and* instance, and both refuse.
+An address does not identify a bookie. Another machine may have taken over the address, or the bookie's disk
+may have been replaced. Such a bookie would accept an old writer's adds, and would answer a recoverer's reads
+with "no such entry", so an acknowledged entry would be lost (#4812). So both ends compare identity *and*
+instance, and both refuse.
 
 The body of both frames is a CBOR map (``model.codec``), at most ``HELLO_BODY_BYTES_MAX`` long:
 
     protocol   int            the version of the wire format that the sender speaks, 1 here
-    bookie     text           the bookie's id: meant (request), own (reply)
+    bookie     text           the bookie's id: wanted (request), own (reply)
     instance   text or null   the identity of its data: expected (request; null: any), own (reply)
     cluster    text or null   the id of the sender's metadata store; null or absent: not said
 
-Unknown keys are ignored, so that a later version can say more. A client says nothing about itself: what
-authorises a write is the ledger's key.
+Unknown keys are ignored, so a later version can add some. A client says nothing about itself: the ledger's
+key authorises a write.
 """
 
 from __future__ import annotations
@@ -43,20 +44,22 @@ _PROTOCOL_MAX = 0xFFFF
 
 @attrs.frozen
 class Hello:
-    """What one end says of the bookie: a client whom it means, a bookie who it is."""
+    """The bookie that a client wants to reach (request), or that answers (reply)."""
 
     bookie_id: BookieId
     instance: str | None
-    """The identity of the bookie's data. None in a request: whatever it is. Never None in a reply."""
+    """The identity of the bookie's data. None in a request means any. Never None in a reply."""
     cluster: str | None = None
-    """The id of the metadata store, where the sender says it."""
+    """The id of the sender's metadata store; None if the sender does not say it."""
     protocol: int = PROTOCOL
 
     def accepts(self, bookie: Hello) -> Status:
-        """What a ``bookie`` that is as described answers to this request.
+        """Return the status with which ``bookie`` answers this request.
 
-        OK, or BAD_REQUEST where it does not speak the protocol, or WRONG_BOOKIE where its id, its
-        instance or its cluster is not the one that was asked for."""
+        Returns:
+            OK; BAD_REQUEST if the bookie does not speak the protocol; WRONG_BOOKIE if its id, its instance or
+            its cluster is not the requested one.
+        """
         if self.protocol != bookie.protocol:
             return Status.BAD_REQUEST
         if self.bookie_id != bookie.bookie_id:
@@ -98,20 +101,24 @@ def _refuse_to_say(why: str) -> NoReturn:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """The frame that a client opens a connection with."""
+    """Encode the frame with which a client opens a connection."""
     return encode_head(Kind.HELLO, index=hello._encode_body())
 
 
 def encode_hello_reply(status: Status, hello: Hello) -> bytes:
-    """The frame that a bookie answers with; ``hello`` says who it is, whatever the status."""
+    """Encode the bookie's answer. ``hello`` describes the bookie itself, whatever the status."""
     assert hello.instance is not None, "a bookie knows the instance of its data"
     return encode_head(Kind.HELLO | REPLY, status=status, index=hello._encode_body())
 
 
 def decode_hello_untrusted(frame: Frame) -> Hello:
-    """The body of a HELLO or of its reply. WireError if the frame is another one or the body is malformed.
+    """Decode the body of a HELLO or of its reply.
 
-    Any protocol version from 1 to 65,535 decodes: the receiver decides what to say to it."""
+    Any protocol version from 1 to 65,535 decodes: the receiver decides how to answer it.
+
+    Raises:
+        WireError: The frame is of another kind, or the body is malformed.
+    """
     header = frame.header
     if header.kind & ~REPLY != Kind.HELLO:
         raise WireError(f"a message of kind {header.kind} where a HELLO was due")

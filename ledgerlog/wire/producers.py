@@ -1,4 +1,4 @@
-"""The table of a log's producers in bytes, and which records of an entry are whose (``log.core.producers``).
+"""The producers of a log and of an entry's records, as bytes (``log.core.producers``).
 
 **Numbered records**, in the head of each entry of a log with deduplication, one after the other:
 
@@ -9,7 +9,7 @@
        1  length of the producer's id
        -  the id, UTF-8
 
-**The table**, which is all that a checkpoint entry holds:
+**The table** of producers, the content of a checkpoint entry:
 
     size  field
        4  size of what follows, unpacked
@@ -21,7 +21,7 @@
                                  numbers, then the next, ...): n last uses; and over all runs of all
                                  producers the first sequences, the counts, the first offsets
 
-All numbers are little endian. Ten thousand producers with a run each are 0.7 MB unpacked and about 0.2 MB
+All numbers are little endian. Ten thousand producers with one run each take 0.7 MB unpacked and about 0.2 MB
 packed.
 """
 
@@ -52,7 +52,7 @@ Fail = Callable[[str], NoReturn]
 
 
 def encode_numbered(numbered: Iterable[NumberedRecords]) -> bytes:
-    """InvalidArgument for what no entry can hold."""
+    """Encode the producers of an entry's records. Raise InvalidArgument if no entry can hold them."""
     parts: list[bytes] = []
     end = 0
     for producer_id, slot, count, first_sequence in numbered:
@@ -69,7 +69,10 @@ def encode_numbered(numbered: Iterable[NumberedRecords]) -> bytes:
 
 
 def decode_numbered(data: bytes, record_count: int, fail: Fail) -> list[NumberedRecords]:
-    """The inverse, for an entry of so many records; ``fail`` raises where it is not that."""
+    """Decode the bytes of ``encode_numbered`` for an entry of ``record_count`` records.
+
+    If they do not decode, ``fail`` is called with the reason; it must raise.
+    """
     found = []
     at = end = 0
     while at < len(data):
@@ -89,9 +92,14 @@ def decode_numbered(data: bytes, record_count: int, fail: Fail) -> list[Numbered
 
 
 def encode_table(states: Sequence[ProducerState]) -> bytes:
-    """The table. Of many producers with many runs each only the newest runs go in, one at least, so that it
-    is not over a megabyte for it: it is made in the midst of appends.
-    InvalidArgument for what no table holds."""
+    """Encode the table of producers.
+
+    If many producers have many runs, only the newest runs of each are written, at least one. This keeps the
+    table at about a megabyte, because it is made in the midst of appends.
+
+    Raises:
+        InvalidArgument: No table can hold these producers.
+    """
     names = [utf8(state.producer_id) for state in states]
     fixed = sum(map(len, names)) + 10 * len(states)
     depth = max((len(state.runs) for state in states), default=1)
@@ -121,8 +129,10 @@ def encode_table(states: Sequence[ProducerState]) -> bytes:
 def _check_table(
     ids: Sequence[bytes], run_counts: Sequence[int], columns: Sequence[Sequence[int]], fail: Fail
 ) -> None:
-    """What a table keeps to, written or read: ids, runs of each, and the columns of last uses, first
-    sequences, lengths and first offsets."""
+    """Check the rules for a table that is written or read.
+
+    ``columns`` are last uses, first sequences, lengths and first offsets.
+    """
     if len(ids) > LOG_PRODUCERS_MAX:
         fail(f"its table of producers has {len(ids)} of them, over the limit of {LOG_PRODUCERS_MAX}")
     if ids and not 0 < min(map(len, ids)) <= max(map(len, ids)) <= _ID_BYTES_MAX:
@@ -145,7 +155,7 @@ def _refuse_to_write(why: str) -> NoReturn:
 
 
 def decode_table(data: bytes, fail: Fail) -> list[ProducerState]:
-    """The inverse; ``fail`` raises where the bytes are no table."""
+    """Decode the bytes of ``encode_table``. If they do not decode, ``fail`` is called; it must raise."""
     if len(data) < _COUNT.size:
         fail("it is too short for a table of producers")
     (size,) = _COUNT.unpack_from(data)

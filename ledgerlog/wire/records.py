@@ -1,11 +1,11 @@
 """A ledger entry of a log: one header, the lengths of the records, the records.
 
-Records are packed into entries, and an entry is all or nothing: its records were appended together,
-carry one timestamp, and are confirmed, recovered and read together. Numbers are little endian.
+Records are packed into entries, and an entry is all or nothing: its records were appended together, share one
+timestamp, and are confirmed, recovered and read together. Numbers are little endian.
 
     offset  size  field
          0     2  magic, b"LR"
-         2     1  version: 2 where codec or flags are not 0, else 1
+         2     1  version: 2 if codec or flags are not 0, else 1
          3     1  codec of the record part: 0, as it is; 1, packed
          4     2  flags: 2, a numbering follows the header; 4, the entry is a checkpoint; 8, it is staged;
                   others are 0
@@ -16,23 +16,23 @@ carry one timestamp, and are confirmed, recovered and read together. Numbers are
         28     8  timestamp, milliseconds since 1970
         36     8  bytes of all records of the log before this entry
         44     -  numbering: [8 the newest checkpoint of this ledger, an entry id; 4 size of the rest;
-                  whose records these are (``wire.producers``)]
+                  the producers of these records (``wire.producers``)]
          -     -  record part, codec 0: the length of each record, 4 bytes; the records, joined
                   record part, codec 1: 4 bytes of all records together; one zstd frame of the above
                   a checkpoint has in its place the table of producers (``wire.producers``)
 
-The cumulative byte length makes the last entry tell the size of the whole log to a new leader, and the
-difference between two entries what lies between them. Digests are the ledger's matter: an entry
-that arrives here is what was written, so anything that does not decode was written by something
-else, and says so as ``EntryCorrupt`` with the ledger and the entry.
+Because the byte count is cumulative, the last entry tells a new leader the size of the whole log, and the
+difference between two entries is the number of bytes between them. The ledger checks digests. So an entry
+that arrives here is as it was written. If it does not decode, another program wrote it: this raises
+``EntryCorrupt`` with the ledger and the entry.
 
-A *staged* entry was written outside of any log, in a ledger that becomes part of one as a whole
-(``log.attach``). Its epoch is 0, its offset and its bytes before count from the start of its ledger, and its
-timestamp says when it was written. What they are in the log, the log's record says (``Spliced``), and only
-there can it be read.
+A *staged* entry was written outside of any log, in a ledger that later becomes part of a log as a whole
+(``log.attach``). Its epoch is 0. Its offset and its bytes before count from the start of its ledger, and its
+timestamp is the time of writing. The log's record has the values that count in the log (``Spliced``), and a
+staged entry can only be read with them.
 
-A *checkpoint* holds no record. It lies at the offset of the record that follows it, and readers of records
-pass over it. A log without deduplication has none, and its entries have no numbering.
+A *checkpoint* holds no record. Its offset is the offset of the record that follows it, and readers of records
+skip it. A log without deduplication has no checkpoints, and its entries have no numbering.
 
 Worked example, two records ``b"a"`` and ``b"bc"`` at offset 7 of a log with 100 bytes before, epoch 3:
 
@@ -86,15 +86,17 @@ assert _HEADER.size == 44
 
 
 class Numbering(NamedTuple):
-    """What an entry of a log with deduplication says of producers."""
+    """The producers of an entry's records, in a log with deduplication."""
 
     checkpoint_entry: int
-    """The newest checkpoint of the entry's ledger; the entry itself where it is one."""
+    """The newest checkpoint of the entry's ledger. If the entry is a checkpoint, this is its own id."""
     numbered: Sequence[NumberedRecords]
-    """Whose records are in the entry, by slot. Records without a producer are not named."""
+    """The producers of the entry's records, by slot. Records without a producer are left out."""
 
 
 class EntryHeader(NamedTuple):
+    """The header of an entry."""
+
     epoch: int
     first_offset: int
     record_count: int
@@ -113,7 +115,7 @@ class EntryHeader(NamedTuple):
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of all records of the log up to and with this entry."""
+        """Bytes of all records of the log up to and including this entry."""
         return self.bytes_before + self.byte_length
 
 
@@ -128,10 +130,23 @@ def encode_entry(
     compress: bool = False,
     staged: bool = False,
 ) -> bytes:
-    """The payload of one entry. There must be at least one record; RecordTooLarge for what no entry holds,
-    however well it can be packed, InvalidArgument for a number that is out of range. With ``compress`` the
-    records are packed if that makes the entry smaller. ``staged``: the offset and the bytes count from the
-    start of the ledger."""
+    """Encode the payload of one entry.
+
+    Args:
+        records: The records, at least one.
+        epoch: The leader's epoch; 0 for a staged entry.
+        first_offset: The offset of the first record; for a staged entry, from the start of the ledger.
+        timestamp_ms: Milliseconds since 1970.
+        bytes_before: Bytes of all records before this entry; for a staged entry, from the start of the
+            ledger.
+        numbering: The producers of the records; None in a log without deduplication.
+        compress: Pack the records if that makes the entry smaller.
+        staged: Write a staged entry.
+
+    Raises:
+        RecordTooLarge: The records do not fit one entry. The limit counts before packing.
+        InvalidArgument: A number is out of range.
+    """
     assert records, "an entry holds at least one record"
     assert not (staged and (epoch or numbering is not None)), "no leader writes staged entries"
     _check_place(epoch, first_offset, first_offset + len(records), timestamp_ms, bytes_before)
@@ -178,8 +193,19 @@ def encode_checkpoint(
     timestamp_ms: int,
     bytes_before: int,
 ) -> bytes:
-    """The payload of a checkpoint that will be entry ``entry_id``: the table as of ``first_offset``.
-    InvalidArgument for what no table holds, and for a number that is out of range."""
+    """Encode the payload of a checkpoint.
+
+    Args:
+        states: The table of producers as of ``first_offset``.
+        entry_id: The entry that the checkpoint will be.
+        epoch: The leader's epoch.
+        first_offset: The offset of the record that follows.
+        timestamp_ms: Milliseconds since 1970.
+        bytes_before: Bytes of all records of the log before this entry.
+
+    Raises:
+        InvalidArgument: No table can hold this, or a number is out of range.
+    """
     _check_place(epoch, first_offset, timestamp_ms, bytes_before)
     head = _HEADER.pack(
         _MAGIC,
@@ -197,7 +223,7 @@ def encode_checkpoint(
 
 
 def _check_place(*numbers: int) -> None:
-    """Epoch, offsets, timestamp and bytes before."""
+    """Check the range of epoch, offsets, timestamp and bytes before."""
     if min(numbers) < 0 or max(numbers) > _NUMBER_MAX:
         raise InvalidArgument(f"no entry can hold epoch, offsets, time and bytes before of {numbers}")
 
@@ -205,9 +231,18 @@ def _check_place(*numbers: int) -> None:
 def decode_header(
     payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
 ) -> EntryHeader:
-    """What the entry says of itself; of a staged one, what it is in the log that says ``spliced`` of its
-    ledger (its bytes before aside). EntryCorrupt where it is not an entry of a log, or is staged and no log
-    says so."""
+    """Decode the header of an entry.
+
+    Args:
+        payload: The entry.
+        ledger_id: Its ledger.
+        entry_id: Its id.
+        spliced: The place of its ledger in the log, for a staged entry. The header gets the log's offset,
+            epoch and timestamp, but keeps its own bytes before.
+
+    Raises:
+        EntryCorrupt: This is not an entry of a log, or it is staged and ``spliced`` is None.
+    """
     header, _, _, _ = _decode_front(payload, ledger_id, entry_id)
     return _placed(header, ledger_id, entry_id, spliced)
 
@@ -215,7 +250,8 @@ def decode_header(
 def decode_entry(
     payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
 ) -> tuple[EntryHeader, RecordBatch]:
-    """An entry and its records, none of a checkpoint. ``spliced`` and errors as for ``decode_header``."""
+    """Decode an entry and its records; a checkpoint has none. Arguments and errors as for
+    ``decode_header``."""
     header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
     batch = RecordBatch(
         ledger_id=ledger_id,
@@ -232,7 +268,7 @@ def decode_entry(
 def decode_packed(
     payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
 ) -> tuple[EntryHeader, PackedBatch]:
-    """The same as ``decode_entry``, without an object for each record."""
+    """Decode like ``decode_entry``, without an object for each record."""
     header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
     batch = PackedBatch(
         ledger_id=ledger_id,
@@ -247,8 +283,11 @@ def decode_packed(
 
 
 def decode_numbering(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[EntryHeader, Numbering]:
-    """An entry's header and what it says of producers. EntryCorrupt where it is not an entry of a log, or
-    says nothing of producers."""
+    """Decode an entry's header and its producers.
+
+    Raises:
+        EntryCorrupt: This is not an entry of a log, or it has no numbering.
+    """
     fail = _failing(ledger_id, entry_id)
     header, _, _, _ = _decode_front(payload, ledger_id, entry_id)
     if not header.has_numbering:
@@ -264,7 +303,7 @@ def decode_numbering(payload: bytes, *, ledger_id: int, entry_id: int) -> tuple[
 
 
 def decode_checkpoint(payload: bytes, *, ledger_id: int, entry_id: int) -> list[ProducerState]:
-    """The table of a checkpoint. EntryCorrupt where it is none."""
+    """Decode the table of a checkpoint. Raise EntryCorrupt if the entry is no checkpoint."""
     fail = _failing(ledger_id, entry_id)
     header, _, _, start = _decode_front(payload, ledger_id, entry_id)
     if not header.is_checkpoint:
@@ -294,8 +333,10 @@ def _failing(ledger_id: int, entry_id: int) -> Callable[[str], NoReturn]:
 def _decode_front(
     payload: bytes, ledger_id: int, entry_id: int
 ) -> tuple[EntryHeader, array[int] | None, bytes, int]:
-    """The header, the lengths of the records (None where they are packed), and where in the payload the
-    records, the packed part or the table start."""
+    """Decode the header and the lengths of the records (None if they are packed).
+
+    The last two values are the payload, and the position in it of the records, the packed part or the table.
+    """
     fail = _failing(ledger_id, entry_id)
     if len(payload) < _HEADER.size:
         fail(f"{len(payload)} bytes are too short for an entry of a log")
@@ -364,7 +405,7 @@ def _decode_front(
 def _decode_whole(
     payload: bytes, ledger_id: int, entry_id: int, spliced: Spliced | None
 ) -> tuple[EntryHeader, array[int], bytes, int]:
-    """The header as the log has it, the lengths of the records, and where in which bytes they start."""
+    """Return the header with the log's values, the lengths, and the bytes and position of the records."""
     header, lengths, body, start = _decode_front(payload, ledger_id, entry_id)
     header = _placed(header, ledger_id, entry_id, spliced)
     if lengths is None:
@@ -375,7 +416,7 @@ def _decode_whole(
 def _unpack(
     header: EntryHeader, packed: bytes, ledger_id: int, entry_id: int
 ) -> tuple[array[int], bytes, int]:
-    """The lengths of packed records, their bytes, and where in these the records start."""
+    """Return the lengths of packed records, the unpacked bytes, and the position of the records in them."""
     fail = _failing(ledger_id, entry_id)
     start = 4 * header.record_count
     body = unpack(packed, start + header.byte_length, fail)

@@ -1,10 +1,10 @@
-"""The reply to SCRUB: what of a range of a ledger a bookie has, sound or not, and digests to compare it by.
+"""The reply to SCRUB: the entries of a range that a bookie has, sound or not, and sums of their digests.
 
-A bookie reads the entries asked for where they lie, checks each against its digest, and sends no data:
+The bookie reads the requested entries from its disk, checks each against its digest, and sends no data:
 
     offset  size  field
-    0       4     sound      how many ranges of entries that are as they were written
-    4       4     unsound    how many ranges of entries that are named and cannot be had so
+    0       4     sound      how many ranges of entries are as they were written
+    4       4     unsound    how many ranges of entries the index names and the bookie cannot read so
     8             ranges     pairs (first, last) of i64, the sound ones and then the others; each list grows
                   sums       rows of 24 bytes, growing, to the end of the body:
                                  block  i64    entry ids block * 4096 to block * 4096 + 4095
@@ -12,23 +12,25 @@ A bookie reads the entries asked for where they lie, checks each against its dig
                                  count  u32    how many of them are sound here, at least one
                                  sum    u64    of their digests, each times its weight, modulo 2**64
 
-What is in neither list, up to the entry through which the reply is complete, is not on the bookie. An unsound
-range may begin and end beside what was stored: of a frame that cannot be read not even the ids are known.
+The reply is complete through a certain entry. An entry up to there that is in neither list is not on the
+bookie. An unsound range may be wider than the entries that were stored: if a frame cannot be read, even the
+ids in it are unknown.
 
-**Why sums.** Bookies that have the same entries have the same digests, hence the same sums, whatever the
-order in which they store them. And sums add up: a bookie ends its reply where its work for one request ends,
-in the middle of a block if need be, and what the next reply says of the rest of it is added. A digest binds
-ledger, entry and payload (``wire.checksum``), so one entry that differs shows as surely as by its digest.
+**Why sums.** Bookies that have the same entries have the same digests, and so the same sums, in whatever
+order they store them. And sums can be added: a bookie ends its reply where its work for one request ends,
+even in the middle of a block, and the sums of the next reply for the rest of that block are added. A digest
+binds ledger, entry and payload (``wire.checksum``), so a sum shows one entry that differs as surely as the
+entry's digest does.
 
-**Why weights.** Digests are CRCs, and the CRC of neighbours with like payloads differ in simple ways: two
-entries that both differ could have each other's digests, and a plain sum would be the same. So a digest
-counts by a weight that depends on the entry's place in its block and on nothing else (``SCRUB_WEIGHTS``: the
-upper half of the outputs of SplitMix64, made odd). Whatever differs hides with a chance of about one in
-2**32.
+**Why weights.** Digests are CRCs, and the CRCs of neighbours with similar payloads differ in simple ways. For
+example, two entries that both differ could have each other's digests, and a plain sum would be the same. So
+each digest is multiplied by a weight that depends only on the entry's place in its block (``SCRUB_WEIGHTS``:
+the upper half of the outputs of SplitMix64, made odd). A difference stays hidden with a chance of about one
+in 2**32.
 
-**Why classes.** In a striped ledger each bookie has other entries; those of one remainder by the size of the
-ensemble have the same write set, so their sums can be compared. Asked for ``count`` = 4096, each entry is a
-class of its own: a block whose sums differ is looked at entry by entry with the same request.
+**Why classes.** In a striped ledger each bookie has other entries. The entries with the same remainder by the
+size of the ensemble have the same write set, so their sums can be compared. With ``count`` = 4096 each entry
+is a class of its own: the same request then compares a differing block entry by entry.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def _weight(place: int) -> int:
 
 
 SCRUB_WEIGHTS = [_weight(place) for place in range(SCRUB_BLOCK_ENTRIES)]
-"""What the digest of an entry counts by, by the remainder of its id by 4096: odd numbers of 32 bits."""
+"""The weight of an entry's digest, by the remainder of its id by 4096: odd numbers of 32 bits."""
 
 ScrubSum = tuple[int, int, int, int]
 """Block, class, count, sum."""
@@ -76,7 +78,7 @@ Ranges = Sequence[tuple[int, int]]
 
 @attrs.frozen
 class ScrubReport:
-    """What a bookie found; see above."""
+    """The result of a scrub on one bookie. The module describes it."""
 
     sound: Ranges
     unsound: Ranges
@@ -84,12 +86,12 @@ class ScrubReport:
 
 
 def add_sums(one: int, other: int) -> int:
-    """The sum of two parts of a block."""
+    """Return the sum of two parts of a block."""
     return (one + other) & _MASK
 
 
 def encode_scrub(report: ScrubReport) -> bytes:
-    """The body of a reply. InvalidArgument for what no reply holds."""
+    """Encode the body of a reply. Raise InvalidArgument if no reply can hold the report."""
     if max(len(report.sound), len(report.unsound)) > SCRUB_RANGES_MAX or len(report.sums) > SCRUB_SUMS_MAX:
         raise InvalidArgument(
             f"a report of {len(report.sound)} and {len(report.unsound)} ranges and {len(report.sums)} sums"
@@ -118,7 +120,7 @@ def _check_sums(sums: Sequence[ScrubSum], error: Callable[[str], Exception]) -> 
 
 
 def decode_scrub_untrusted(body: memoryview) -> ScrubReport:
-    """The inverse of ``encode_scrub``. WireError if it is not one, or says what cannot be."""
+    """Decode the bytes of ``encode_scrub``. Raise WireError if they are malformed or contradictory."""
     if len(body) < _COUNTS.size:
         raise WireError(f"a report of {len(body)} bytes on scrubbed entries")
     sound, unsound = _COUNTS.unpack_from(body)

@@ -4,11 +4,11 @@
     frames    each: size (u32), CRC-32C of the payload (u32), the payload; little endian
     end       FFFFFFFF (u32), number of frames (u32), CRC-32C of all before this field (u32)
 
-The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the
-log, ``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest
-command in it, ``requests`` (how many frames hold the table of requests). Those frames follow, and joined
-are the table (``machine.core.replica``). All others are what the machine gave, chunk for chunk. A stream that
-is cut off anywhere, or has one bit turned, is refused as a whole before the machine sees any of it.
+The first frame is a canonical CBOR map (``model.codec``): ``v`` (1), ``log`` and ``incarnation`` of the log,
+``next_offset`` (the first record that is not in the snapshot), ``timestamp_ms`` of the newest command in it,
+``requests`` (how many frames hold the table of requests). Those frames follow; joined, they are the table
+(``machine.core.replica``). All other frames are the machine's chunks, one frame for each. If the stream is
+cut off anywhere, or one bit of it is wrong, the whole is refused before the machine sees any of it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _END_MARK = 0xFFFFFFFF
 
 @attrs.frozen(kw_only=True)
 class SnapshotHead:
-    """Which state a snapshot holds."""
+    """The state that a snapshot holds."""
 
     log: str
     incarnation: int
     next_offset: int
-    """The first record that is not in it."""
+    """The first record of the log that is not in the snapshot."""
     timestamp_ms: int
+    """The timestamp of the newest command in it."""
     requests: int
-    """Frames of the table of requests."""
+    """How many frames hold the table of requests."""
 
     def encode(self) -> bytes:
         return encode_record({"v": _FORMAT, **attrs.asdict(self)}, SnapshotHead.decode_untrusted)
@@ -73,8 +74,13 @@ class Snapshot:
 def encode_snapshot(
     head: SnapshotHead, requests: Iterable[bytes], chunks: Iterable[bytes]
 ) -> Iterator[bytes]:
-    """The stream, piece by piece; a chunk is taken when its piece is asked for. ``requests`` are as many
-    pieces of the table as the head says."""
+    """Encode a snapshot piece by piece. A chunk is taken only when its piece is asked for.
+
+    Args:
+        head: The head.
+        requests: The pieces of the table of requests, exactly ``head.requests`` of them.
+        chunks: The machine's own chunks.
+    """
     crc = checksum(_MAGIC)
     count = 0
     yield _MAGIC
@@ -95,7 +101,7 @@ def encode_snapshot(
 
 
 def decode_snapshot_untrusted(data: bytes) -> Snapshot:
-    """The snapshot in a whole stream. Raises WireError where it is not exactly one."""
+    """Decode a whole stream. Raise WireError if it is not exactly one snapshot."""
     if data[: len(_MAGIC)] != _MAGIC:
         raise WireError("it does not begin as a snapshot of this version does")
     if len(data) < len(_MAGIC) + _END.size:
