@@ -190,14 +190,12 @@ class Cluster:
         return await sweep(self._client, min_age_s=min_age_s, delete=delete)
 
     def election(self, name: str, *, candidate: str | None = None, listen: str | None = None) -> Election:
-        """Describe this process's part in an election. ``async with election.leadership()`` then takes part
-        in it.
+        """Return this process's part in an election. Its ``leadership()`` takes part and waits until it
+        leads.
 
             election = cluster.election("scheduler", candidate="host-7:8080")
             async with election.leadership() as term:
                 ...  # this process leads, until the body ends or is cancelled
-
-        This does no I/O.
 
         Args:
             name: The name of the election, by the rules for names of logs. An election and a log of the same
@@ -205,8 +203,9 @@ class Cluster:
             candidate: The name of this process for people, and for clients that look for the leader: for
                 example the address where it serves them. The default is a random name.
             listen: The address (``host:port``; port 0 picks a free one) where this process sends heartbeats
-                to standbys while it leads. The standbys must be able to reach it. The default is the address
-                that this machine uses towards the metadata servers.
+                to standbys while it leads. The standbys must be able to reach it. The default with ZooKeeper
+                is the address that this machine uses towards its first server; with ``sqlite:`` it is
+                127.0.0.1.
 
         Returns:
             The election.

@@ -155,11 +155,10 @@ class MetadataUnavailable(MetadataError):
 
 
 class MetadataOutcomeUnknown(MetadataError):
-    """The answer to a metadata write was lost, and reading could not settle it. The operation may or may not
-    have happened, and it may still happen later.
+    """The answer to a metadata write was lost. The operation may or may not have happened.
 
-    The library first tries to find out by reading, and raises this only if that fails. After it, only a fresh
-    read can tell (protocol A.2 rule 14).
+    It may also still happen later. The library first tries to find out by reading, and raises this only if
+    that fails. After it, only a fresh read can tell (protocol A.2 rule 14).
     """
 
 
@@ -168,11 +167,11 @@ class MetadataCorrupt(LedgerLogError):
 
 
 class WrongCluster(MetadataUnavailable):
-    """The store at the URI does not belong to the cluster that this process connected to. The operation did
-    not happen.
+    """The store at the URI belongs to another cluster. The operation did not happen.
 
-    The store was emptied or exchanged, or its address leads to another store. Nothing is read, written or
-    deleted until the right store is back. Then calls succeed again without a restart.
+    The store is not the one that this process connected to: it was emptied or exchanged, or its address leads
+    to another store. Nothing is read, written or deleted until the right store is back. Then calls succeed
+    again without a restart.
     """
 
 
@@ -246,13 +245,18 @@ class LedgerFenced(LedgerLogError):
 
 
 class NotEnoughBookies(LedgerLogError):
-    """Too few bookies are writable to form an ensemble, or to reach the ack quorum in time."""
+    """Too few bookies are writable to form an ensemble, or to reach the ack quorum in time.
+
+    If an append raises this, its record is not in the log. Enter the writer again once enough bookies are
+    back.
+    """
 
 
 class WriteQuorumUnavailable(NotEnoughBookies):
     """A ledger with a guaranteed write quorum cannot bring every entry to its write quorum now.
 
-    The ledger stays OPEN. Recovery closes it once enough bookies are back.
+    If an append raises this, nothing was appended. If a close raises it, the ledger stays OPEN, and recovery
+    closes it once enough bookies are back.
     """
 
 
@@ -303,8 +307,9 @@ class EntryCorrupt(LedgerLogError):
 class RecoveryFailed(LedgerLogError):
     """Recovery could not establish the ledger's end now. Retrying can help.
 
-    Too few bookies were fenced, a read had no clear answer, or too few bookies could take a write-back. The
-    ledger's metadata is unchanged, except that its state may be IN_RECOVERY.
+    Too few bookies were fenced, no bookie could say for certain whether an entry exists, or another process
+    changed the metadata meanwhile. The ledger's metadata is unchanged, except that its state may be
+    IN_RECOVERY. If no bookie can take a write-back, recovery raises NotEnoughBookies instead.
 
     Attributes:
         ledger_id: The ledger.
@@ -369,7 +374,10 @@ class LogListFull(LedgerLogError):
 
 
 class LostLeadership(LedgerLogError):
-    """Another writer took the log over. You can append nothing more through this writer.
+    """Another writer took the log over. Nothing of the failed call was written.
+
+    You can append nothing more through this writer. If this process should lead, enter ``log.writer()``
+    again.
 
     Attributes:
         name: The log.
@@ -386,8 +394,7 @@ class LostLeadership(LedgerLogError):
 class AppendUnknown(LedgerLogError):
     """The append was sent, but its outcome cannot be known here. The record may or may not be in the log.
 
-    To send a record again without the risk of storing it twice, use a producer with sequence numbers
-    (``Dedupe``).
+    To send it again without the risk of storing it twice, append it with a ``sequence`` (see ``Dedupe``).
     """
 
 
@@ -406,11 +413,10 @@ class Truncated(LedgerLogError):
 
 
 class RecordsLost(Truncated):
-    """The reader came to a gap: bookies lost these records, and an operator accepted the loss
-    (``Log.recover``).
+    """The reader came to a gap: bookies lost these records, and an operator accepted the loss.
 
-    A reader raises this once for each gap. You can go on with the same reader: it continues at
-    ``first_offset``, behind the gap.
+    ``Log.recover`` accepts a loss. A reader raises this once for each gap. You can go on with the same
+    reader: it continues at ``first_offset``, behind the gap.
 
     Attributes:
         name: The log.
@@ -430,13 +436,12 @@ class RecordsLost(Truncated):
 
 
 class LossUndecided(LedgerLogError):
-    """An accepted loss in one ledger would also drop records of the next ledger. An operator must decide.
-    Nothing was changed.
+    """An operator must decide about an accepted loss first. Nothing was changed.
 
     An accepted loss ended ledger ``short_ledger`` at offset ``lost_from`` while ``kept_ledger`` was open
     behind it. ``kept_ledger`` holds the records from ``first_offset`` to ``end_offset - 1``, which may have
-    been acknowledged. ``Log.recover(accept_loss=True)``, or ``ledgerlog log recover NAME --accept-loss``,
-    keeps them at their offsets, behind a gap.
+    been acknowledged. To go on as usual would drop them. ``Log.recover(accept_loss=True)``, or ``ledgerlog
+    log recover NAME --accept-loss``, keeps them at their offsets, behind a gap.
 
     Attributes:
         name: The log.
@@ -519,11 +524,10 @@ class OutOfSequence(LedgerLogError):
 
 
 class TooManyProducers(LedgerLogError):
-    """The log remembers as many producers as its limit allows, and none of them is old enough to forget.
-    Nothing was written.
+    """The log cannot remember another producer now. Nothing was written.
 
-    Use fewer producer ids, or enter the writer with a larger ``Dedupe.max_producers`` or a smaller
-    ``Dedupe.keep_s``.
+    It remembers as many producers as its limit allows, and none of them is old enough to forget. Use fewer
+    producer ids, or enter the writer with a larger ``Dedupe.max_producers`` or a smaller ``Dedupe.keep_s``.
 
     Attributes:
         name: The log.
@@ -589,10 +593,10 @@ class TruncationPinned(LedgerLogError):
 
 
 class ArchiveUnavailable(LedgerLogError):
-    """A file that holds records of a log could not be read: it is missing, or its file system fails or is too
-    slow.
+    """A file that holds records of a log could not be read now.
 
-    The records exist. Bring the file back, or try again.
+    It is missing, or its file system fails or is too slow. The records exist: bring the file back, or try
+    again.
 
     Attributes:
         file: The file, with secrets hidden.
@@ -678,8 +682,9 @@ class CommandFailed(LedgerLogError):
 
 
 class RequestExpired(LedgerLogError):
-    """The request came so late that the replica can no longer know whether it was executed before. This call
-    did not execute it.
+    """The request came too late. This call did not execute it.
+
+    The replica can no longer know whether the request was executed before.
 
     Attributes:
         request_id: The id of the request.

@@ -28,10 +28,10 @@ belongs to the log only if it continues the older one. A leader may die while it
 the newer ledger can hold entries whose predecessors nobody kept. None of them was acknowledged (C05), and the
 next leader counts that segment as empty.
 
-**Gaps.** There is one exception: an accepted loss that ended an older ledger early. The lost records may have
-been acknowledged, and the records of the newer ledger, too. If an operator says so, the newer ledger is kept
-(``log.core.chain``), and the offsets between are a gap, ``Segment.lost_before``. They belong to the lost
-records for ever.
+**Gaps.** An accepted loss is the exception: it ends an older ledger early. The lost records may have been
+acknowledged, and so may the records of the newer ledger. If an operator says so, the newer ledger is kept
+(``log.core.chain``). The offsets between are a gap, ``Segment.lost_before``; they belong to the lost records
+for ever.
 
 **Deduplication.** Since ``dedupe_epoch`` every leader has recorded in the entries of its ledgers which
 producer appended which record (``log.core.producers``). None means that deduplication is off. The newest
