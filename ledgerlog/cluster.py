@@ -24,20 +24,15 @@ from ledgerlog.net.tcp import TcpNetwork, own_host_towards
 
 
 class Cluster:
-    """A connected cluster: its logs, ledgers, elections and bookies. You get one from ``connect``.
+    """A connected cluster: its logs, ledgers and elections. You get one from ``connect``.
 
-        async with ledgerlog.connect("zk://zk1,zk2,zk3/ledgers") as cluster:
-            log = await cluster.open_log("orders")
-
-    Every method that reads or writes metadata can also raise WrongCluster, a kind of MetadataUnavailable,
-    while the store at the URI is not the store that this process connected to.
-
-    Attributes:
-        uri: The URI that was passed to ``connect``. It may hold a password.
+    Every method that reads or writes metadata can also raise WrongCluster, a kind of MetadataUnavailable. It
+    does so while the store at the URI is not the store that this process connected to.
     """
 
     def __init__(self, uri: str, client: LedgerClient) -> None:
         self.uri = uri
+        """The URI that was passed to ``connect``. It may hold a password."""
         self._client = client
 
     @property
@@ -72,13 +67,11 @@ class Cluster:
     ) -> Log:
         """Create an empty log, or open the existing one if ``exist_ok`` is true.
 
-            log = await cluster.create_log("orders", replication=Replication(3, 3, 2), exist_ok=True)
-
         Args:
-            name: 1 to 255 letters, digits and ``. _ - /``. It starts with a letter, a digit or ``_`` and has
-                no empty components.
-            replication: The ensemble size and the quorums of the log's ledgers. The default is the default of
-                the connection, see ``connect``.
+            name: 1 to 255 letters, digits and ``. _ - /``, for example ``"billing/orders"``. It starts with a
+                letter, a digit or ``_`` and has no empty components.
+            replication: The ensemble size and the quorums of the log's ledgers, for example ``Replication(3,
+                3, 2)``. The default is the default of the connection, see ``connect``.
             roll: When the log's leader goes on in a new ledger. The default is ``RollPolicy()``.
             retention: Which old ledgers may be dropped. The log's leader drops them while it leads;
                 ``Log.apply_retention`` drops them on demand. The default, ``RetentionPolicy()``, keeps
@@ -97,7 +90,7 @@ class Cluster:
             MetadataUnavailable: The metadata store did not answer. No log was created.
             MetadataOutcomeUnknown: The store's answer was lost. The log may have been created; with
                 ``exist_ok`` you can call again.
-            MetadataCorrupt: The record of this name in the metadata store does not decode.
+            MetadataCorrupt: The node of this name in the metadata store does not decode.
         """
         return await logs.create_log(
             self._client,
@@ -112,7 +105,7 @@ class Cluster:
     async def open_log(self, name: str) -> Log:
         """Open the log of this name.
 
-        This reads metadata only. It fences nothing and disturbs no writer.
+        This only reads metadata. It fences no ledger and does not disturb the log's writer.
 
         Args:
             name: The name of the log.
@@ -124,7 +117,7 @@ class Cluster:
             LogNotFound: No log has this name.
             InvalidArgument: ``name`` is not well-formed as the name of a log.
             MetadataUnavailable: The metadata store did not answer.
-            MetadataCorrupt: The record of this name in the metadata store does not decode.
+            MetadataCorrupt: The node of this name in the metadata store does not decode.
         """
         return await logs.open_log(self._client, name)
 
@@ -148,8 +141,8 @@ class Cluster:
         If a writer still leads the log, it loses its leadership. The records that it acknowledged are deleted
         with the rest.
 
-        If the metadata store goes away after the log's record was deleted, ledgers may be left over.
-        ``sweep`` finds and deletes them.
+        If the metadata store goes away after the log's record was deleted, ledgers may stay until ``sweep``
+        finds them.
 
         Args:
             name: The name of the log.
@@ -164,7 +157,7 @@ class Cluster:
             MetadataCorrupt: The log's metadata cannot be read, and ``damaged`` is false. The log was not
                 deleted.
 
-        Cancelling: the log may or may not be deleted, and ledgers may be left over for ``sweep``.
+        Cancelling: the log may or may not be deleted, and ledgers may stay until ``sweep`` finds them.
         """
         await logs.delete_log(self._client, name, damaged=damaged)
 
@@ -190,8 +183,7 @@ class Cluster:
         return await sweep(self._client, min_age_s=min_age_s, delete=delete)
 
     def election(self, name: str, *, candidate: str | None = None, listen: str | None = None) -> Election:
-        """Return this process's part in an election. Its ``leadership()`` takes part and waits until it
-        leads.
+        """Return this process's part in an election. Enter its ``leadership()`` to take part.
 
             election = cluster.election("scheduler", candidate="host-7:8080")
             async with election.leadership() as term:
@@ -200,12 +192,12 @@ class Cluster:
         Args:
             name: The name of the election, by the rules for names of logs. An election and a log of the same
                 name have nothing to do with each other.
-            candidate: The name of this process for people, and for clients that look for the leader: for
-                example the address where it serves them. The default is a random name.
-            listen: The address (``host:port``; port 0 picks a free one) where this process sends heartbeats
-                to standbys while it leads. The standbys must be able to reach it. The default with ZooKeeper
-                is the address that this machine uses towards its first server; with ``sqlite:`` it is
-                127.0.0.1.
+            candidate: The name of this process for people, and for clients that look for the leader. For
+                example, pass the address at which it serves clients. The default is a random name.
+            listen: The address (``host:port``; port 0 picks a free one) at which this process listens for
+                standbys and sends them heartbeats while it leads. The standbys must be able to reach it. The
+                default with ZooKeeper is the address that this machine uses towards its first server; with
+                ``sqlite:`` it is 127.0.0.1.
 
         Returns:
             The election.

@@ -26,8 +26,7 @@ FRAME_ENTRIES_MAX = 16 * KIB
 """The largest number of entries in one frame."""
 
 FRAME_BYTES_MAX = ENTRY_BYTES_MAX + MIB
-"""The largest frame on the wire, header and index part included. The length is checked before any buffering.
-"""
+"""The largest frame on the wire, with its header and index part. Checked before any buffering."""
 
 FRAME_BYTES_TARGET = 512 * KIB
 """A writer closes a frame at about this many payload bytes."""
@@ -43,7 +42,7 @@ SCRUB_BYTES = 8 * MIB
 
 SCRUB_RANGES_MAX = 16 * KIB
 SCRUB_SUMS_MAX = 16 * KIB
-"""Largest numbers in the reply to one scrub request: ranges of each kind, and sums of digests."""
+"""The most ranges of each kind, and the most sums of digests, in the reply to one scrub request."""
 
 METADATA_TRANSACTION_BYTES_MAX = MIB - 32 * KIB
 """The largest metadata transaction, paths included. A ZooKeeper server takes packets below 1 MiB."""
@@ -52,11 +51,12 @@ METADATA_BYTES_MAX = METADATA_TRANSACTION_BYTES_MAX - 32 * KIB
 """The largest metadata record."""
 
 METADATA_PATH_BYTES_MAX = KIB
-"""The longest path of a metadata node, in UTF-8."""
+"""The longest path of a metadata node, in bytes of UTF-8."""
 
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**63 - 2
 ENSEMBLE_MAX = 64
+"""The most bookies in the ensemble of a ledger."""
 
 LEDGER_KEY_BYTES = 16
 """Every ledger has a random key of this length. A bookie refuses adds and fences that do not carry it."""
@@ -78,8 +78,7 @@ LOG_ENTRY_BYTES_TARGET = 256 * KIB
 
 LOG_WINDOW_RECORDS = 256 * KIB
 LOG_WINDOW_BYTES = 32 * MIB
-"""Bounds for the records that a log writer has taken and that are not yet durable. Appends wait beyond them.
-"""
+"""Bounds for the records that a log writer has taken and not yet made durable. Appends wait beyond them."""
 
 LOG_READ_AHEAD_BYTES = 8 * MIB
 """How much a log reader fetches ahead of the record that you read; one request always fits."""
@@ -101,13 +100,13 @@ LOG_RECORD_BYTES_MAX = METADATA_BYTES_MAX - 64 * KIB
 """The largest metadata record of a log. The rest of a metadata record's room is for its transaction."""
 
 LOG_PROPERTIES_BYTES_MAX = 64 * KIB
-"""The size of a log's properties: keys and values together, in UTF-8."""
+"""The largest size of a log's properties: keys and values together, in bytes of UTF-8."""
 
 LOG_LINGER_S_MAX = 1.0
 """The longest time that a record waits for others to share its entry, whatever ``linger_s`` asks for."""
 
 PRODUCER_ID_BYTES_MAX = 64
-"""The longest id of a producer, in UTF-8."""
+"""The longest id of a producer, in bytes of UTF-8."""
 
 LOG_PRODUCERS = 10_000
 LOG_PRODUCERS_MAX = 32 * KIB
@@ -127,7 +126,7 @@ replays at most that much. If this would make a large table more than 1/32 of wh
 less often."""
 
 CURSOR_PROPERTIES_BYTES_MAX = 16 * KIB
-"""The size of a cursor's properties: keys and values together, in UTF-8."""
+"""The largest size of a cursor's properties: keys and values together, in bytes of UTF-8."""
 
 LOG_RETENTION_LOOK_S = 60.0
 """How often a log's leader looks for ledgers that retention lets go."""
@@ -153,8 +152,7 @@ ARCHIVE_READ_TIMEOUT_S = 60.0
 """The deadline for reading a group, or for opening a file. After it the file counts as unavailable."""
 
 ARCHIVE_THREADS_MAX = 16
-"""The most threads of a process that read archived files. A thread that hangs in a file system counts, too.
-"""
+"""The most threads of a process that read archived files. One that hangs in a file system counts, too."""
 
 ARCHIVE_KEEP_COPIES_S = 24 * 3600.0
 """How long bookies keep their copies of a ledger after it was archived."""
@@ -315,7 +313,7 @@ assert ENTRY_BYTES_MAX > RECORD_BYTES_MAX
 assert FRAME_BYTES_MAX > ENTRY_BYTES_MAX + 128 + 12 * FRAME_ENTRIES_MAX
 assert FRAME_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 8 + 2 * 16 * SCRUB_RANGES_MAX + 24 * SCRUB_SUMS_MAX <= READ_REPLY_BYTES_TARGET
-assert SCRUB_SUMS_MAX >= 2 * SCRUB_BLOCK_ENTRIES  # a request that begins inside a block gets on
+assert SCRUB_SUMS_MAX >= 2 * SCRUB_BLOCK_ENTRIES  # so a request that begins inside a block makes progress
 assert SCRUB_BLOCK_ENTRIES >= ENSEMBLE_MAX
 assert CONNECTION_SEND_QUEUE_BYTES >= 4 * FRAME_BYTES_MAX
 assert WRITER_WINDOW_BYTES >= 2 * ENTRY_BYTES_MAX
@@ -333,7 +331,7 @@ assert LOG_ENTRY_BYTES_TARGET <= ENTRY_BYTES_MAX
 assert 54 * LOG_SEGMENTS_ROLL_MAX + LOG_PROPERTIES_BYTES_MAX < LOG_RECORD_BYTES_MAX  # a segment's worst case
 assert LOG_SEGMENTS_ROLL_MAX < LOG_SEGMENTS_SPLICE_MAX <= LOG_SEGMENTS_MAX // 2
 assert LOG_PRODUCERS <= LOG_PRODUCERS_MAX
-assert LOG_PRODUCERS_MAX * (PRODUCER_ID_BYTES_MAX + 34) + KIB < ENTRY_BYTES_MAX  # one run of each
+assert LOG_PRODUCERS_MAX * (PRODUCER_ID_BYTES_MAX + 34) + KIB < ENTRY_BYTES_MAX  # one run for each producer
 
 SHARED_DISK: Mapping[str, Any] = {
     "disk_warning_ratio": 0.999,

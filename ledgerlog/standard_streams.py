@@ -16,8 +16,8 @@ __all__ = ["open_standard_streams"]
 def open_standard_streams() -> None:
     """Open the null device for each standard stream that is closed (for example by ``>&-``).
 
-    Without this, a command that has done its work would fail because it cannot print. See the module for what
-    else could happen.
+    Without this, a command that has done its work would fail because it cannot print. The module describes
+    what else could happen.
     """
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

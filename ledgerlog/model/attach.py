@@ -38,8 +38,7 @@ RUNS_KEPT = 64
 
 
 def check_splicer(value: str) -> str:
-    """Return ``value`` if it is well-formed as a producer's name, by the rules for logs; else raise
-    InvalidArgument."""
+    """Return ``value`` if it can name a producer, by the rules for logs; else raise InvalidArgument."""
     try:
         return check_log_name(value)
     except InvalidArgument:
@@ -102,8 +101,7 @@ class SpliceMark:
 
     @classmethod
     def decode_untrusted(cls, data: bytes, producer: str) -> Self:
-        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt, which names the producer and the
-        field."""
+        """Decode the bytes that ``encode`` gave. Raise MetadataCorrupt with the producer and the field."""
         fields = decode_record_untrusted(data, f"mark of producer {producer}", MetadataCorrupt)
         if fields.integer("v") != _FORMAT:
             fields.fail(f"this version reads format {_FORMAT}")

@@ -64,8 +64,7 @@ def ledger_path(ledger_id: int) -> str:
 
 
 def ledger_id_of(*components: str) -> int:
-    """Return the ledger id that the three components below ``ledgers`` spell; ValueError if they spell
-    none."""
+    """Return the ledger id that three components below ``ledgers`` spell; ValueError if they spell none."""
     path = "/".join((LEDGERS, *components))
     ledger_id = int("".join(components), 16) if len(components) == 3 else -1
     # int() alone would also accept signs, underscores and capitals.

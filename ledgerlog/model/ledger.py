@@ -179,8 +179,10 @@ class LedgerMetadata:
     # --- edges --------------------------------------------------------------------------------
 
     def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId], token: bytes) -> LedgerMetadata:
-        """Return the metadata after an ensemble change of the owner: entries from ``first_entry`` on go to
-        ``ensemble``."""
+        """Return the metadata after an ensemble change of the owner.
+
+        Entries from ``first_entry`` on go to ``ensemble``.
+        """
         assert self.state is LedgerState.OPEN, "only the owner of an OPEN ledger changes fragments (T22)"
         return attrs.evolve(
             self, fragments=change_fragments(self.fragments, first_entry, ensemble), token=token

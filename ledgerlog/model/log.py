@@ -341,7 +341,7 @@ class LogMetadata:
         assert not self.sealed, "a sealed log takes no ledger"
         assert len(self.segments) + len(staged) <= LOG_SEGMENTS_SPLICE_MAX, "a splice leaves room for writers"
         assert self.dedupe_epoch is None, "ledgers that were written apart do not say who appended what"
-        assert counts is not None or not self.open_segments, "whose ledger is open leads"
+        assert counts is not None or not self.open_segments, "without a takeover no ledger may be open"
         counted = self if counts is None else self._all_counted(counts)
         epoch = self.epoch + (counts is not None)
         at, ms = counted.counted_end, max(now_ms, counted.counted_ms)
@@ -408,14 +408,14 @@ class LogMetadata:
             The record, and the ids of the ledgers that left the list.
         """
         start = self.index_of(first_ledger)
-        assert start is not None, "what is merged is listed"
+        assert start is not None, "only listed ledgers are merged"
         assert self.segments[start].record_count, "an archived ledger holds records"
         stop = start + 1
         while (self.segments[stop - 1].end_offset or 0) < end_offset:
             stop += 1
         parts = self.segments[start:stop]
         assert parts[-1].end_offset == end_offset, "whole ledgers are merged"
-        assert all(part.is_counted for part in parts), "what is merged is closed"
+        assert all(part.is_counted for part in parts), "only closed ledgers are merged"
         assert not any(part.lost_before for part in parts[1:]), "nothing is merged across a gap"
         with_records = [part for part in parts if part.record_count]
         one = Segment(
@@ -434,8 +434,10 @@ class LogMetadata:
         return changed, [part.ledger_id for part in parts[1:]]
 
     def sealed_now(self, counts: Sequence[SegmentCounts], token: bytes) -> LogMetadata:
-        """Return the record of the sealed log. Only truncations and the like change it later. All ledgers
-        must be CLOSED."""
+        """Return the record of the sealed log. All its ledgers must be CLOSED.
+
+        Only truncations and the like change a sealed log later.
+        """
         assert not self.sealed
         return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, sealed=True, token=token)
 
@@ -450,8 +452,7 @@ class LogMetadata:
         return attrs.evolve(self._all_counted(counts), epoch=self.epoch + 1, token=token)
 
     def with_properties(self, properties: dict[str, str], token: bytes) -> LogMetadata:
-        """Return the record with these properties instead of the old. Raise InvalidArgument like
-        ``create``."""
+        """Return the record with these properties. Raise InvalidArgument as ``create`` does."""
         return attrs.evolve(self, properties=check_properties(properties), token=token)
 
     def with_policies(
@@ -469,8 +470,10 @@ class LogMetadata:
         return attrs.evolve(self, segments=self._counting(counts))
 
     def _counting(self, counts: Sequence[SegmentCounts]) -> tuple[Segment, ...]:
-        """Return the segments with the first ``len(counts)`` open ones counted and the next one's start
-        known."""
+        """Return the segments with the first ``len(counts)`` open ones counted.
+
+        The segment after them gets its start.
+        """
         if not counts:
             return self.segments
         at = len(self.segments) - len(self.open_segments)

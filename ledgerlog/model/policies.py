@@ -36,7 +36,7 @@ def _is_whole(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> Non
 
 
 def _is_age(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    # NaN is not above 0, and infinity is over the limit.
+    # This refuses NaN, which is not above 0, and infinity, which is over the limit.
     if value is not None and (type(value) not in (int, float) or not 0 < value <= _AGE_MAX_S):
         raise InvalidArgument(
             f"{type(instance).__name__}.{attribute.name} must be a positive number of seconds up to "

@@ -86,8 +86,10 @@ class Dedupe:
 
 
 def check_producer_id(value: str) -> str:
-    """Return ``value`` if it is 1 to ``limits.PRODUCER_ID_BYTES_MAX`` bytes of UTF-8; else raise
-    InvalidArgument."""
+    """Return ``value`` if it is a well-formed producer id; else raise InvalidArgument.
+
+    An id is 1 to ``limits.PRODUCER_ID_BYTES_MAX`` (64) bytes of UTF-8.
+    """
     try:
         size = len(value.encode()) if isinstance(value, str) else 0
     except UnicodeEncodeError:
@@ -100,8 +102,7 @@ def check_producer_id(value: str) -> str:
 
 
 def check_sequence(value: int, count: int = 1) -> int:
-    """Return ``value`` if it may be the sequence of the first of ``count`` records; else raise
-    InvalidArgument."""
+    """Return ``value`` if it may be the first of ``count`` sequences; else raise InvalidArgument."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= SEQUENCE_MAX - count + 1:
         raise InvalidArgument(f"{value!r} is not a sequence (0 to {SEQUENCE_MAX})")
     return value

@@ -71,8 +71,7 @@ class Replication:
 
     @property
     def is_striped(self) -> bool:
-        """Whether the ensemble is larger than the write quorum, so that a bookie stores only some of the
-        entries."""
+        """Whether the ensemble is larger than the write quorum: each bookie stores only some entries."""
         return self.ensemble > self.write_quorum
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
@@ -92,8 +91,10 @@ class Replication:
         return (slot - entry_id) % self.ensemble < self.write_quorum
 
     def covers(self, slots: Collection[int]) -> bool:
-        """Return whether ``slots`` cover the ensemble: outside of them no write set has an ack quorum (T26,
-        D1)."""
+        """Return whether ``slots`` cover the ensemble (T26, D1).
+
+        They do if no write set has an ack quorum outside of them.
+        """
         missing_max = self.ack_quorum - 1
         return all(
             sum(slot not in slots for slot in self.write_set(first)) <= missing_max

@@ -44,8 +44,10 @@ def milliseconds(when: datetime) -> int:
 
 
 def parse_moment(text: str) -> datetime:
-    """Parse a time in ISO 8601, for example 2026-03-01T12:00:00+01:00, as an aware datetime. Raise
-    ValueError."""
+    """Parse a time in ISO 8601, for example 2026-03-01T12:00:00+01:00. Raise ValueError.
+
+    The result is aware. A time without a zone is UTC.
+    """
     return _aware(datetime.fromisoformat(text))
 
 
@@ -102,8 +104,9 @@ class Spliced(NamedTuple):
 
 
 class RecordBatch:
-    """The records of one entry, or a consecutive part of them. Iterating over a batch makes ``Record``
-    objects.
+    """The records of one entry, or a consecutive part of them.
+
+    Iterating over a batch makes ``Record`` objects. If you need only the bytes, take ``payloads``:
 
         async for batch in reader.batches():
             total += sum(map(len, batch.payloads))

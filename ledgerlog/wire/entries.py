@@ -56,8 +56,10 @@ class Entries:
 
     @classmethod
     def gather(cls, ledger_id: int, found: Mapping[int, bytes]) -> Entries:
-        """Build entries with any ids, and compute their digests. A copier uses this. ``found`` must be in
-        growing order."""
+        """Build entries with any ids, and compute their digests. ``found`` must be in growing order.
+
+        A copier uses this.
+        """
         ids, payloads = list(found), list(found.values())
         return cls(
             ledger_id,

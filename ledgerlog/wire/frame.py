@@ -274,8 +274,8 @@ class FrameBuffer:
         assert HEADER_BYTES <= initial_bytes <= self._roomy
         self._buffer = bytearray(initial_bytes)
         self._view = memoryview(self._buffer)
-        self._start = 0  # of the first byte not yet given out as part of a frame
-        self._end = 0  # of the bytes received
+        self._start = 0  # where the first byte is that no frame has taken
+        self._end = 0  # where the received bytes end
         self._filled = False  # whether the last receive left no room
 
     @property

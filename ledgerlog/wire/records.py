@@ -250,8 +250,10 @@ def decode_header(
 def decode_entry(
     payload: bytes, *, ledger_id: int, entry_id: int, spliced: Spliced | None = None
 ) -> tuple[EntryHeader, RecordBatch]:
-    """Decode an entry and its records; a checkpoint has none. Arguments and errors as for
-    ``decode_header``."""
+    """Decode an entry and its records; a checkpoint has none.
+
+    Arguments and errors are those of ``decode_header``.
+    """
     header, lengths, body, start = _decode_whole(payload, ledger_id, entry_id, spliced)
     batch = RecordBatch(
         ledger_id=ledger_id,
