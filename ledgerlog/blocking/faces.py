@@ -41,18 +41,23 @@ __all__ = [
 
 
 class Cluster(ConnectedFace):
-    """A connected cluster. Made by ``connect``.
+    """A connected cluster: its logs, ledgers and elections. You get one from ``connect``.
+
+    Every method that reads or writes metadata can also raise WrongCluster, a kind of
+    MetadataUnavailable. It does so while the store at the URI is not the store that this process
+    connected to.
 
     Close it, or use it in a ``with``; what is still open then is left in order, and the thread ends.
     For any number of threads."""
 
     @property
     def uri(self) -> str:
+        """The URI that was passed to ``connect``. It may hold a password."""
         return self._inner.uri
 
     @property
     def ledgers(self) -> Ledgers:
-        """The lower level: ledgers by their ids."""
+        """The lower level: create, open and delete ledgers by their ids."""
         self._check()
         return Ledgers(self._portal, self._inner.ledgers)
 
@@ -66,11 +71,32 @@ class Cluster(ConnectedFace):
         properties: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> Log:
-        """A new log; with ``exist_ok`` the one that has the name already, as it is.
+        """Create an empty log, or open the existing one if ``exist_ok`` is true.
 
-        ``replication`` defaults to the cluster's (min(3, N) bookies for an embedded one). What
-        ``retention`` lets go the log's leader drops while it leads, and ``Log.apply_retention`` on
-        demand. Raises LogExists, InvalidArgument, MetadataUnavailable."""
+        Args:
+            name: 1 to 255 letters, digits and ``. _ - /``, for example ``"billing/orders"``. It starts
+                with a letter, a digit or ``_`` and has no empty components.
+            replication: The ensemble size and the quorums of the log's ledgers, for example
+                ``Replication(3, 3, 2)``. The default is the default of the connection, see ``connect``.
+            roll: When the log's leader goes on in a new ledger. The default is ``RollPolicy()``.
+            retention: Which old ledgers may be dropped. The log's leader drops them while it leads;
+                ``Log.apply_retention`` drops them on demand. The default, ``RetentionPolicy()``, keeps
+                everything.
+            properties: Text of your own that the log carries, at most
+                ``limits.LOG_PROPERTIES_BYTES_MAX`` (64 KiB) in all.
+            exist_ok: Return the existing log of this name instead of raising LogExists. The existing
+                log keeps its own settings; the other arguments are ignored.
+
+        Returns:
+            The log.
+
+        Raises:
+            LogExists: A log has this name already, and ``exist_ok`` is false.
+            InvalidArgument: The name or another argument is out of its range. No log was created.
+            MetadataUnavailable: The metadata store did not answer. No log was created.
+            MetadataOutcomeUnknown: The store's answer was lost. The log may have been created; with
+                ``exist_ok`` you can call again.
+            MetadataCorrupt: The node of this name in the metadata store does not decode."""
         return Log(
             self._portal,
             self._run(
@@ -86,20 +112,61 @@ class Cluster(ConnectedFace):
         )
 
     def open_log(self, name: str) -> Log:
-        """The log of this name. LogNotFound, MetadataUnavailable."""
+        """Open the log of this name.
+
+        This only reads metadata. It fences no ledger and does not disturb the log's writer.
+
+        Args:
+            name: The name of the log.
+
+        Returns:
+            The log.
+
+        Raises:
+            LogNotFound: No log has this name.
+            InvalidArgument: ``name`` is not well-formed as the name of a log.
+            MetadataUnavailable: The metadata store did not answer.
+            MetadataCorrupt: The node of this name in the metadata store does not decode."""
         return Log(self._portal, self._run(lambda: self._inner.open_log(name)))
 
     def logs(self, prefix: str = "") -> list[str]:
-        """The names of all logs that begin with ``prefix``, sorted; complete, or an error."""
+        """List the names of all logs that begin with ``prefix``.
+
+        Args:
+            prefix: The beginning of the names, for example ``"billing/"``. The default lists all logs.
+
+        Returns:
+            The names, sorted. The list is complete.
+
+        Raises:
+            MetadataUnavailable: The metadata store did not answer. You never get a part of the list."""
         return self._run(lambda: self._inner.logs(prefix))
 
     def delete_log(self, name: str, *, damaged: bool = False) -> None:
-        """Delete a log and its ledgers. A writer that is still alive loses its leadership. LogNotFound,
-        MetadataUnavailable; MetadataCorrupt where what the metadata store holds of it cannot be read.
+        """Delete a log, its ledgers, its cursors, and the snapshots of a state machine that lie in
+        ledgers.
 
-        With ``damaged`` it is deleted in that case, too. Which ledgers it listed is not known then:
-        they stay until `ledgerlog log sweep` finds that the log they were made for is gone. A log that
-        can be read is deleted as without it."""
+        If a writer still leads the log, it loses its leadership. The records that it acknowledged are
+        deleted with the rest.
+
+        If the metadata store goes away after the log's record was deleted, ledgers may stay until
+        `ledgerlog log sweep` finds them.
+
+        Args:
+            name: The name of the log.
+            damaged: Delete the log even if its metadata cannot be read. In that case nobody knows which
+                ledgers it listed: they stay until `ledgerlog log sweep` finds that their log is gone.
+                If the log can be read, ``damaged`` changes nothing.
+
+        Raises:
+            LogNotFound: No log has this name.
+            MetadataUnavailable: The metadata store did not answer. The log was not deleted.
+            MetadataOutcomeUnknown: The store's answer was lost. The log may be deleted.
+            MetadataCorrupt: The log's metadata cannot be read, and ``damaged`` is false. The log was
+                not deleted.
+
+        Interrupting: the log may or may not be deleted, and ledgers may stay until `ledgerlog log
+        sweep` finds them."""
         self._run(lambda: self._inner.delete_log(name, damaged=damaged))
 
 
@@ -870,11 +937,24 @@ class Ledgers(Face[AsyncLedgers]):
         *,
         full_pinning: bool = False,
     ) -> LedgerWriter:
-        """A new, empty ledger and its only writer. ``metadata``, bytes by text, are kept for its readers.
+        """Create a new, empty ledger and return its only writer.
 
-        ``full_pinning`` asks a guaranteed ledger for the published, stricter pinning rule. Raises
-        NotEnoughBookies where fewer bookies than the ensemble are writable within a short wait, and
-        InvalidArgument. If interrupted, an empty ledger that nobody writes may remain.
+        Args:
+            replication: The ledger's quorums; None for the client's default.
+            metadata: Bytes by text, kept for the ledger's readers.
+            full_pinning: Use the published, stricter pinning rule if the ledger has a guaranteed write
+                quorum.
+
+        Returns:
+            The writer.
+
+        Raises:
+            NotEnoughBookies: Fewer bookies than the ensemble are writable, even after a short wait.
+            InvalidArgument: An argument is out of range.
+            MetadataUnavailable: The metadata store cannot be reached.
+            MetadataOutcomeUnknown: An empty ledger may exist.
+
+        Interrupting: an empty ledger without a writer may remain.
 
         The writer is a context manager as well."""
         return LedgerWriter(
@@ -885,44 +965,78 @@ class Ledgers(Face[AsyncLedgers]):
         )
 
     def open(self, ledger_id: int, recover: bool = False) -> LedgerReader:
-        """A reader. With ``recover`` the ledger is recovered first (its writer is fenced and its end
-        fixed); without, nobody is disturbed and entries are readable up to the LAC.
+        """Open a ledger for reading.
 
-        LedgerNotFound; with ``recover`` also what ``recover()`` raises."""
+        Args:
+            ledger_id: The ledger.
+            recover: Recover the ledger first: fence its writer and fix its end. If False, the writer
+                goes on, and you can read entries up to the LAC.
+
+        Returns:
+            The reader.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+            MetadataUnavailable: The metadata store cannot be reached.
+            RecoveryFailed: Only with ``recover``; see ``recover``, which may raise more."""
         return LedgerReader(self._portal, self._run(lambda: self._inner.open(ledger_id, recover)))
 
     def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence a ledger, find its end and close it; its CLOSED metadata. See ``recover_ledger``."""
+        """Fence a ledger, find its end and close it.
+
+        See ``recover_ledger`` for what it does and what it raises.
+
+        Returns:
+            The ledger's CLOSED metadata."""
         return self._run(lambda: self._inner.recover(ledger_id))
 
     def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata as stored now. LedgerNotFound."""
+        """Read a ledger's metadata as stored now.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+            MetadataUnavailable: The metadata store cannot be reached."""
         return self._run(lambda: self._inner.metadata(ledger_id))
 
     def list(self) -> list[int]:
-        """The ids of all ledgers, growing."""
+        """List the ids of all ledgers, in ascending order.
+
+        Raises:
+            MetadataUnavailable: The metadata store cannot be reached."""
         return self._run(self._inner.list)
 
     def delete(self, ledger_id: int) -> None:
-        """Delete a ledger, closed or not. Its entries stay unreachable from now on and its bookies collect
-        them later. A writer that is still alive notices at its next metadata write. LedgerNotFound."""
+        """Delete a ledger, open or closed.
+
+        Readers cannot open it any more, and its bookies collect its entries later. If its writer is
+        still alive, the writer notices at its next metadata write.
+
+        Raises:
+            LedgerNotFound: There is no such ledger.
+            MetadataUnavailable: The metadata store cannot be reached.
+            MetadataOutcomeUnknown: The ledger may be deleted."""
         self._run(lambda: self._inner.delete(ledger_id))
 
     def verify(self, ledger_id: int) -> LedgerVerification:
-        """Read every copy of every entry; see ``LedgerVerification``. LedgerNotFound."""
+        """Read every copy of every entry of a ledger. See ``LedgerVerification``.
+
+        Raises:
+            LedgerNotFound: There is no such ledger."""
         return self._run(lambda: self._inner.verify(ledger_id))
 
 
 class LedgerWriter(HeldLedger):
-    """The single writer of one ledger. Made by ``Ledgers.create``; usable as a context manager, which
-    closes the ledger on a normal exit, or raises why it cannot be closed, and gives it up (leaves it
-    OPEN) on an error and on interruption.
+    """The single writer of one ledger, made by ``Ledgers.create``.
+
+    You can use it as a context manager. On a normal exit that closes the ledger, or raises the reason
+    why it cannot be closed. On an error or an interruption it gives the ledger up and leaves it OPEN.
 
     Payloads are ``bytes`` of at most ``limits.ENTRY_BYTES_MAX``. Any number of threads may use a writer
-    at once; entries are numbered in the order in which they were taken."""
+    at the same time. Entries are numbered in the order in which the writer takes them."""
 
     @property
     def ledger_id(self) -> int:
+        """The id of the ledger."""
         return self._inner.ledger_id
 
     @property
@@ -932,39 +1046,73 @@ class LedgerWriter(HeldLedger):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry acknowledged (-1: none); it and all before it are synced on an ack quorum."""
+        """The last entry acknowledged, -1 if there is none. An ack quorum has synced it and all before it."""
         return self._inner.last_add_confirmed
 
     @property
     def last_add_fully_replicated(self) -> int:
-        """In guaranteed mode the last entry that, with all before it, is on its full write quorum; in the
-        plain mode, where nobody counts that, -1."""
+        """The last entry that, with all before it, is on its full write quorum.
+
+        Only the guaranteed mode counts this. In the plain mode it stays at -1."""
         return self._inner.last_add_fully_replicated
 
     def append(self, payload: bytes) -> int:
-        """Append one entry; its id, once it is synced on an ack quorum and so are all before it.
+        """Append one entry, and wait until an ack quorum has synced it and all entries before it.
 
-        LedgerFenced, AppendUnknown: it may or may not survive. NotEnoughBookies, LedgerClosed: the
-        ledger was closed without it. WriteQuorumUnavailable, RecordTooLarge, InvalidArgument: it was
-        not written. Interrupted before it was sent, the entry was not written; afterwards its outcome
-        is unknown. The writer stays usable and in order either way."""
+        Args:
+            payload: ``bytes``, at most ``limits.ENTRY_BYTES_MAX``.
+
+        Returns:
+            The id of the entry.
+
+        Raises:
+            RecordTooLarge: The payload is too large. It was not written.
+            InvalidArgument: The payload is not ``bytes``. It was not written.
+            WriteQuorumUnavailable: Only in guaranteed mode: the window was full, and no entry in it got
+                its full write quorum within the append deadline. The payload was not written.
+            LedgerFenced: Somebody took the ledger over. The entry may or may not be in the ledger.
+            NotEnoughBookies: The ledger was closed without the entry, because too few bookies took it.
+            LedgerClosed: The ledger is closed, or being closed. The entry is not in it.
+            LedgerNotFound: Somebody deleted the ledger.
+            AppendUnknown: The outcome could not be found out. The entry may be in the ledger.
+
+        Interrupting: before the entry is sent, it is not written; after that, the outcome is unknown.
+        The
+            writer
+        stays usable, and its entries in order, in both cases."""
         return self._run(lambda: self._inner.append(payload))
 
     def append_many(self, payloads: Sequence[bytes]) -> range:
-        """Append entries with consecutive ids, pipelined; their ids, once all are acknowledged.
+        """Append entries with consecutive ids, and wait until all are acknowledged.
 
-        Waits for room in the window once and then takes all of them, so that nobody else's entries come
-        in between: a call may pass the window by its own size. Errors and interruption as for
-        ``append``; where it was begun, some of the entries may be in the ledger, always a prefix."""
+        The call waits for room in the window once and then takes all payloads, so entries of other
+        threads never come in between. It may exceed the window by its own size.
+
+        Args:
+            payloads: ``bytes``, each at most ``limits.ENTRY_BYTES_MAX``.
+
+        Returns:
+            The ids of the entries.
+
+        Raises:
+            LedgerLogError: The same errors as ``append``. If an error comes after the entries were
+                taken, some of them may be in the ledger, always a prefix.
+
+        Interrupting: as for ``append``; a prefix of the entries may be in the ledger."""
         return self._run(lambda: self._inner.append_many(payloads))
 
     def flush(self) -> None:
-        """Return once everything appended so far is acknowledged."""
+        """Wait until everything appended so far is acknowledged.
+
+        Raises:
+            LedgerLogError: The errors of ``append``, about the last entry appended.
+
+        Interrupting: only abandons the wait."""
         self._run(self._inner.flush)
 
 
 class LedgerReader(EntriesFace):
-    """Reads one ledger; never fences it. Any number of threads may use it at once."""
+    """Reads one ledger and never fences it. Any number of threads may use it at the same time."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -972,18 +1120,40 @@ class LedgerReader(EntriesFace):
         return self._inner.metadata
 
     def last_add_confirmed(self) -> int:
-        """The last entry that may be read now (-1: none). Whatever was acknowledged to the writer before
-        this call is included as long as bookies that cover the last ensemble answer, and the writer is
-        there to tell its LAC; where the latter is gone the last entries may show only after recovery.
+        """Find the last entry that you can read now.
 
-        Raises EntryUnavailable if no bookie answers, LedgerNotFound, MetadataUnavailable."""
+        It includes every entry that was acknowledged to the writer before this call, if bookies that
+        cover the last ensemble answer and the writer is alive to report its LAC. If the writer is gone,
+        its last entries may show only after recovery.
+
+        Returns:
+            The last readable entry; -1 if there is none.
+
+        Raises:
+            EntryUnavailable: No bookie of the last ensemble answered.
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store cannot be reached."""
         return self._run(self._inner.last_add_confirmed)
 
     def read(self, first: int, last: int) -> list[bytes]:
-        """The payloads of entries first..last. The caller bounds their number.
+        """Read the payloads of entries first..last. You bound their number: all of them are kept in
+        memory.
 
-        InvalidArgument: not 0 <= first <= last. EntryNotFound: beyond the last entry that may be read
-        now, or every bookie of its write set says that there is none. EntryUnavailable: nobody who
-        could know has answered. EntryCorrupt: every copy that was found is damaged. LedgerNotFound,
-        MetadataUnavailable. Interrupting is harmless."""
+        Args:
+            first: The first entry, at least 0.
+            last: The last entry, at least ``first``.
+
+        Returns:
+            The payloads, in order.
+
+        Raises:
+            InvalidArgument: Not 0 <= first <= last.
+            EntryNotFound: An entry is beyond the last readable one, or every bookie of its write set
+                denies it.
+            EntryUnavailable: A bookie that may have the entry did not answer, or is in limbo.
+            EntryCorrupt: Every copy that was found is damaged.
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store cannot be reached.
+
+        Interrupting: harmless."""
         return self._run(lambda: self._inner.read(first, last))
