@@ -122,7 +122,7 @@ async def test_no_changed_byte_of_the_journal_or_the_cookie_leads_to_a_wrong_ans
     for path, content in disk.files.items():
         # Changing each byte of segments takes minutes and is left to the soak; the unit tests of blocks and
         # of segment headers change each single one.
-        step = 1 if len(content) < 1000 or request.config.getoption("--hypothesis-profile") == "soak" else 41
+        step = 1 if len(content) < 1000 or request.config.getoption("--hypothesis-profile") == "soak" else 97
         for at in range(0, len(content), step):
             damaged, rows = memory_copy(disk, indexes)
             damaged.files[path][at] ^= 0xFF
@@ -229,7 +229,7 @@ async def test_no_changed_byte_of_the_index_leads_to_a_wrong_answer(
     refused = 0
     for name in names:
         content = (image / "index" / name).read_bytes()
-        step = 1 if len(content) < 100 or request.config.getoption("--hypothesis-profile") == "soak" else 13
+        step = 1 if len(content) < 100 or request.config.getoption("--hypothesis-profile") == "soak" else 37
         for at in range(0, len(content), step):
             copy_tree(image, damaged)
             changed = bytearray(content)
