@@ -15,8 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ledgerlog.concurrency.gathering import gather_each
 from ledgerlog.meta.store import MetadataStore
 from ledgerlog.model.layout import LEDGER_COUNTER, ledger_path
+
+_ASKED_AT_ONCE = 64
+"""Questions to the store that are on their way at the same time: one alone waits for a round trip each."""
 
 
 class MetadataWitness:
@@ -31,16 +35,22 @@ class MetadataWitness:
         await store.sync()
         highest = await store.highest_id(LEDGER_COUNTER)
         listed: dict[str, frozenset[str]] = {}
-        gone: list[int] = []
+        unlisted: list[int] = []
         for ledger_id in ledger_ids:
             if ledger_id > highest:
                 continue
-            path = ledger_path(ledger_id)
-            parent, _, name = path.rpartition("/")
+            parent, _, name = ledger_path(ledger_id).rpartition("/")
             if parent not in listed:
                 listed = {parent: frozenset(await store.children(parent))}  # Ids grow: one is enough.
-            if name not in listed[parent] and await store.get(path) is None:
+            if name not in listed[parent]:
+                unlisted.append(ledger_id)
+        gone: list[int] = []
+
+        async def look(ledger_id: int) -> None:
+            if await store.get(ledger_path(ledger_id)) is None:
                 gone.append(ledger_id)
+
+        await gather_each(unlisted, look, at_once=_ASKED_AT_ONCE)
         if gone:
             await store.sync()
-        return gone
+        return sorted(gone)

@@ -171,8 +171,8 @@ MUTANTS = (
         "listing_alone_deletes",
         "rule 25",
         "MetadataWitness.surely_gone",
-        "name not in listed[parent] and await store.get(path) is None",
-        "name not in listed[parent]",
+        "await store.get(ledger_path(ledger_id)) is None",
+        "True",
         f"{_WITNESS_TEST}::test_a_listing_that_leaves_ledgers_out_deletes_none_of_them",
     ),
     mutant(
@@ -182,6 +182,22 @@ MUTANTS = (
         "ledger_id > highest",
         "ledger_id < 0",
         f"{_WITNESS_TEST}::test_nothing_is_said_of_ids_that_were_never_given_out",
+    ),
+    mutant(
+        "a_deletion_takes_the_runs_of_the_ledgers_between",
+        "rule 25",
+        "Collector._remove_runs",
+        "rows.ledger_of_run_key(key) in gone",
+        "True",
+        f"{_MOVING}::test_a_deletion_of_many_ledgers_leaves_no_row_of_theirs_and_every_row_of_the_others",
+    ),
+    mutant(
+        "a_deletion_ends_at_the_first_ledger_that_stays",
+        "storage",
+        "Collector._remove_runs",
+        "rows.run_key(following, 0)",
+        "stop",
+        f"{_MOVING}::test_a_deletion_of_many_ledgers_leaves_no_row_of_theirs_and_every_row_of_the_others",
     ),
     mutant(
         "a_deletion_gets_behind_a_clean_stop",

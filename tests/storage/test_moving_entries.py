@@ -25,7 +25,7 @@ from storing import (
 from trio.testing import wait_all_tasks_blocked
 
 from bookie.core.records import Run
-from bookie.core.rows import Row, run_key
+from bookie.core.rows import Row, ledger_of_run_key, run_key
 from bookie.server.inspect import show_journal
 from bookie.server.inspect_entries import show_entries
 from bookie.storage.disk.disk import File
@@ -34,6 +34,7 @@ from bookie.storage.engine.directory import open_directory
 from bookie.storage.engine.engine import Engine
 from bookie.storage.engine.opening import open_engine
 from bookie.storage.index.index import MemoryIndexes
+from bookie.storage.upkeep import collector
 from bookie.storage.upkeep.compaction import verify_frame
 from ledgerlog.errors import DiskFull, MetadataUnavailable, StorageError
 from ledgerlog.limits import KIB
@@ -366,6 +367,32 @@ async def test_what_the_store_says_is_gone_goes_and_stays_refused(
     assert sum(len(disk.files[f"b/entries/{name}"]) for name in names(disk, ".entries")) < size / 2
     assert await read_all(engine, 3) == payloads(3, range(120))
     assert await engine.collector.collect() == 0
+
+
+@pytest.mark.parametrize("piece_rows", [1, 4, 7, 1024])
+async def test_a_deletion_of_many_ledgers_leaves_no_row_of_theirs_and_every_row_of_the_others(
+    disk: FaultyDisk, witness: ToldWitness, monkeypatch: pytest.MonkeyPatch, piece_rows: int
+) -> None:
+    monkeypatch.setattr(collector, "_PIECE_ROWS", piece_rows)
+    indexes = MemoryIndexes()
+    few = {1, 2, 5, 8, 9}
+    async with (
+        opened("b", disk, indexes) as directory,
+        open_engine(directory, evolve(CONFIG, small_run_bytes=0), witness=witness) as engine,
+    ):
+        for ledger in range(1, 11):
+            for entry in range(3 if ledger in few else 12):
+                await add_durably(engine, ledger, [entry])
+        await engine.flush()
+        witness.gone = {1, 3, 4, 5, 8, 10}
+        assert engine.collector is not None
+        assert await engine.collector.collect() == 6
+        (index,) = indexes.indexes.values()
+        found = [ledger_of_run_key(key) for key, _ in index.scan_now(b"R", b"S", floor=b"R", limit=10**6)]
+        assert {ledger: found.count(ledger) for ledger in set(found)} == {2: 3, 6: 12, 7: 12, 9: 3}
+        for ledger in (2, 6, 7, 9):
+            count = 3 if ledger in few else 12
+            assert await read_all(engine, ledger) == payloads(ledger, range(count))
 
 
 async def test_a_store_that_does_not_answer_deletes_nothing(engine: Engine, witness: ToldWitness) -> None:

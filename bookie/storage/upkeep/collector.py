@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from typing import Protocol
@@ -206,12 +206,11 @@ class Collector:
         logger.info("deleted ledgers=%d first=%d last=%d", len(ledger_ids), ledger_ids[0], ledger_ids[-1])
 
     async def _purge(self, ledger_ids: Sequence[int]) -> None:
-        """Do steps 3 to 5."""
+        """Do steps 3 to 5 for ledgers in growing order."""
         gone = frozenset(ledger_ids)
         for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
             await self._discharge(row.file, gone)
-        for ledger_id in ledger_ids:
-            await self._remove_runs(ledger_id)
+        await self._remove_runs(ledger_ids)
         for ledger_id in ledger_ids:
             state = self._ledgers.get(ledger_id)
             assert state is not None
@@ -230,13 +229,22 @@ class Collector:
             row = evolve(row, live_bytes=sum(usage.values()))
             await self._catalogue.write(rows.encode_file_and_usage(row, usage))
 
-    async def _remove_runs(self, ledger_id: int) -> None:
-        start, stop = rows.run_key(ledger_id, 0), rows.run_key(ledger_id, 2**64 - 1)
+    async def _remove_runs(self, ledger_ids: Sequence[int]) -> None:
+        """Delete the rows of the runs of these ledgers, many ledgers with each write."""
+        gone = frozenset(ledger_ids)
+        start, stop = rows.run_key(ledger_ids[0], 0), rows.run_key(ledger_ids[-1], 2**64 - 1)
         while True:
             async with self._catalogue.lock:
                 part = await self._catalogue.index.scan(start, stop, floor=start, limit=_PIECE_ROWS)
-                removals: list[Change] = [(key, None) for key, _ in part]
+                removals: list[Change] = [
+                    (key, None) for key, _ in part if rows.ledger_of_run_key(key) in gone
+                ]
                 if removals:
                     await self._catalogue.write(removals)
             if len(part) < _PIECE_ROWS:
                 return
+            last_key = part[-1][0]
+            last = rows.ledger_of_run_key(last_key)
+            # Skip what is left of a ledger that stays.
+            following = ledger_ids[bisect_right(ledger_ids, last)] if last not in gone else None
+            start = last_key + b"\0" if following is None else rows.run_key(following, 0)
