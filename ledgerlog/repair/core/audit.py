@@ -1,12 +1,12 @@
-"""What the auditor concludes: which bookies are lost, and which ledgers suffer from it (rules 20 to 22, 24).
+"""What the auditor concludes: which bookies are lost, and which entries it checks (rules 20 to 22, 24).
 
-``Absences`` knows since when each bookie has been missed. A bookie is *absent* while it is not registered and
-*lost* once it was absent for the delay without a break; one that returns before is as if it had never gone.
-An auditor that has just begun misses everybody who is not there from that moment on (rule 22): it cannot know
-for how long they had been away, and waits the whole delay again.
+``Absences`` keeps the time since which each bookie is absent. A bookie is *absent* while it is not
+registered. It is *lost* once it was absent for the whole delay without a break. If it returns before that,
+its absence is forgotten. An auditor that has just started counts every absence from its own start (rule 22):
+it cannot know when a bookie went away, so it waits the whole delay again.
 
-``ends`` are the entries that a check of a fragment's ends looks at, on each bookie. Holes between them are
-not seen (rule 24); a list of all that a bookie has shows them.
+``ends`` gives the entries that a check of a fragment's ends reads on each bookie. Such a check does not see
+holes between the ends (rule 24). Only the bookie's list of its entries shows them.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ __all__ = ["Absences", "ends", "named_bookies", "shares_of"]
 
 
 class Absences:
-    """Since when bookies have been missed, by a clock that does not go back."""
+    """Since when each absent bookie is absent, by a clock that does not go back."""
 
     def __init__(self) -> None:
         self._since: dict[BookieId, float] = {}
 
     def look(self, absent: Collection[BookieId], now: float) -> None:
-        """These are not there now, and all others are."""
+        """Note that exactly the bookies in ``absent`` are absent at the time ``now``."""
         self._since = {bookie: self._since.get(bookie, now) for bookie in sorted(absent)}
 
     def since(self) -> Mapping[BookieId, float]:
-        """Who is absent, and since when."""
+        """Return each absent bookie with the time since which it is absent."""
         return self._since
 
     def lost(self, now: float, delay_s: float) -> frozenset[BookieId]:
-        """Who has been absent for the delay."""
+        """Return the bookies that have been absent for ``delay_s`` seconds or longer."""
         return frozenset(bookie for bookie, since in self._since.items() if since + delay_s <= now)
 
     def next_lost_at(self, now: float, delay_s: float) -> float | None:
-        """When the next one will be lost if it does not return; None where nobody else is absent."""
+        """Return the time at which the next absent bookie counts as lost; None if no other bookie is
+        absent."""
         return min((at for t in self._since.values() if (at := t + delay_s) > now), default=None)
 
 
 def named_bookies(metadata: LedgerMetadata) -> frozenset[BookieId]:
-    """All that any fragment of the ledger names."""
+    """Return every bookie that any fragment of the ledger names."""
     return frozenset(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
 
 
 def shares_of(metadata: LedgerMetadata) -> dict[BookieId, list[Share]]:
-    """What each bookie is to have of the ledger, as far as the fragments' ends are known."""
+    """Return each bookie's shares of the ledger. Fragments whose end is not known are left out."""
     return {bookie: shares(metadata, bookie) for bookie in sorted(named_bookies(metadata))}
 
 
 def ends(share: Share) -> list[int]:
-    """The first and the last entry of a bookie's share of a fragment: two, one, or none (rule 21)."""
+    """Return the first and the last entry of a bookie's share of a fragment: two, one or no entries (rule
+    21)."""
     first = next(share.ids(share.first, share.last), None)
     if first is None:
         return []

@@ -1,23 +1,25 @@
-"""Giving a bookie that lives the entries that it should have and lacks (rule 24).
+"""Giving a live bookie the entries that it should have and lacks (rule 24).
 
-Of one share of it, the entries of one fragment that its slot holds, ranges are missing: one entry that was on
-its way when a connection broke, or all of millions. They are worked off in growing order, by ranges:
+A ``Filling`` works on one share: the entries of one fragment that the bookie's slot holds. Ranges of them are
+missing. That may be one entry that was on its way when a connection broke, or millions. The ``Filling`` takes
+the ranges in growing order and works in three steps:
 
-    lists     each other bookie that holds the same entries says which it has, as far as one list goes
+    lists     each other bookie of the same write sets lists the entries that it has
                   take_lists -> on_listed, on_list_failed
-    skipped   what none of them names is passed over in one step, however much it is
-    rounds    of the rest so many entries at a time are read from those who name them, a range from one bookie
-              at a time for each class of entries with one write set, checked against their digests, and sent
-              on in pieces
+    skipped   a stretch that no list names is passed over in one step, however long it is
+    rounds    the entries that a list names are read, up to ``round_entries`` ids at a time. Entries with the
+              same write set form a class; each class reads one range from one bookie at a time. Digests are
+              checked, and the entries are sent to the bookie in pieces
                   take_asks -> on_reply, on_failed;   take_copies -> on_copied
 
-**What cannot be had is told and does not hold up the rest**: ``nowhere`` has the entries of which no intact
-copy is left, by all who should know; ``unavailable`` those of which somebody did not say, so that it is worth
-asking again (rule 8: no answer, limbo and trouble are never "no such entry"). A bookie that does not answer
-once is not asked again here. Whether the bookie itself takes its copies is the shell's business.
+**An entry that cannot be had does not hold up the others.** It is reported in one of two sets. ``nowhere``:
+every bookie that should have the entry answered, and none has an intact copy. ``unavailable``: some bookie
+could not say whether it has the entry, so another try makes sense (rule 8: no answer, limbo and trouble never
+mean "no such entry"). A bookie that fails to answer once is not asked again by this ``Filling``. Whether the
+bookie that gets the copies accepts them is up to the shell.
 
-**Bounds.** No more than one reply for each class is read beyond ``repair.core.repair.COPY_BYTES`` of copies
-that are not confirmed, and no more than one round of ids is kept, with the lists of the others.
+**Bounds.** Reading stops while ``repair.core.repair.COPY_BYTES`` of copies are unconfirmed; at most one more
+reply for each class arrives after that. One round of ids and the lists of the other bookies are kept.
 """
 
 from __future__ import annotations
@@ -41,21 +43,22 @@ __all__ = ["Filling"]
 
 @attrs.define(eq=False)
 class _Stock(Holdings):
-    """What another bookie has."""
+    """The entries that another bookie has."""
 
     asked: CopyAsk | None = None
 
 
 @attrs.define(eq=False)
 class _Lane:
-    """One class of entries of the round: those that are not read yet, growing, and who has each."""
+    """One class of entries of the round: the entries not read yet, growing, each with the bookies that have
+    it."""
 
     entries: dict[int, list[BookieId]] = attrs.Factory(dict)
     asked: RangeAsk | None = None
 
 
 class Filling:
-    """One bookie's share of one fragment, being made whole."""
+    """The backfill of one bookie's share of one fragment."""
 
     def __init__(
         self,
@@ -66,16 +69,24 @@ class Filling:
         *,
         round_entries: int = ROUND_ENTRIES,
     ) -> None:
-        """``missing`` are ranges of ids, growing, each from an entry of the share to another, of which the
-        bookie has none of its own (``model.missing.gaps``)."""
+        """Start with the ranges of entries that the bookie lacks.
+
+        Args:
+            metadata: The ledger's metadata.
+            bookie: The bookie to fill.
+            share: Its share of one fragment.
+            missing: Ranges of ids, growing. Each begins and ends with an entry of the share, and the bookie
+                has none of its own entries in between (``model.missing.gaps``).
+            round_entries: How many ids one round covers at most.
+        """
         self.bookie = bookie
         self.ledger_id = metadata.ledger_id
         self.nowhere = RangeSet()
         """Entries of which no intact copy is left."""
         self.unavailable = RangeSet()
-        """Entries that could not be had now, since somebody did not say whether he has them."""
+        """Entries that could not be had now, because some bookie did not say whether it has them."""
         self.lac = metadata.last_fragment.first_entry - 1
-        """What every copy carries (rule 23)."""
+        """The LAC that every copy carries (rule 23)."""
         if metadata.last_entry is not None:
             self.lac = metadata.last_entry
         replication = metadata.replication
@@ -87,7 +98,7 @@ class Filling:
             [ensemble[slot] for slot in replication.write_set(entry_id) if slot != share.slot]
             for entry_id in range(replication.ensemble)
         ]
-        """Who else holds an entry, by its remainder by the size of the ensemble."""
+        """The other bookies that hold an entry, by the entry's id modulo the ensemble size."""
         peers = [
             peer
             for entry_id in range(replication.ensemble)
@@ -97,10 +108,10 @@ class Filling:
         self._stocks = {peer: _Stock(NO_ENTRY) for peer in peers}
         self._ranges = deque(missing)
         self._at = self._ranges[0][0] if self._ranges else 0
-        """The first entry of the first range that no round has had yet."""
+        """The first entry of the first range that is not planned yet."""
         self._lanes: dict[int, _Lane] = {}
         self._doubted: set[int] = set()
-        """Entries of the round about which somebody did not say."""
+        """Entries of the round for which some bookie did not say whether it has them."""
         self._copies: list[Copy] = []
         self._unconfirmed: list[Copy] = []
 
@@ -110,13 +121,13 @@ class Filling:
 
     @property
     def silent(self) -> list[BookieId]:
-        """Who did not say what he has, or does not know it."""
+        """The bookies that did not list their entries, or are in limbo."""
         return sorted(bookie for bookie, stock in self._stocks.items() if stock.is_doubtful)
 
     # --- lists --------------------------------------------------------------------------------------
 
     def take_lists(self) -> list[CopyAsk]:
-        """Lists to be asked for now. Each must be answered by ``on_listed`` or ``on_list_failed``."""
+        """Return the lists to ask for now. Answer each with ``on_listed`` or ``on_list_failed``."""
         asks: list[CopyAsk] = []
         while self._ranges and not self._lanes and not asks:
             last = self._ranges[0][1]
@@ -131,7 +142,7 @@ class Filling:
         return asks
 
     def on_listed(self, ask: CopyAsk, answer: CopyAnswer) -> None:
-        """A bookie's list."""
+        """Take a bookie's list."""
         stock = self._stocks[ask.bookie]
         stock.asked = None
         stock.forget_before(ask.first)
@@ -140,12 +151,12 @@ class Filling:
             self._give_up_on(ask.bookie)
 
     def on_list_failed(self, ask: CopyAsk) -> None:
-        """It did not answer, or could not tell."""
+        """Note that a bookie did not answer, or could not list its entries."""
         self._stocks[ask.bookie].asked = None
         self._give_up_on(ask.bookie)
 
     def _plan(self, last: int) -> None:
-        """The next round, or the next stretch that nobody has; all lists reach to ``_at`` at least."""
+        """Plan the next round, or pass over the next stretch that no list names. All lists reach ``_at``."""
         told = [stock for stock in self._stocks.values() if not stock.is_silent]
         horizon = min((stock.through for stock in told), default=last)
         horizon = min(horizon, last)
@@ -176,7 +187,7 @@ class Filling:
         self._lanes.setdefault(entry_id % self._stride, _Lane()).entries[entry_id] = sources
 
     def _conclude(self, first: int, last: int, is_doubtful: bool) -> None:
-        """These cannot be had. A stretch ends with an entry of the share."""
+        """Report a stretch as not to be had. Its last id is first moved down to an entry of the share."""
         share = self._share
         last = next(e for e in range(last, first - 1, -1) if share.replication.holds(share.slot, e))
         (self.unavailable if is_doubtful else self.nowhere).add(first, last)
@@ -184,7 +195,7 @@ class Filling:
     # --- reading --------------------------------------------------------------------------------------
 
     def take_asks(self) -> list[RangeAsk]:
-        """Reads to be sent now. Each must be answered by ``on_reply`` or ``on_failed``."""
+        """Return the reads to send now. Answer each with ``on_reply`` or ``on_failed``."""
         asks: list[RangeAsk] = []
         if sum(copy.byte_count for copy in self._unconfirmed) >= COPY_BYTES:
             return asks
@@ -206,7 +217,7 @@ class Filling:
         negative: Negative,
         damaged: int | None = None,
     ) -> None:
-        """A bookie's answer, complete up to ``through``. ``damaged`` is an entry whose digest failed."""
+        """Take a bookie's answer, complete up to ``through``. ``damaged`` is an entry whose digest failed."""
         lane = self._lanes[ask.lane]
         assert lane.asked is ask
         lane.asked = None
@@ -217,7 +228,7 @@ class Filling:
                 del lane.entries[entry_id]
                 self._doubted.discard(entry_id)
             elif entry_id == damaged or entry_id <= through:
-                # It named it, and does not have it: it is damaged, or was lost since.
+                # The bookie listed the entry and does not bring it: it is damaged, or was lost since.
                 kind = FaultKind.CORRUPT if entry_id == damaged else absence(negative)
                 self._without(lane, entry_id, ask.bookie, kind)
             else:
@@ -230,7 +241,7 @@ class Filling:
         self._sweep()
 
     def on_failed(self, ask: RangeAsk) -> None:
-        """The bookie did not answer, or answered with an error."""
+        """Note that a bookie did not answer a read, or answered with an error."""
         lane = self._lanes[ask.lane]
         assert lane.asked is ask
         lane.asked = None
@@ -245,7 +256,7 @@ class Filling:
                     self._without(lane, entry_id, bookie, FaultKind.UNREACHABLE)
 
     def _without(self, lane: _Lane, entry_id: int, bookie: BookieId, kind: FaultKind) -> None:
-        """The bookie does not bring this entry."""
+        """Note that this bookie does not bring this entry."""
         if not kind.is_certain:
             self._doubted.add(entry_id)
         sources = lane.entries[entry_id]
@@ -262,10 +273,10 @@ class Filling:
     # --- copies ---------------------------------------------------------------------------------------
 
     def take_copies(self) -> list[Copy]:
-        """What is to be stored now. Each must be answered by ``on_copied``."""
+        """Return the copies to store now. Answer each with ``on_copied``."""
         copies, self._copies = self._copies, []
         return copies
 
     def on_copied(self, copy: Copy) -> None:
-        """The bookie has a copy durably."""
+        """Note that the bookie has stored a copy durably."""
         self._unconfirmed.remove(copy)

@@ -1,40 +1,45 @@
-"""Repairing a fragment: another bookie gets what a lost one held, and is named instead (rules 20 to 24).
+"""Repairing a fragment: new bookies get the entries of lost ones and take their slots (rules 20 to 24).
 
-A ledger survives the loss of a bookie, with one copy less. Repair brings the copy back. It works on fragments
-that take no more entries, and it works beside everybody else: the owner may be changing the last fragment of
-the same ledger, recoverers may be closing it, another repair may be doing the same. Verbs in, state out:
+A ledger survives the loss of a bookie with one copy less. Repair brings the copy back. It works on fragments
+that take no more entries. Others may change the same ledger meanwhile: its owner changes the last fragment,
+recoverers close it, another worker repairs the same fragment. Verbs in, state out:
 
     survey              which fragments name lost bookies, and what may be done about each
-    FragmentRepair      one fragment, all its lost bookies at once:
+    FragmentRepair      repairs one fragment, all its lost bookies at once:
       COPYING           reads and copies, a round of entries at a time
                             take_asks -> on_reply, on_failed;  take_copies -> on_copied, on_copy_failed,
                             on_target_lost
       WRITING           ``intent``: the compare-and-set that names the new bookies     -> on_metadata_read
       DONE, FAILED
 
-**What may be touched.** Every fragment of a closed ledger, and those before the last of one that is not (rule
-20). All their entries are committed and never change, so a copy is right whenever it was read. The last
-fragment of a ledger that is not closed belongs to its writer: it may be about to store more, and acknowledge
-it by bookies that the metadata would not name any more. Who finds a lost bookie there waits a while, looks
-again whether that ensemble still names it, and recovers the ledger, which ends it (``Work.RECOVER``).
+**Which fragments repair may change.** Every fragment of a closed ledger, and every fragment but the last of a
+ledger that is not closed (rule 20). All entries of these fragments are committed and never change, so a copy
+is right whenever it was read. The last fragment of a ledger that is not closed belongs to its writer: the
+writer may be about to store more entries, and bookies that the metadata no longer names would acknowledge
+them. If a worker finds a lost bookie there, it waits a while and checks that the same ensemble still names
+the bookie. Then it recovers the ledger, which ends the fragment (``Work.RECOVER``).
 
-**What there is to copy** are the entries that the lost bookie's slot holds, each read from another member of
-its write set by the rules of an ordinary read (``ledger.core.reader.RangeRead``), and last of all from the
-bookie itself, if that serves and is only to be emptied: of a write quorum of one nobody else has any. Of a
-striped fragment that is shorter than its ensemble a slot may hold none, and of an empty one no slot holds
-any: nothing is lost then, and the metadata alone is changed (rule 21, ``Work.NAME``). *All* entries of the
-slot are copied: a check of the first and the last would miss holes (rule 24).
+**Which entries repair copies.** All entries that the lost bookie's slot holds; checking only the first and
+the last would miss holes (rule 24). Each is read from another member of its write set by the rules of an
+ordinary read (``ledger.core.reader.RangeRead``). If the old bookie still serves (for example, an operator
+empties it), it is asked last: with a write quorum of one, no other bookie has the entry. In a striped
+fragment that is shorter than its ensemble, a slot may hold no entry; in an empty fragment no slot holds any.
+Then nothing is lost, and repair changes only the metadata (rule 21, ``Work.NAME``).
 
-**What copies carry.** They go as recovery adds, which pass the fence, with the last entry that is certainly
-committed as their LAC: the end of a closed ledger, else all before the last fragment. It may be below or
-above the entry itself; nobody concludes anything from that (rule 23). The LAFR they carry is none, for how
-many copies the others have is not known here.
+**What copies carry.** Copies go as recovery adds, which pass the fence. Their LAC is the last entry that is
+certainly committed: the end of a closed ledger, otherwise the entry before the last fragment. It may be below
+or above the copied entry, and no reader concludes anything from that (rule 23). They carry no LAFR, because
+repair does not know how many copies the other bookies have.
 
-**The write** replaces only this fragment's lost bookies, in their slots, in what the store holds then; what
-owner and recoverers did to other fragments stays, as they keep what repair does (rule 13). It is formed once
-every copy is durable, and settled by reading (rule 14): the new names are there: done, whoever wrote them.
-The old ones are there: written again, at the version just read. Anything else: another repair was faster with
-other bookies, and this one is over. What was copied for nothing harms nobody.
+**The metadata write** replaces only this fragment's lost bookies, in their slots, in the newest stored
+metadata. It keeps what the owner and recoverers did to other fragments, as they keep what repair does (rule
+13). It is formed once every copy is durable, and its outcome is settled by reading (rule 14):
+
+    the new bookies are named    done, whoever wrote them
+    the old bookies are named    write again, at the version just read
+    anything else                another repair was faster with other bookies; this one fails
+
+Copies that were made for nothing harm nobody.
 """
 
 from __future__ import annotations
@@ -56,15 +61,17 @@ from ledgerlog.model.quorum import Replication
 __all__ = ["Copy", "Finding", "FragmentRepair", "RepairFailed", "RepairPhase", "Work", "cut", "survey"]
 
 ROUND_ENTRIES = 4096
-"""Entries of the fragment that one round goes over."""
+"""How many ids of the fragment one round covers."""
 
 COPY_BYTES = 16 * FRAME_BYTES_TARGET
-"""Reading pauses while this many bytes are on their way to the new bookies."""
+"""Reading pauses while this many bytes of copies are on their way to new bookies."""
 
 
 class RepairFailed(LedgerLogError):
-    """A fragment could not be repaired now; its metadata is unchanged by this repair. Retryable: survey the
-    ledger again."""
+    """A fragment could not be repaired now, and this repair did not change its metadata.
+
+    You may retry: survey the ledger again.
+    """
 
     def __init__(self, ledger_id: int, first_entry: int, why: str) -> None:
         super().__init__(f"fragment {first_entry} of ledger {ledger_id} could not be repaired: {why}")
@@ -86,12 +93,12 @@ class Finding:
 
     fragment_index: int
     lost: tuple[BookieId, ...]
-    """Its lost bookies, in slot order."""
+    """The fragment's lost bookies, in slot order."""
     work: Work
 
 
 def survey(metadata: LedgerMetadata, lost: Collection[BookieId]) -> list[Finding]:
-    """The fragments that name any of the ``lost`` bookies, in order, and what may be done about each."""
+    """Return the fragments that name any of the ``lost`` bookies, in order, with the work that each needs."""
     findings: list[Finding] = []
     for index, fragment in enumerate(metadata.fragments):
         gone = tuple(bookie for bookie in fragment.ensemble if bookie in lost)
@@ -109,16 +116,16 @@ def survey(metadata: LedgerMetadata, lost: Collection[BookieId]) -> list[Finding
 
 
 def _holds_any(replication: Replication, fragment: Fragment, bookie: BookieId, end: int) -> bool:
-    """Whether a bookie of a fragment that ends at ``end`` is to hold any entry of it."""
+    """Whether a bookie's slot holds any entry of a fragment that ends at ``end``."""
     slot = fragment.ensemble.index(bookie)
-    # Each slot holds some of any E consecutive entries.
+    # Of any E consecutive entries, every slot holds at least one.
     stop = min(end, fragment.first_entry + replication.ensemble - 1)
     return any(replication.holds(slot, entry_id) for entry_id in range(fragment.first_entry, stop + 1))
 
 
 @attrs.frozen(eq=False)
 class Copy:
-    """Entries to be stored on a new bookie by a recovery add; ``entries`` are in order of their ids."""
+    """Entries to store on a new bookie by a recovery add. ``entries`` is in order of ids."""
 
     bookie: BookieId
     entries: Mapping[int, bytes]
@@ -126,7 +133,7 @@ class Copy:
 
 
 def cut(bookie: BookieId, found: Mapping[int, bytes]) -> Iterator[Copy]:
-    """Entries for a bookie, in pieces that a frame holds each."""
+    """Cut the entries for a bookie into pieces that each fit a frame."""
     entries: dict[int, bytes] = {}
     byte_count = 0
     for entry_id in sorted(found):
@@ -163,11 +170,21 @@ class FragmentRepair:
         serving: Collection[BookieId] = (),
         round_entries: int = ROUND_ENTRIES,
     ) -> None:
-        """``replacements`` has a new bookie, which is not in the fragment, for each lost one. Bookies to
-        ``avoid`` are read from last; the lost ones are among them. Those that are ``serving`` though they
-        count as lost (one is being emptied, or has a damaged copy) may be the only ones that have an entry,
-        and are asked for their own share where all others fail. The last fragment of a ledger that is not
-        closed is refused (rule 20)."""
+        """Start the repair of one fragment.
+
+        Args:
+            metadata: The ledger's metadata.
+            version: The version at which it was read.
+            fragment_index: The fragment to repair. It must have an end: the last fragment of a ledger that is
+                not closed is refused (rule 20).
+            replacements: A new bookie for each lost one. A new bookie is not in the fragment yet.
+            new_token: Makes the token of each metadata write.
+            avoid: Bookies to read from last, in addition to the lost ones.
+            serving: Bookies that count as lost but still serve: an operator empties one, or one has a damaged
+                copy. Each may be the only one that has an entry, so it is asked for its own share if all
+                others fail.
+            round_entries: How many ids one round covers at most.
+        """
         end = metadata.fragment_end(fragment_index)
         assert end is not None, "the last fragment of an open ledger belongs to its writer (rule 20)"
         fragment = metadata.fragments[fragment_index]
@@ -187,18 +204,18 @@ class FragmentRepair:
         self.failure: LedgerLogError | None = None
         self.intent: MetadataIntent | None = None
         self.lac = metadata.last_fragment.first_entry - 1
-        """What every copy carries, with ``lafr``."""
+        """The LAC that every copy carries, with ``lafr``."""
         if metadata.last_entry is not None:
             self.lac = metadata.last_entry
         self.lafr = NO_ENTRY
         self._base = metadata
-        """What is read by. The fragment and its entries are the same in whatever is stored later."""
+        """The metadata that reads go by. The fragment keeps its entries in every later version."""
         self._new_token = new_token
         self._avoid = (*replacements, *avoid)
         self._serving = tuple(sorted(serving))
         self._round_entries = round_entries
         self._todo = [old for old in replacements if _holds_any(metadata.replication, fragment, old, end)]
-        """The lost bookies whose entries are not all read; the first one's are being read."""
+        """The lost bookies whose entries are not all read yet. Those of the first one are being read."""
         self._next = fragment.first_entry
         """The first entry of the next round."""
         self._read: RangeRead | None = None
@@ -213,7 +230,7 @@ class FragmentRepair:
     # --- copying ------------------------------------------------------------------------------
 
     def take_asks(self) -> list[RangeAsk]:
-        """Reads to be sent now. Each must be answered by ``on_reply`` or ``on_failed``."""
+        """Return the reads to send now. Answer each with ``on_reply`` or ``on_failed``."""
         if self._read is None or sum(copy.byte_count for copy in self._unconfirmed) >= COPY_BYTES:
             return []
         asks = self._read.take_asks()
@@ -228,47 +245,50 @@ class FragmentRepair:
         negative: Negative,
         damaged: int | None = None,
     ) -> None:
-        """A bookie's answer to a read of the present round; see ``RangeRead.on_reply``."""
+        """Take a bookie's answer to a read of the current round; see ``RangeRead.on_reply``."""
         if self._read is not None:
             self._read.on_reply(ask, found, through, negative, damaged)
             self._look()
 
     def on_failed(self, ask: RangeAsk) -> None:
-        """A bookie did not answer, or answered with an error."""
+        """Note that a bookie did not answer a read, or answered with an error."""
         if self._read is not None:
             self._read.on_failed(ask)
             self._look()
 
     def take_copies(self) -> list[Copy]:
-        """What is to be stored now. Each must be answered by ``on_copied`` or ``on_copy_failed``."""
+        """Return the copies to store now. Answer each with ``on_copied`` or ``on_copy_failed``."""
         copies, self._copies = self._copies, []
         return copies
 
     def on_copied(self, copy: Copy) -> None:
-        """Its bookie has a copy durably."""
+        """Note that the new bookie has stored a copy durably."""
         if self.phase is RepairPhase.COPYING and copy in self._unconfirmed:
             self._unconfirmed.remove(copy)
             self._go_on()
 
     def on_copy_failed(self, copy: Copy, why: str) -> None:
-        """Its bookie cannot take a copy: the repair fails, to be tried with another bookie."""
+        """Fail the repair: the new bookie cannot take a copy.
+
+        The caller may try again with another bookie.
+        """
         self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{copy.bookie}: {why}"))
 
     def on_target_lost(self, bookie: BookieId, why: str) -> None:
-        """A new bookie is lost, whatever it has confirmed: it is not named, unless it is already. Not to be
-        said while a write is under way, whose outcome decides."""
+        """Fail the repair: a new bookie is lost, even if it has confirmed all copies. It is not named, unless
+        a write named it already. Do not call this while a write is under way: the write's outcome decides."""
         assert bookie in self.replacements.values()
         self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{bookie}: {why}"))
 
     def _look(self) -> None:
         read = self._read
         assert read is not None
-        # What came is passed on at once, so that no more is kept than copies and answers are under way.
+        # Pass on at once what was read. Then no more is kept than the copies and answers that are under way.
         self._split(self.replacements[self._todo[0]], read.found)
         read.found.clear()
         if read.failure is not None:
-            # An entry that nobody else has, or that cannot be read now: the fragment stays as it is, for
-            # what the metadata names is where somebody may still find it.
+            # No other bookie has some entry, or it cannot be read now. The fragment stays as it is: the
+            # bookies that the metadata names are the place where the entry may still turn up.
             self._fail(read.failure)
         elif read.is_done:
             self._read = None
@@ -287,7 +307,7 @@ class FragmentRepair:
         self._unconfirmed.append(copy)
 
     def _go_on(self) -> None:
-        """The next round; the write, when all copies are durable."""
+        """Start the next round; form the write once all copies are durable."""
         if self._todo:
             if self._read is None:
                 last = min(self.end, self._next + self._round_entries - 1)
@@ -298,7 +318,7 @@ class FragmentRepair:
                     holder=holder,
                     even_holder=holder in self._serving,
                 )
-                self._look()  # A round may have nothing for this slot.
+                self._look()  # A round may hold no entry of this slot.
         elif not self._unconfirmed:
             self.phase = RepairPhase.WRITING
             self._form_intent()
@@ -314,7 +334,7 @@ class FragmentRepair:
         self.intent = MetadataIntent(changed, self.version)
 
     def on_metadata_read(self, stored: LedgerMetadata | None, version: int) -> None:
-        """What the store holds after a write was attempted, however that went."""
+        """Take what the store holds after a write was attempted, whether or not the write succeeded."""
         if self.phase is not RepairPhase.WRITING:
             return
         self.intent = None
