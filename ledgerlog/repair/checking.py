@@ -1,16 +1,16 @@
-"""Asking bookies whether they have what metadata says they have (rule 24).
+"""Checking that bookies have the entries that the metadata assigns to them (rule 24).
 
-``check_ledger`` goes over every fragment of a ledger whose end is known and every bookie in it:
+``check_ledger`` goes over every fragment of a ledger whose end is known, and over every bookie in it:
 
-    ends   reads the first and the last entry of the bookie's share, whose digests are checked; cheap, and
-           blind to holes in between
-    all    compares the bookie's list of what it has with its share; it sees every hole, and no damage
+    ends   reads the first and the last entry of the bookie's share and checks their digests. It is cheap, and
+           it does not see holes in between
+    all    compares the bookie's list of its entries with its share. It sees every hole, and no damage
 
-What an answer means ``ledger.core.comparison`` decides. What is found is looked at once more, with the
-metadata as it is then, before it is called missing: repair may have moved the share meanwhile, and an entry
-that was on its way may have come. A bookie that does not answer is no work for repair, since whether it is
-lost is decided by its registration; nor is one in limbo, which brings itself what it lost. Both are told,
-since what they have is not known.
+``ledger.core.comparison`` decides what an answer means. If the check finds a fault, it checks the ledger once
+more with the metadata as it is then: repair may have moved the share meanwhile, and an entry that was on its
+way may have arrived. A bookie that does not answer is no work for repair: its registration decides whether it
+is lost. A bookie in limbo is no work for repair either: it copies back its lost entries itself. The check
+reports both kinds, because nobody knows what they have.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = ["LedgerFaults", "check_ledger"]
 
 @attrs.frozen
 class LedgerFaults:
-    """What a check found; bookies in order."""
+    """The bookies at which a check found a fault, by kind of fault. Each tuple is sorted."""
 
     incomplete: tuple[BookieId, ...] = ()
     damaged: tuple[BookieId, ...] = ()
     silent: tuple[BookieId, ...] = ()
-    """Those that did not answer; nothing is known of what they have."""
+    """Bookies that did not answer. Nothing is known about their copies."""
     in_limbo: tuple[BookieId, ...] = ()
-    """Those that may have lost entries, and do not know it yet."""
+    """Bookies that may have lost entries and do not know yet which."""
 
     @classmethod
     def of(cls, found: Iterable[tuple[BookieId, FaultKind]]) -> LedgerFaults:
-        """What was found on each bookie, in any order."""
+        """Sort the faults that were found, given in any order, by kind."""
         kinds = set(found)
 
         def those(kind: FaultKind) -> tuple[BookieId, ...]:
@@ -60,18 +60,29 @@ class LedgerFaults:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is nothing for anybody to repair."""
+        """Whether the check found no work for repair."""
         return not self.incomplete and not self.damaged
 
     @property
     def doubtful(self) -> tuple[BookieId, ...]:
-        """All bookies whose copies are at fault or not known."""
+        """All bookies whose copies are faulty or not known."""
         return (*self.incomplete, *self.damaged, *self.silent, *self.in_limbo)
 
 
 async def check_ledger(client: LedgerClient, ledger_id: int, *, check_all: bool, pace: Pace) -> LedgerFaults:
-    """What bookies lack of a ledger. Of one that does not exist, nothing. MetadataUnavailable,
-    MetadataCorrupt."""
+    """Check which bookies lack entries of a ledger or have damaged copies.
+
+    Args:
+        client: The client to ask the bookies with.
+        ledger_id: The ledger. If it does not exist, no faults are found.
+        check_all: Compare all entries by the bookies' lists; otherwise read the first and the last entry of
+            each share.
+        pace: Bounds the requests a second.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached.
+        MetadataCorrupt: The ledger's metadata is damaged.
+    """
     first = await _look(client, ledger_id, check_all, pace)
     return first if first.is_clean else await _look(client, ledger_id, check_all, pace)
 

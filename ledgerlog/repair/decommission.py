@@ -1,14 +1,16 @@
 """Taking a bookie out of service for good.
 
-    ask       the board says that it is to be emptied: it turns read-only, and the auditor makes tasks
-    wait      until it takes no new ledgers and no fragment of any ledger names it, twice in a row
-    forget    remove its cookie, so that its directory is never served again
+    ask       store the request that the bookie is to be emptied. The bookie turns read-only, and the auditor
+              makes tasks
+    wait      until the bookie takes no new ledgers and no fragment of any ledger names it, twice in a row
+    forget    remove its cookie, so its directory is never served again
 
-It may be alive, and is then read from and goes on serving what it has; or dead, and is then not waited for.
-A writer that chose it before it turned read-only may still make a ledger that names it, and a recoverer may
-have it in private until it closes; which is why the look is repeated, and after longer where ledgers are in
-recovery. The request stays on the board for as long as the bookie is registered, since without it the
-bookie would take new ledgers again; the auditor takes it away afterwards.
+The bookie may be alive; then it keeps serving its entries, and workers read from it. It may also be dead;
+then nobody waits for it. Two looks are needed, because a fragment can still come to name the bookie: a writer
+that chose it before it turned read-only may create a ledger with it, and a recoverer may have it in a private
+ensemble until it closes the ledger. The second look comes later if ledgers are in recovery. The request stays
+stored while the bookie is registered: without the request, the bookie would take new ledgers again. The
+auditor removes the request afterwards.
 """
 
 from __future__ import annotations
@@ -34,34 +36,48 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _SETTLED_S = 2.0
-"""Views of the registrations have followed by then, and ledgers made by older ones are stored."""
+"""After this time, writers' views of the registrations are up to date, and ledgers that were created by older
+views are stored."""
 _RECOVERED_S = APPEND_DEADLINE_S + METADATA_TIMEOUT_S
-"""A recovery that was under way has closed its ledger by then, or has given up."""
+"""After this time, a recovery that was under way has closed its ledger or given up."""
 
 
 @attrs.frozen(kw_only=True)
 class Emptying:
-    """How far it is."""
+    """The progress of emptying a bookie."""
 
     bookie_id: BookieId
     ledgers_left: int
-    """Ledgers that name it, or whose metadata is damaged, so that nobody can tell."""
+    """Ledgers that name the bookie, or may name it because their metadata is damaged."""
     workers: int
-    """Workers that live; without one nothing moves."""
+    """The number of live workers. Without a worker nothing moves."""
     troubles: dict[int, str]
-    """Of the ledgers left: why some are not done."""
+    """Why ledgers are left, by ledger; only for those with a known reason."""
 
 
 async def decommission(
     client: LedgerClient, bookie_id: BookieId, *, say: Callable[[Emptying], None]
 ) -> Draining:
-    """Empty a bookie and forget it. ``say`` is told how far it is, about once a second.
+    """Empty a bookie and remove its cookie.
 
-    Returns when no ledger refers to it and its cookie is gone. InvalidArgument where nobody knows the bookie,
-    or somebody takes the request back meanwhile; MetadataCorrupt where the request, or the bookie's cookie,
-    cannot be read any more (calling this again makes a damaged request anew). MetadataUnavailable: its cookie
-    is still there; MetadataOutcomeUnknown: it may be gone. Cancelled or failed, it goes on being emptied
-    until ``Board.keep`` takes that back; calling this again waits on."""
+    Args:
+        client: The client to work with.
+        bookie_id: The bookie.
+        say: Called with the progress about once a second.
+
+    Returns:
+        The fulfilled request. No ledger refers to the bookie any more, and its cookie is gone.
+
+    Raises:
+        InvalidArgument: No bookie of this id is known, or somebody took the request back meanwhile.
+        MetadataCorrupt: The request or the bookie's cookie cannot be read. If the request is damaged, call
+            this again: it replaces the request.
+        MetadataUnavailable: The metadata store could not be reached; the cookie is still there.
+        MetadataOutcomeUnknown: The cookie may or may not be gone.
+
+    If this is cancelled or fails, the bookie goes on being emptied until ``Board.keep`` takes the request
+    back. To wait again, call this again.
+    """
     board = Board(client)
     draining = await board.drain(check_bookie_id(bookie_id))
     looks = 0
@@ -90,7 +106,7 @@ async def decommission(
 
 
 async def _emptying(board: Board, bookie_id: BookieId, left: list[int], damaged: Collection[int]) -> Emptying:
-    troubles = dict.fromkeys(damaged, "its metadata is damaged: nobody can tell whom it names")
+    troubles = dict.fromkeys(damaged, "its metadata is damaged: it may name the bookie")
     for ledger_id in left[:100]:
         try:
             task = await board.task(ledger_id)

@@ -1,10 +1,11 @@
-"""What a bookie needs of a client when it lost something: the other bookies, and somebody to turn to.
+"""The access to other bookies and to auto-recovery that a bookie needs after it lost something.
 
-A storage node knows no client; its entry point hands this in (``open_peers``). It is opened only while
-something is in limbo or rotten, so that a bookie in good health has no connections to others.
+A storage node imports no client; its entry point hands ``open_peers`` in. The node opens it only while some
+ledger is in limbo or some copy is damaged, so a healthy bookie has no connections to others.
 
-What a bookie cannot copy again by itself it asks auto-recovery to look at: the task says that its copy is
-damaged, workers ask it whether that is still so, and people see in ``repair status`` why it is not mended.
+If a bookie cannot copy an entry back by itself, it posts a task to the repair queue. The task says that the
+bookie's copy is damaged. Workers ask the bookie whether that is still so, and ``repair status`` shows why the
+copy is not mended.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ __all__ = ["BookiePeers", "open_peers"]
 
 
 class BookiePeers(LedgerPeers):
-    """``Peers`` of ``bookie.server.limbo``."""
+    """Implements ``Peers`` of ``bookie.server.limbo``."""
 
     def __init__(self, client: LedgerClient) -> None:
         super().__init__(client)
         self._board = Board(client)
 
     async def ask_for_repair(self, ledger_id: int, bookie_id: BookieId) -> None:
-        """See to it that there is a task about the bookie's damaged copy of a ledger. MetadataUnavailable."""
+        """Post a task about the bookie's damaged copy of a ledger, unless there is one.
+
+        Raises:
+            MetadataUnavailable: The metadata store could not be reached.
+            MetadataOutcomeUnknown: The task may or may not be posted.
+        """
         await self._board.post(ledger_id, damaged=[bookie_id])
 
 
@@ -39,6 +45,10 @@ class BookiePeers(LedgerPeers):
 async def open_peers(
     store: MetadataStore, network: Network, *, environment: Environment | None = None
 ) -> AsyncIterator[BookiePeers]:
-    """A ``BookiePeers`` for the body of the ``async with``. MetadataUnavailable at the start."""
+    """Open a client and yield a ``BookiePeers`` for the body of the ``async with``.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached at the start.
+    """
     async with open_client(store, network, environment=environment) as client:
         yield BookiePeers(client)

@@ -1,26 +1,27 @@
-"""The board in the metadata store that auto-recovery works by: tasks, locks, settings, drained bookies.
+"""The repair queue in the metadata store: tasks, locks, workers, settings, and requests to empty bookies.
 
-``model.repair`` has the records and where they lie; here is how they change. Every write is a compare-and-set
-and is settled by reading, and nothing here decides what is to be repaired.
+``model.repair`` has the records and their paths; this module changes them. Every write is a compare-and-set
+and is settled by reading. This module does not decide what to repair.
 
-**A task's life (rule 22).** Whoever finds something wrong with a ledger *posts* it: a new task, or what he
-found added to the one that is there, which changes its version. A worker takes the lock, and only then reads
-the task. It works, and *removes* the task at the version that it read: what was added meanwhile stays, to be
-looked at next. It lets go of the lock after that, and never before, so nobody starts on a task that is done.
+**A task's life (rule 22).** A process that finds something wrong with a ledger *posts* it: it creates the
+task, or adds its findings to the existing one, which changes the task's version. A worker takes the ledger's
+lock and only then reads the task. It works, and *removes* the task at the version that it read. If somebody
+added a finding meanwhile, the task stays and is worked on again. The worker releases the lock after the
+removal, never before, so nobody starts on a task that is done.
 
-**Versions come back** where a node is deleted and made again (``meta.store``), and tasks are. A worker that
-was cut off while it worked, and whose lock went to another one with its session, could then remove a task
-that was made after the other one's work and that nobody has looked at. So removal is a transaction that also
-checks the worker's own node. That is ephemeral and at a path that is never used twice: it is there exactly
-as long as the worker's session is, and so is the lock. While both are there nobody else can have removed the
-task.
+**Versions come back** if a node is deleted and created again (``meta.store``), and tasks are. For example,
+worker A is cut off, and its lock goes to worker B with A's session. B finishes the task. The auditor makes a
+new task, which gets the same version. If A now removed "its" task, it would remove one that nobody has worked
+on. So the removal is a transaction that also checks the worker's own node. That node is ephemeral, and its
+path is never used twice: it exists exactly as long as the worker's session, and so does the lock. While both
+exist, nobody else can have removed the task.
 
-**What is damaged** is told once, with its path, and holds up nothing else: a task is made anew; a worker's
-progress is not shown; a bookie whose request to be emptied cannot be read is left what it has, and is given
-nothing (``requests``). Of settings see ``repair.settings``.
+**Damaged nodes** are logged once, with their path, and hold up nothing else. A damaged task is made anew. A
+worker's damaged progress is not shown. If a request to empty a bookie cannot be read, the bookie keeps what
+it has and gets nothing new (``requests``). For damaged settings see ``repair.settings``.
 
-**Locks** are ephemeral: those of a process that died go with its session. The value is the worker's token, by
-which a lost answer to a lock is settled.
+**Locks** are ephemeral: the locks of a dead process go with its session. The value of a lock is the worker's
+token. If the answer to taking a lock was lost, the token tells who has it.
 """
 
 from __future__ import annotations
@@ -75,21 +76,24 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class WorkerKey:
-    """A worker's own node: there as long as its session."""
+    """A worker's own node. It exists as long as the worker's session."""
 
     token: str
     version: int
 
 
 class Board:
-    """One process's view of the board. Every method may raise MetadataUnavailable, those that write
-    MetadataOutcomeUnknown (``meta.settle``), and SessionExpired those that make an ephemeral node."""
+    """One process's access to the repair queue.
+
+    Every method may raise MetadataUnavailable. Methods that write may raise MetadataOutcomeUnknown
+    (``meta.settle``). Methods that create an ephemeral node may raise SessionExpired.
+    """
 
     def __init__(self, client: LedgerClient) -> None:
         self._store: MetadataStore = client.store
         self._environment = client.environment
         self._told: dict[str, str] = {}
-        """What was said of damaged nodes, by path."""
+        """The damage that was already logged, by path."""
 
     def _tell_damage(self, path: str, why: str) -> None:
         if self._told.get(path) != why:
@@ -99,16 +103,31 @@ class Board:
     # --- settings -----------------------------------------------------------------------------
 
     async def settings(self) -> RepairSettings:
-        """What is stored, or the defaults where nothing is. MetadataCorrupt names the node."""
+        """Return the stored settings, or the defaults if none are stored.
+
+        Raises:
+            MetadataCorrupt: The stored settings are damaged. The message names the node.
+        """
         node = await self._store.get(REPAIR_SETTINGS)
         return _settings(node)
 
     async def change_settings(
         self, change: Callable[[RepairSettings], RepairSettings], *, reset: bool = False
     ) -> RepairSettings:
-        """Replace the settings by ``change`` of them, which may be called several times; the new ones. With
-        ``reset`` what is stored does not count, be it damaged, and ``change`` is given the defaults.
-        MetadataCorrupt names the node, unless with ``reset``."""
+        """Replace the settings.
+
+        Args:
+            change: Returns the new settings, given the present ones. It may be called several times.
+            reset: Give ``change`` the defaults instead of the stored settings. This works even if these are
+                damaged.
+
+        Returns:
+            The new settings.
+
+        Raises:
+            MetadataCorrupt: The stored settings are damaged, and ``reset`` is not set. The message names the
+                node.
+        """
 
         async def write(is_unsure: bool) -> RepairSettings:
             if not is_unsure:
@@ -121,7 +140,7 @@ class Board:
         return await settle(self._store, write, what="a change of the settings of repair")
 
     async def _put(self, path: str, node: Versioned | None, value: bytes) -> None:
-        """Write a value in place of what was read, unless it is that."""
+        """Write a value in place of the node that was read, unless the node has this value."""
         if node is None:
             await self._store.create(path, value)
         elif node.value != value:
@@ -130,7 +149,7 @@ class Board:
     # --- tasks --------------------------------------------------------------------------------
 
     async def tasks(self) -> list[int]:
-        """The ledgers that have a task, growing."""
+        """Return the ledgers that have a task, in growing order."""
         store, found = self._store, list[int]()
         for high in await store.children(REPAIR_TASKS):
             for middle in await store.children(f"{REPAIR_TASKS}/{high}"):
@@ -144,7 +163,11 @@ class Board:
         return found
 
     async def task(self, ledger_id: int) -> tuple[RepairTask, int] | None:
-        """A ledger's task and its version, None where it has none. MetadataCorrupt."""
+        """Return a ledger's task and its version, or None if it has no task.
+
+        Raises:
+            MetadataCorrupt: The task's record is damaged.
+        """
         node = await self._store.get(repair_task_path(ledger_id))
         if node is None:
             return None
@@ -158,8 +181,20 @@ class Board:
         damaged: Collection[BookieId] = (),
         incomplete: Collection[BookieId] = (),
     ) -> bool:
-        """See to it that the ledger has a task that names all of these; whether anything was written. A task
-        whose record is damaged is made anew: it was a hint, and this is one, too."""
+        """Make sure that the ledger has a task that names all of these bookies.
+
+        A task whose record is damaged is made anew. Nothing is lost by that: tasks are hints, the new one
+        too.
+
+        Args:
+            ledger_id: The ledger.
+            lost: Bookies that are gone or are being emptied.
+            damaged: Bookies with a damaged copy.
+            incomplete: Bookies that lack entries.
+
+        Returns:
+            Whether anything was written.
+        """
         path = repair_task_path(ledger_id)
         fresh = RepairTask(ledger_id=ledger_id, made_at_ms=self._environment.now_ms())
 
@@ -180,8 +215,16 @@ class Board:
         return await settle(self._store, write, what=f"the repair task of ledger {ledger_id}")
 
     async def note(self, task: RepairTask, version: int, wanted: RepairTask) -> int | None:
-        """Write down how a task stands, and what keeps it from being done; its new version, None if it was
-        changed meanwhile."""
+        """Write how a task stands and what keeps it from being done.
+
+        Args:
+            task: The task as it was read.
+            version: The version at which it was read.
+            wanted: The task as it stands now.
+
+        Returns:
+            The task's new version; None if somebody changed the task meanwhile.
+        """
         if wanted == task:
             return version
         try:
@@ -190,9 +233,12 @@ class Board:
             return None
 
     async def remove(self, ledger_id: int, version: int, worker: WorkerKey) -> bool:
-        """Remove a task at the version that was read; whether it is gone.
+        """Remove a task at the version at which it was read (rule 22).
 
-        False: it was changed meanwhile, or the worker's session is over and its lock with it."""
+        Returns:
+            Whether the task is gone. False: somebody changed the task meanwhile, or the worker's session is
+            over and its lock with it.
+        """
         path = repair_task_path(ledger_id)
 
         async def write(is_unsure: bool) -> bool:
@@ -209,34 +255,35 @@ class Board:
     # --- locks and workers --------------------------------------------------------------------
 
     async def register_worker(self) -> WorkerKey:
-        """Be a worker for as long as the session lives."""
+        """Register as a worker for as long as the session lives."""
         token = self._environment.new_token().hex()
-        # Where the answer is lost the node, if it was made, is nobody's, and goes with the session.
+        # If the answer is lost, the node may exist without an owner. It goes with the session.
         version = await self._store.create(repair_worker_path(token), b"", ephemeral=True)
         return WorkerKey(token, version)
 
     async def unregister_worker(self, worker: WorkerKey) -> None:
-        """Be none any more; locks should have been let go of."""
+        """Stop being a worker. Release all locks before."""
         for path in (repair_progress_path(worker.token), repair_worker_path(worker.token)):
             with contextlib.suppress(NodeMissing):
                 await self._store.delete(path)
 
     async def say_progress(self, worker: WorkerKey, progress: WorkerProgress) -> None:
-        """Let people see what a worker does."""
+        """Publish what a worker does, for people to read."""
         path = repair_progress_path(worker.token)
         node = await self._store.get(path)
-        with contextlib.suppress(NodeExists, NodeMissing, VersionConflict):  # Nobody else writes it: a race
-            if node is None:  # with the end of the session.
+        # Nobody else writes the node: a conflict here is a race with the end of the session.
+        with contextlib.suppress(NodeExists, NodeMissing, VersionConflict):
+            if node is None:
                 await self._store.create(path, progress.encode(), ephemeral=True)
             elif node.value != progress.encode():
                 await self._store.set(path, progress.encode(), version=node.version)
 
     async def worker_count(self) -> int:
-        """How many workers live."""
+        """Return the number of live workers."""
         return len(await self._store.children(REPAIR_WORKERS))
 
     async def workers(self) -> dict[str, WorkerProgress]:
-        """What the workers that live say of themselves, by token."""
+        """Return the progress that each live worker has published, by token."""
         found: dict[str, WorkerProgress] = {}
         for token in await self._store.children(REPAIR_WORKERS):
             node = await self._store.get(repair_progress_path(token))
@@ -249,10 +296,15 @@ class Board:
         return found
 
     async def lock(self, ledger_id: int, worker: WorkerKey) -> bool:
-        """Take a ledger into one's hands; False where somebody else has it.
+        """Take the lock of a ledger.
 
-        A lock of one's own is one that could not be let go of, or of which one was not told: the store was
-        away. The caller sees to it that it works on a ledger once at a time."""
+        The worker may have the lock already: it could not release it, or the answer to taking it was lost,
+        because the store was away. Then this returns True as well. The caller must not work on one ledger
+        twice at the same time.
+
+        Returns:
+            Whether this worker has the lock. False: another worker has it.
+        """
         path = repair_lock_path(ledger_id)
 
         async def write(_: bool) -> bool:
@@ -267,16 +319,16 @@ class Board:
         return await settle(self._store, write, what=f"the lock of ledger {ledger_id}")
 
     async def unlock(self, ledger_id: int, worker: WorkerKey) -> None:
-        """Let go of it. What is not the worker's lock is left alone."""
+        """Release the lock of a ledger. Another worker's lock stays."""
         path = repair_lock_path(ledger_id)
         node = await self._store.get(path)
         if node is None or node.value != worker.token.encode():
             return
-        with contextlib.suppress(NodeMissing, VersionConflict):  # It went with its session.
+        with contextlib.suppress(NodeMissing, VersionConflict):  # The lock went with its session.
             await self._store.delete(path, version=node.version)
 
     async def locks(self) -> dict[int, str]:
-        """Which ledgers are in whose hands: tokens of workers."""
+        """Return the locked ledgers, each with the token of the worker that has the lock."""
         found: dict[int, str] = {}
         for name in await self._store.children(REPAIR_LOCKS):
             path = f"{REPAIR_LOCKS}/{name}"
@@ -292,8 +344,11 @@ class Board:
     # --- bookies ------------------------------------------------------------------------------
 
     async def registered(self) -> dict[BookieId, BookieInfo]:
-        """Every bookie that is registered, as of now and not of a replica that is behind. One that moves
-        between the two lists while they are read is seen: the first is read again."""
+        """Return every registered bookie.
+
+        The store is synced first, so a replica of the store that lags does not matter. A bookie that moves
+        between the two lists while they are read is seen, because the first list is read again.
+        """
         await self._store.sync()
         found: dict[BookieId, BookieInfo] = {}
         for path in (READ_ONLY_BOOKIES, WRITABLE_BOOKIES, READ_ONLY_BOOKIES):
@@ -306,41 +361,54 @@ class Board:
                 try:
                     found[bookie_id] = BookieInfo.decode_untrusted(node.value, bookie_id)
                 except MetadataCorrupt as cause:
-                    # Damaged, and there: it is not for repair to conclude that its bookie is gone.
+                    # The record is damaged, but the node exists: repair must not conclude that the bookie is
+                    # gone.
                     logger.warning("bookie=%s: %s", bookie_id, cause)
                     found[bookie_id] = BookieInfo(bookie_id, "", "")
         return found
 
     async def is_registered(self, bookie_id: BookieId) -> bool:
-        """Whether it serves, by the store."""
+        """Return whether the bookie is registered in the store."""
         read_only, writable = read_only_path(bookie_id), writable_path(bookie_id)
-        for path in (read_only, writable, read_only):  # It may move between two looks.
+        for path in (read_only, writable, read_only):  # The bookie may move between two reads.
             if await self._store.get(path) is not None:
                 return True
         return False
 
     async def is_writable(self, bookie_id: BookieId) -> bool:
-        """Whether it is registered as one that takes new ledgers."""
+        """Return whether the bookie is registered as one that takes new ledgers."""
         return await self._store.get(writable_path(bookie_id)) is not None
 
     async def known(self) -> list[BookieId]:
-        """Every bookie that ever served the cluster and was not decommissioned."""
+        """Return every bookie that ever served the cluster and was not decommissioned."""
         return await self._store.children(COOKIES)
 
     async def cookie(self, bookie_id: BookieId) -> tuple[Cookie, int] | None:
-        """A bookie's cookie and its version. MetadataCorrupt."""
+        """Return a bookie's cookie and its version, or None if it has no cookie.
+
+        Raises:
+            MetadataCorrupt: The cookie is damaged.
+        """
         node = await self._store.get(cookie_path(bookie_id))
         return None if node is None else (Cookie.decode_untrusted(node.value, bookie_id), node.version)
 
     async def draining(self) -> dict[BookieId, Draining]:
-        """The bookies that are to hold nothing any more. One whose data was formatted anew since then is
-        another bookie and not among them; nor is one whose request is damaged."""
+        """Return the requests to empty bookies, by bookie.
+
+        A bookie whose data was formatted anew since the request is another bookie and is left out. So is a
+        bookie whose request is damaged.
+        """
         return (await self.requests())[0]
 
     async def requests(self) -> tuple[dict[BookieId, Draining], dict[BookieId, str]]:
-        """The same, and the bookies of which nobody can tell, with the reason: the request is damaged, or the
-        cookie that says whether it is about the data that is there. These are not emptied, since that may not
-        be meant; and nothing is given to them, since that may be."""
+        """Return the requests to empty bookies, and the requests that cannot be judged.
+
+        Returns:
+            Two dictionaries by bookie. The first has the requests, as ``draining``. The second has the reason
+            why nobody can tell whether the bookie is to be emptied: the request is damaged, or the cookie is
+            damaged that says whether the request is about the bookie's present data. Such a bookie is not
+            emptied, since that may not be meant. It also gets nothing new, since it may be meant.
+        """
         asked: dict[BookieId, Draining] = {}
         unknown: dict[BookieId, str] = {}
         for bookie_id in await self._store.children(REPAIR_DRAINING):
@@ -360,8 +428,15 @@ class Board:
         return asked, unknown
 
     async def drain(self, bookie_id: BookieId) -> Draining:
-        """Ask for a bookie to be emptied; a request that is damaged is made anew. InvalidArgument where
-        nobody knows it; MetadataCorrupt where its cookie is damaged."""
+        """Request that a bookie be emptied. A damaged request is replaced.
+
+        Returns:
+            The stored request: the existing one if there is one about the bookie's present data.
+
+        Raises:
+            InvalidArgument: No bookie of this id ever served the cluster, or it was decommissioned.
+            MetadataCorrupt: The bookie's cookie is damaged.
+        """
         cookie = await self.cookie(bookie_id)
         if cookie is None:
             raise InvalidArgument(f"no bookie {bookie_id} ever served this cluster, or it was decommissioned")
@@ -386,12 +461,11 @@ class Board:
         return await settle(self._store, write, what=f"the request to empty bookie {bookie_id}")
 
     async def keep(self, bookie_id: BookieId) -> bool:
-        """Take back that a bookie is to be emptied; whether it was."""
+        """Take back the request to empty a bookie. Return whether there was a request."""
         return await remove(self._store, draining_path(bookie_id))
 
     async def end_request(self, done: Draining) -> None:
-        """Take a request away that is fulfilled. One that somebody made since, about other data of a bookie
-        of that id, stays."""
+        """Remove a fulfilled request. A later request about other data of a bookie with the same id stays."""
         path = draining_path(done.bookie_id)
 
         async def write(_: bool) -> None:
@@ -404,8 +478,14 @@ class Board:
         await settle(self._store, write, what=f"the end of the request to empty bookie {done.bookie_id}")
 
     async def tidy(self, named: Collection[BookieId]) -> None:
-        """Take away requests about bookies that are gone for good, given whom metadata names: those without a
-        cookie and a registration, and those whose data was formatted anew."""
+        """Remove requests about bookies that are gone for good.
+
+        A bookie is gone for good if it has no cookie, is not registered, and no metadata names it, or if its
+        data was formatted anew.
+
+        Args:
+            named: The bookies that metadata names.
+        """
         for bookie_id in await self._store.children(REPAIR_DRAINING):
             node = await self._store.get(draining_path(bookie_id))
             cookie = await self._store.get(cookie_path(bookie_id))
@@ -424,7 +504,7 @@ class Board:
                 await self._store.delete(draining_path(bookie_id), version=node.version)
 
     async def forget_cookie(self, draining: Draining) -> None:
-        """Remove the cookie of a bookie that was emptied: its directory is not served any more."""
+        """Remove the cookie of a bookie that was emptied. Its directory is not served any more."""
 
         async def write(_: bool) -> None:
             cookie = await self.cookie(draining.bookie_id)
@@ -434,15 +514,19 @@ class Board:
 
         await settle(self._store, write, what=f"the removal of the cookie of bookie {draining.bookie_id}")
 
-    # --- the auditor's word -------------------------------------------------------------------
+    # --- the auditor's record -----------------------------------------------------------------
 
     async def audit_record(self) -> AuditRecord | None:
-        """What the auditor saw last, None before the first. MetadataCorrupt."""
+        """Return the record that the auditor wrote last, or None if there is none.
+
+        Raises:
+            MetadataCorrupt: The record is damaged.
+        """
         node = await self._store.get(REPAIR_AUDIT)
         return None if node is None else AuditRecord.decode_untrusted(node.value)
 
     async def say_audit(self, record: AuditRecord) -> None:
-        """Write it. A record that another auditor writes at the same time may win."""
+        """Write the auditor's record. If another auditor writes at the same time, either record may win."""
         node = await self._store.get(REPAIR_AUDIT)
         with contextlib.suppress(*CONFLICTS):
             await self._put(REPAIR_AUDIT, node, record.encode())

@@ -1,8 +1,8 @@
-"""Auto-recovery in one process: an auditor, if it is elected, and a worker.
+"""Auto-recovery in one process: a candidate for the office of the auditor, and a worker.
 
-Any number of processes may run it, inside bookies (``bookie run --auto-recovery``) or by themselves
-(``ledgerlog repair run``). They know of each other by the metadata store alone. It needs nothing but a
-client: with another clock, network and store under that it runs in a simulation as it does here.
+Any number of processes may run it, inside bookies (``bookie run --auto-recovery``) or alone (``ledgerlog
+repair run``). They know of each other only through the metadata store. ``AutoRecovery`` needs nothing but a
+client; on a client with simulated clock, network and store the same code runs in a simulation.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["AutoRecovery"]
 
 
 class AutoRecovery:
-    """See above. ``run`` is its task; it goes on until it is cancelled."""
+    """Runs an auditor candidate and a worker. ``run`` is its task and goes on until it is cancelled."""
 
     def __init__(self, client: LedgerClient, *, name: str | None = None) -> None:
-        """``name`` is what people see of this process."""
+        """``name`` identifies this process in logs and in ``repair status``. None: a random name."""
         name = name or f"repair-{client.environment.new_token().hex()[:8]}"
         self.worker = Worker(client, name=name)
         self.auditor = Auditor(client, name=name)
 
     async def run(self) -> None:
-        """Look after the cluster until cancelled. Outages of the store are waited out; bugs are raised."""
+        """Look after the cluster until cancelled. It waits out outages of the store; bugs are raised."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.worker.run)
             nursery.start_soon(self.auditor.run)

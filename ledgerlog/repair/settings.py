@@ -1,15 +1,16 @@
-"""The settings that one process of auto-recovery goes by, whatever is stored.
+"""The settings that one process of auto-recovery goes by, even if the stored settings are damaged.
 
-What can be read holds. What is damaged (a record that does not decode, or that a later version wrote) must
-not stop repair, for a second loss does not wait; and nobody may be surprised by what is done meanwhile:
+If the stored settings can be read, they hold. If they are damaged (the record does not decode, or a later
+version wrote it), repair must go on, because a second loss does not wait. It must also not surprise the
+operator. So the process goes by the first of these that exists:
 
-    this process has read some    it goes by the last of them: rate, delays and pause stay as they were
-    it has just begun             by those that the auditor has read last, which it notes in its record
-    nobody has noted any          by the defaults, and paused: that nobody has paused repair is not known
+    the last settings that this process has read    rate, delays and pause stay as they were
+    the settings that the auditor last read         the auditor notes them in its record
+    the defaults, but paused                        nobody knows whether an operator has paused repair
 
-A pause is an order of an operator, who gave it before work on racks or networks, and takes it back himself;
-so where nobody can tell, it is taken to stand. What is not a worker's, as making tasks, goes on in any case.
-What is damaged is told once, with its place, and in ``repair status``.
+An operator pauses repair before work on racks or networks, and ends the pause himself. So a pause that cannot
+be ruled out is taken to stand. Only workers pause; for example, the auditor goes on making tasks. The damage
+is logged once, with the path of the node, and ``repair status`` shows it.
 """
 
 from __future__ import annotations
@@ -26,17 +27,24 @@ logger = logging.getLogger(__name__)
 
 
 class SettingsInForce:
-    """See above. ``name`` is the process's, for its words."""
+    """Reads the settings of repair; see the module docstring.
+
+    ``name`` is the process's name in log messages.
+    """
 
     def __init__(self, board: Board, *, name: str) -> None:
         self.damage: str | None = None
-        """Why what is stored could not be read the last time; None where it could."""
+        """Why the stored settings could not be read the last time; None if they could."""
         self._board = board
         self._name = name
         self._last: RepairSettings | None = None
 
     async def read(self) -> RepairSettings:
-        """What holds now. MetadataUnavailable."""
+        """Return the settings that hold now.
+
+        Raises:
+            MetadataUnavailable: The metadata store could not be reached.
+        """
         try:
             self._last = await self._board.settings()
         except MetadataCorrupt as damage:
