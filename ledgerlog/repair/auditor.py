@@ -1,28 +1,30 @@
 """The auditor: finds what is under-replicated and makes tasks of it (rules 22 and 24). It repairs nothing.
 
-One of the auto-recovery processes is the auditor, by an election; when it dies another one is. While it
-leads:
+An election makes one of the auto-recovery processes the auditor. If it dies, another process takes over.
+While a process leads, it looks after three things:
 
-    registrations   watched. Who is not there is absent; after the delay, lost
+    registrations   are watched. A bookie that is not registered is absent; after the delay, it is lost
                     (``repair.core.audit.Absences``)
-    metadata        all of it is gone over at the start, when a bookie is lost or to be drained, and from time
-                    to time: each ledger that names a lost or drained bookie gets a task
-    entries         from time to time bookies are asked for what they should have (``checking``)
+    metadata        a pass goes over all of it at the start, when a bookie is lost or to be emptied, and from
+                    time to time. Each ledger that names such a bookie gets a task
+    entries         are checked from time to time: bookies are asked for the entries that they should have
+                    (``repair.checking``)
 
-**At its start it compares everything** (rule 22): a bookie may have been lost while nobody led, and nothing
-of that is heard any more. It knows bookies by their cookies, by their registrations and by what metadata
-names, so one that was never seen alive counts as well.
+**The first pass compares everything** (rule 22). A bookie may have been lost while nobody led, and the watch
+does not report that later. The auditor knows bookies by their cookies, by their registrations and by what
+metadata names. So a bookie that was never seen alive counts as well.
 
-**Every conclusion is drawn from a fresh look**, behind a sync, never from a view that is kept up by
-watching: a view that lags would call a bookie lost that has long been back. A deposed auditor that has not
-noticed may make a task more; tasks are hints, and who works on one looks for himself.
+**Every conclusion comes from a fresh read**, after a sync, never from a watched view. A view that lags would
+call a bookie lost that has long been back. A deposed auditor that does not know it yet may make one task too
+many. That is harmless: tasks are hints, and the worker checks them.
 
-**It looks while it passes.** A pass over many ledgers takes its time. A bookie may come back during one, so
-that workers are done with tasks that the pass has made, and be lost again before it ends: it has to be looked
-for once more, and its delay begins anew. So looks at the registrations do not wait for passes.
+**Registrations are read while a pass runs.** A pass over many ledgers takes its time. During one, a bookie
+may come back, workers may finish the tasks that the pass made for it, and the bookie may be lost again. Then
+its delay begins anew, and the next pass must look for it again. So reading registrations does not wait for
+passes.
 
-**Between two passes** a ledger can come to name a lost bookie only by a writer that had chosen it before;
-that writer replaces it. What it leaves when it dies is found by the next pass.
+**Between two passes**, a ledger can come to name a lost bookie only through a writer that chose the bookie
+before it was lost. That writer replaces it. If the writer dies first, the next pass finds the ledger.
 """
 
 from __future__ import annotations
@@ -54,38 +56,48 @@ from ledgerlog.repair.settings import SettingsInForce
 __all__ = ["AUDITOR_ELECTION", "Auditor", "Pass", "check_entries", "pass_over_metadata", "pass_over_now"]
 
 AUDITOR_ELECTION = "ledgerlog.auditor"
-"""The name of the election."""
+"""The name of the auditor's election."""
 
 _LEDGERS_AT_ONCE = 8
 _LOOK_S = 30.0
-"""It looks so often, whatever it hears."""
+"""Registrations are read at least this often, even if no watch fires."""
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
 class Pass:
-    """What a pass over all metadata found."""
+    """The result of a pass over all metadata."""
 
     ledgers: int
-    """How many there are."""
+    """How many ledgers there are."""
     looked_at: int
-    """How many of them were looked at in the time that there was."""
+    """How many of them the pass looked at before its time was over."""
     affected: dict[int, tuple[BookieId, ...]]
-    """The ledgers that name any of the bookies that were looked for, and which."""
+    """The ledgers that name any of the wanted bookies, each with these bookies."""
     named: frozenset[BookieId]
-    """All bookies that any ledger names."""
+    """All bookies that any ledger names. Ledgers that were not looked at or are damaged are left out."""
     damaged: tuple[int, ...]
-    """Ledgers whose metadata cannot be read."""
+    """Ledgers whose metadata is damaged."""
     in_recovery: tuple[int, ...]
-    """Ledgers whose recoverers may have bookies in private that the metadata will name when they close."""
+    """Ledgers in recovery. Their recoverers may use bookies that metadata names only after the close."""
 
 
 async def pass_over_metadata(
     client: LedgerClient, is_gone: Callable[[BookieId], bool], *, within_s: float = math.inf
 ) -> Pass:
-    """Which ledgers name a bookie that is gone. Ends after ``within_s`` with what was found until then.
-    MetadataUnavailable, MetadataCorrupt (a node below ``ledgers`` that is no ledger's)."""
+    """Find the ledgers that name a bookie that is gone.
+
+    Args:
+        client: The client whose store is read.
+        is_gone: Tells whether a bookie counts as gone.
+        within_s: End after this many seconds, with the findings until then.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached. MetadataCorrupt: A node below
+        ``ledgers`` is no ledger's. Damaged metadata of one ledger is reported in
+            ``Pass.damaged`` and not raised.
+    """
     registry = LedgerRegistry(client.store, client.environment)
     deadline = trio.current_time() + within_s
     await client.store.sync()
@@ -130,13 +142,25 @@ async def pass_over_metadata(
 async def pass_over_now(
     client: LedgerClient, board: Board, *, draining: Collection[BookieId] = (), within_s: float = math.inf
 ) -> Pass:
-    """Which ledgers name a bookie that is not registered at this moment, or that is to be emptied. Nobody has
-    to have seen these bookies before: one may be left in metadata alone. Errors as ``pass_over_metadata``."""
+    """Find the ledgers that name a bookie that is not registered at this moment or is to be emptied.
+
+    No earlier observation is needed: a bookie counts even if only metadata names it.
+
+    Args:
+        client: The client whose store is read.
+        board: The repair queue, to read the registrations.
+        draining: The bookies that are to be emptied.
+        within_s: End after this many seconds, with the findings until then.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached.
+        MetadataCorrupt: A node below ``ledgers`` is no ledger's.
+    """
     there = (await board.registered()).keys() - frozenset(draining)
     found = await pass_over_metadata(client, lambda bookie: bookie not in there, within_s=within_s)
     if not found.affected:
         return found
-    # Whoever was registered during the pass may have been named by a ledger that was made during it.
+    # A bookie that was registered during the pass may be in a ledger that was created during it.
     there |= (await board.registered()).keys() - frozenset(draining)
     affected = {}
     for ledger_id, hit in found.affected.items():
@@ -152,8 +176,21 @@ async def check_entries(
     per_s: int,
     on_fault: Callable[[int, LedgerFaults], Awaitable[None]],
 ) -> int:
-    """Ask bookies for what they should have of every ledger; how many ledgers were looked at.
-    MetadataUnavailable."""
+    """Check for every ledger that bookies have the entries that they should have.
+
+    Args:
+        client: The client to ask the bookies with.
+        check_all: Compare all entries by lists; otherwise read the ends of each share (``check_ledger``).
+        per_s: Send at most this many requests a second.
+        on_fault: Awaited for each ledger with faults.
+
+    Returns:
+        How many ledgers there are. Ledgers with damaged metadata are logged and skipped.
+
+    Raises:
+        MetadataUnavailable: The metadata store could not be reached.
+        MetadataCorrupt: A node below ``ledgers`` is no ledger's.
+    """
     registry = LedgerRegistry(client.store, client.environment)
     ledgers = await registry.list()
     pace = Pace(per_s)
@@ -173,16 +210,16 @@ async def check_entries(
 
 @attrs.frozen
 class _Found:
-    """What a look at the registrations found."""
+    """The result of one look at the registrations."""
 
     lost: frozenset[BookieId]
     gone: frozenset[BookieId]
-    """Those, and the ones that are to be emptied."""
+    """The lost bookies and those that are to be emptied."""
     registered: frozenset[BookieId]
 
 
 class Auditor:
-    """One process's part in it: a candidate, and the auditor while it leads. ``run`` is its task."""
+    """A candidate in the auditor's election; the auditor while it leads. ``run`` is its task."""
 
     def __init__(self, client: LedgerClient, *, name: str) -> None:
         self.name = name
@@ -195,18 +232,18 @@ class Auditor:
         self._record = AuditRecord()
         self._saying = trio.Lock()
         self._found: _Found | None = None
-        """What the last look found; None before the first."""
+        """The result of the last look; None before the first."""
         self._named: frozenset[BookieId] = frozenset()
-        """Whom metadata named at the last pass."""
+        """The bookies that metadata named at the last pass."""
         self._audited: frozenset[BookieId] | None = None
-        """The lost and drained bookies that the last pass looked for and that have been so since; None before
-        the first."""
+        """The bookies that the last pass looked for and that have been gone ever since; None before the first
+        pass."""
         self._passing: frozenset[BookieId] = frozenset()
-        """The same of the pass that is under way."""
+        """The same for the pass that is under way."""
         self._next_pass_at = 0.0
 
     async def run(self) -> None:
-        """Stand, lead, stand again, until cancelled."""
+        """Stand for election, lead, and stand again, until cancelled."""
         election = Election(self._client, AUDITOR_ELECTION, candidate=self.name)
         told = ""
         while True:
@@ -215,7 +252,7 @@ class Auditor:
                     self.is_leading = True
                     await self._lead()
             except LedgerLogError as trouble:
-                # An outage of the store is tried again and again, and told once.
+                # During an outage of the store, every try fails alike. Log the trouble once.
                 level, told = logging.DEBUG if str(trouble) == told else logging.WARNING, str(trouble)
                 logger.log(level, "auditor=%s steps down: %s", self.name, trouble)
             finally:
@@ -223,8 +260,11 @@ class Auditor:
             await trio.sleep(RECONNECT_DELAY_MAX_S)
 
     async def _lead(self) -> None:
-        """Audit until cancelled. Raises what the store raises: it is somebody else's turn then, or ours
-        again, from the start."""
+        """Audit until cancelled.
+
+        Raises what the store raises. The leadership is over then; whoever leads next starts from the
+        beginning, this process or another.
+        """
         self._record = attrs.evolve(await self._last_record(), auditor=self.name)
         self._found = self._audited = None
         self._named = self._passing = frozenset()
@@ -240,12 +280,12 @@ class Auditor:
         try:
             return await self._board.audit_record() or AuditRecord()
         except MetadataCorrupt as damage:
-            # All that is in it is seen again, or was for people to read.
+            # All that it holds is found again, or was only for people to read.
             logger.error("auditor=%s: %s; it is made anew", self.name, damage)
             return AuditRecord()
 
     async def _heed(self) -> RepairSettings:
-        """The settings that hold now; what could be read is noted, for whoever cannot any more."""
+        """Return the settings that hold now. Note them in the record, for processes that cannot read them."""
         settings = await self._settings.read()
         if self._settings.damage is None and settings != self._record.settings:
             self._record = attrs.evolve(self._record, settings=settings)
@@ -253,7 +293,7 @@ class Auditor:
         return settings
 
     async def _say(self) -> None:
-        async with self._saying:  # Of two writes at once one would be lost.
+        async with self._saying:  # Of two concurrent writes, one would be lost.
             await self._board.say_audit(self._record)
 
     async def _listen(self, path: str) -> None:
@@ -275,7 +315,7 @@ class Auditor:
             absences.look({*self._named, *await self._board.known()} - registered.keys(), now)
             lost = absences.lost(now, delay_s)
             self._found = found = _Found(lost, lost | draining, frozenset(registered))
-            # Who came back is looked for again when it is lost again.
+            # If a bookie came back, a pass must look for it again when it is lost again.
             self._audited = None if self._audited is None else self._audited & found.gone
             self._passing &= found.gone
             self._next_pass_at = min(self._next_pass_at, now + settings.bookie_check_ms / 1000)
@@ -298,7 +338,7 @@ class Auditor:
             self._named, self._audited = passed.named, self._passing
             self._next_pass_at = trio.current_time() + (await self._heed()).bookie_check_ms / 1000
             if is_news:
-                self._wake.set()  # Metadata names bookies of which nothing was known: they are absent, too.
+                self._wake.set()  # Metadata names bookies that were unknown. They may be absent, too.
 
     def _is_pass_due(self, found: _Found) -> bool:
         is_time = trio.current_time() >= self._next_pass_at
@@ -349,8 +389,8 @@ class Auditor:
             await trio.sleep(min(_LOOK_S, max(settings.entry_check_ms, 1000) / 1000))
 
     def _check_is_due(self, settings: RepairSettings) -> bool:
-        # By the wall clock, so that a check a day is one a day however often the auditor changes. A clock
-        # that goes back makes it late by as much at most.
+        # By the wall clock: for example, a daily check stays daily however often the auditor changes. If the
+        # clock goes back behind the last check, the check is due at once.
         since_ms = self._client.environment.now_ms() - self._record.entries_at_ms
         return since_ms >= settings.entry_check_ms or since_ms < 0
 

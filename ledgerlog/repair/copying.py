@@ -1,27 +1,29 @@
-"""Moving entries from bookies that have them to one that should: the shell around ``repair.core.repair`` and
-``repair.core.backfill``.
+"""Copying entries between bookies: the shell around ``repair.core.repair`` and ``repair.core.backfill``.
 
-Entries are read as any reader reads them, checked against their writer's digests, and sent on as recovery
-adds, which pass the fence. A copy counts when the bookie has answered that it is durable. All copying of one
-process goes through one ``Pacer``, so its rate holds however many ledgers are in work; who copies faster than
-it waits with the copy in his hand, and no more is read meanwhile than ``repair.core.repair.COPY_BYTES``.
+Entries are read as any reader reads them and checked against their writer's digests. They are sent on as
+recovery adds, which pass the fence. A copy counts once the bookie has answered that it is durable. All
+copying of one process goes through one ``Pacer``, so its rate holds however many ledgers are worked on. A
+task that copies faster waits with its copy in memory; meanwhile at most ``repair.core.repair.COPY_BYTES`` are
+read ahead.
 
-Two kinds of work:
+There are two kinds of work:
 
-    repair_fragment   another bookie gets what lost ones held, and is named instead
-    fill              a bookie that lives gets what it should have had: nothing is renamed
+    repair_fragment   other bookies get the entries of lost ones and are named instead of them
+    fill              a live bookie gets the entries that it lacks; the metadata does not change
 
-**Acknowledgements** come in the order of the adds on a connection (``net.adds``), several merged into one
-where their ids follow each other. So the copies that are on their way to one bookie are a queue, and an
-answer takes from its front. A bookie that is lost, or refuses, fails all that it has not confirmed.
+**Acknowledgements** come in the order of the adds on a connection (``net.adds``). Acknowledgements whose ids
+follow each other may be merged into one. So the copies that are on their way to one bookie form a queue, and
+an acknowledgement takes from its front. If a bookie is lost or refuses a copy, all its unconfirmed copies
+fail.
 
-**Whoever is named is there, and is to stay.** One may have been lost after its last copy, while others were
-still being given theirs. It may come back without what it confirmed, and nobody would look for copies that
-metadata did not ask of it; or never, and then the auditor has drawn its conclusion about it before any ledger
-named it. Or an operator may have begun to empty it, and seen that nothing names it. So each new bookie is
-looked at again right before the write, and the write is a transaction that checks that it still is registered
-as one that takes ordinary writes: one that is lost, or is to be emptied, is not, and stands at that path no
-more. Whoever then looks which ledgers name it sees all of them.
+**A bookie is named only while it is registered as writable.** A new bookie may be lost after its last copy,
+while others still get theirs. If metadata named it then, nothing would repair this. It may come back without
+the copies that it confirmed: the metadata did not name it, so its loss check did not ask for them. Or it
+never comes back: then the auditor drew its conclusion about it before any ledger named it. Or an operator has
+begun to empty it and has seen that nothing names it. So each new bookie's registration is read right before
+the write, and the write is a transaction that checks that the registration is still the same. A bookie that
+is lost or to be emptied has no node at that path. So a process that looks after that for the ledgers that
+name it sees all of them.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from ledgerlog.wire.frame import Status
 __all__ = ["Copying", "Missing", "Pacer"]
 
 _ANSWER_S = CONNECT_TIMEOUT_S + HANDSHAKE_TIMEOUT_S + ADD_TIMEOUT_S
-"""A bookie that confirms nothing for so long while copies wait for it has failed."""
+"""A bookie has failed if it confirms nothing for this long while copies wait for it."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ Missing = list[tuple[int, int]]
 
 
 class Pacer:
-    """One process's bound on the bytes that it copies in a second, and the switch that holds it."""
+    """Limits the bytes that one process copies in a second. It can be paused."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bucket = TokenBucket(bytes_per_s, trio.current_time())
@@ -79,7 +81,7 @@ class Pacer:
         return not self._resumed.is_set()
 
     def set(self, *, bytes_per_s: int, paused: bool) -> None:
-        """What holds from now on."""
+        """Set the rate and the pause that hold from now on."""
         if bytes_per_s != self._bucket.rate:
             self._bucket.change_rate(bytes_per_s, trio.current_time())
             changed, self._changed = self._changed, trio.Event()
@@ -90,24 +92,24 @@ class Pacer:
             self._resumed.set()
 
     async def wait_resumed(self) -> None:
-        """Return while it is not paused."""
+        """Wait until it is not paused."""
         await self._resumed.wait()
 
     async def pass_through(self, byte_count: int) -> None:
-        """Return when so many bytes may go out."""
+        """Wait until these bytes may be sent, then count them."""
         while True:
             await self._resumed.wait()
             delay_s = self._bucket.delay(trio.current_time())
             if delay_s <= 0:
                 self._bucket.spend(byte_count, trio.current_time())
                 return
-            # Who raises the rate does not mean: once what was begun at the old one is through.
+            # A new rate holds at once: do not wait until what was begun at the old rate is through.
             with trio.move_on_after(delay_s):
                 await self._changed.wait()
 
 
 class Target:
-    """The copies that are on their way to one bookie (``net.adds.AddSink``)."""
+    """The copies that are on their way to one bookie (a ``net.adds.AddSink``)."""
 
     def __init__(self, client: LedgerClient, metadata: LedgerMetadata, bookie: BookieId) -> None:
         self.bookie = bookie
@@ -124,12 +126,20 @@ class Target:
         self._connection.detach(self)
 
     async def store(self, entries: Mapping[int, bytes], *, lac: int) -> None:
-        """Have entries, in growing order, stored durably. BookieUnavailable."""
+        """Store entries, in growing order, and wait until they are durable.
+
+        Args:
+            entries: The entries by id.
+            lac: The LAC that the copies carry.
+
+        Raises:
+            BookieUnavailable: The bookie did not confirm them in time, refused them, or was lost.
+        """
         ids = list(entries)
         first, last = ids[0], ids[-1]
         await self._wait(lambda: self._connection.is_connected)
         built = Entries.gather(self._ledger_id, entries)
-        # The LAFR is not known here (rule 23).
+        # Repair does not know the LAFR (rule 23).
         frame = encode_add(built, lac=lac, lafr=NO_ENTRY, key=self._key, recovery=True)
         item = (first, last)
         self._waiting.append(item)
@@ -166,7 +176,7 @@ class Target:
         self._tell()
 
     def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status) -> None:
-        # What follows it is not confirmed either, as far as anybody here goes by it.
+        # Later copies to this bookie count as failed, too, even if the bookie still confirms them.
         self._waiting.remove((first, last))
         self._fail(f"it refuses copies of ledger {self._ledger_id}: {status.name}")
 
@@ -181,8 +191,10 @@ class Target:
 
 
 class Copying:
-    """Copies entries for one process. ``entries`` and ``byte_count`` are what it has copied so far, counted
-    as they are confirmed."""
+    """Copies entries for one process.
+
+    ``entries`` and ``byte_count`` count what bookies have confirmed so far.
+    """
 
     def __init__(self, client: LedgerClient, pacer: Pacer) -> None:
         self.entries = 0
@@ -192,24 +204,43 @@ class Copying:
         self.registry = LedgerRegistry(client.store, client.environment)
 
     async def repair_fragment(self, core: FragmentRepair) -> None:
-        """Carry a fragment's repair out.
+        """Carry out the repair of a fragment.
 
-        Raises what it fails with (RepairFailed, or why an entry could not be read), and MetadataUnavailable:
-        then a write may have happened, which the next survey sees. Cancelled it has changed nothing, or all;
-        copies may lie where nobody will look for them."""
+        Raises:
+            RepairFailed: The fragment could not be repaired now. Other errors say why an entry could not be
+                read. The metadata is unchanged by this repair.
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store could not be reached. The write may or may not have
+                happened; the next survey shows it.
+            MetadataOutcomeUnknown: The same: the write may or may not have happened.
+
+        Cancelling: the metadata write has happened or not. Copies may be left that no metadata names.
+        """
         await _FragmentShell(self, core).run()
 
     async def fill(
         self, metadata: LedgerMetadata, bookie: BookieId, share: Share, missing: Missing
     ) -> Filling:
-        """Give a bookie those of its share's ``missing`` entries that others have; the core, which says what
-        could not be had. Raises BookieUnavailable: it does not take them."""
+        """Give a bookie those of the share's ``missing`` entries that other bookies have.
+
+        Args:
+            metadata: The ledger's metadata.
+            bookie: The bookie that lacks the entries.
+            share: Its share of one fragment.
+            missing: The ranges of the share that it lacks.
+
+        Returns:
+            The finished ``Filling``. It says which entries could not be had.
+
+        Raises:
+            BookieUnavailable: The bookie does not take the copies.
+        """
         core = Filling(metadata, bookie, share, missing)
         await _FillShell(self, core, metadata).run()
         return core
 
     async def read(self, ledger_id: int, ask: RangeAsk) -> RangeAnswer | None:
-        """What a bookie answers; see ``ledger.ranges.read_range``."""
+        """Read entries from a bookie; see ``ledger.ranges.read_range``."""
         return await read_range(
             self._client.pool.connection(ask.bookie),
             ledger_id,
@@ -226,9 +257,11 @@ class Copying:
         self.byte_count += byte_count
 
     async def is_sound(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
-        """Whether a bookie has read all that it has of its shares of the ledger, and found no damage. What it
-        lacks is another matter; who does not answer says nothing of the kind. What it reads counts against
-        the rate as copies do: its disk serves writers, too."""
+        """Return whether a bookie has read all that it has of its shares of the ledger and found no damage.
+
+        Entries that it lacks do not count here. If it does not answer, the result is False. What the bookie
+        reads counts against the rate like copies, because its disk serves writers as well.
+        """
         connection = self._client.pool.connection(bookie)
         for share in shares(metadata, bookie):
             first = share.first
@@ -240,12 +273,12 @@ class Copying:
                     return False
                 first = answer.through + 1
                 if first <= share.last:
-                    await self.pacer.pass_through(SCRUB_BYTES)  # So much one request has it read, at most.
+                    await self.pacer.pass_through(SCRUB_BYTES)  # One request makes it read at most this much.
         return True
 
 
 class _FragmentShell:
-    """One fragment's repair under way."""
+    """Runs the repair of one fragment."""
 
     def __init__(self, copying: Copying, core: FragmentRepair) -> None:
         self._copying = copying
@@ -299,7 +332,7 @@ class _FragmentShell:
                 self._registrations[new] = Check(writable_path(new), registration.version)
 
     async def _write(self, intent: MetadataIntent) -> tuple[LedgerMetadata | None, int]:
-        """As ``LedgerRegistry.attempt``, but only while all new bookies are registered as they were."""
+        """Write as ``LedgerRegistry.attempt`` does, if all new bookies' registrations are unchanged."""
         return await self._copying.registry.attempt(intent, tuple(self._registrations.values()))
 
     async def _read(self, ask: RangeAsk) -> None:
@@ -321,7 +354,7 @@ class _FragmentShell:
 
 
 class _FillShell:
-    """The filling of one bookie's share under way."""
+    """Runs the filling of one bookie's share."""
 
     def __init__(self, copying: Copying, core: Filling, metadata: LedgerMetadata) -> None:
         self._copying = copying

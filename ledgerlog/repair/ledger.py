@@ -1,28 +1,31 @@
-"""One ledger, from its task to its write quorum (rules 20, 21, 23, 24).
+"""Repairing one ledger: from its task until every entry has its write quorum (rules 20, 21, 23, 24).
 
-    the metadata now            no such ledger: done
-    who of the task is gone     a bookie that is registered again, and is not drained, is not
-    who of it is damaged        a bookie that has read what it has, and found it sound, is not
-    fragments that name them    copy what they held to others and name these       ``repair.core.repair``
-    the open last fragment      wait for its writer to replace them, if he can; then look again, recover,
-                                start over
-    every other copy            bookies that live are asked what they have, and given what they lack
-                                (``ledger.core.comparison``); the task stays while one of them does not know
-                                what it has, since it is in limbo, or does not say
+    the metadata now            if the ledger does not exist, the task is done lost bookies of the task    a
+    bookie that is registered again and is not being emptied is not lost damaged ones of the task    a bookie
+    that has read its whole share and found it sound is not damaged fragments that name them    copy their
+    entries to other bookies, then name these     ``repair.core.repair`` an open last fragment       give its
+    writer time to replace them, if it can; then check again, recover the
+                                ledger, and start over
+    every other copy            ask the live bookies which entries they have, and give them what they lack
+                                (``ledger.core.comparison``). The task stays while a bookie is in limbo or
+                                does not answer, because nobody knows what it has
 
-and that again, on the metadata as it then is, until there is nothing to do. So whatever happens meanwhile (a
-writer rolls on, a second bookie dies, an operator deletes the ledger, a bookie returns) is met by the next
-look. Nothing is remembered between looks but since when an open fragment has been seen with its lost bookie.
+``LedgerRepair`` repeats these steps on fresh metadata until nothing is left to do. So the next round handles
+whatever happened meanwhile: a writer went on in another ledger, a second bookie died, an operator deleted the
+ledger, a bookie returned. Between rounds it remembers only since when it has seen an open last fragment with
+its lost bookie, and when a bookie last reported damage.
 
-The last step is what finds entries that their writer left below the write quorum: the plain mode acknowledges
-and closes at the ack quorum, and a bookie whose connection broke just then lacks what was on its way to it.
+The last step finds entries that their writer left below the write quorum. The plain mode acknowledges and
+closes at the ack quorum, so a bookie whose connection broke at that moment lacks the entries that were on
+their way to it.
 
-**One bookie's entries that nobody has do not hold up another's**: the lost ones of a fragment are replaced
-together, and where some entry of theirs cannot be had, one by one. Of three that are lost one may be whole.
+**An entry of one bookie that nobody has does not hold up another bookie.** Repair replaces the lost bookies
+of a fragment together. If some entry of theirs cannot be had, it replaces them one by one. For example, of
+three lost bookies, one may be replaced in full although the entries of the other two are gone.
 
-**What is left undone** comes back as a ``Verdict`` with the reason, for people to read and for the worker to
-try again, and with the task as it stands: a bookie that is back is not among the lost ones any more. Only
-bugs are raised from here.
+**Unfinished work** comes back as a ``Verdict`` with the reason, for people to read and for the worker to try
+again. It also has the task as it stands: a bookie that is back is no longer among the lost ones. Only bugs
+are raised from here.
 """
 
 from __future__ import annotations
@@ -67,22 +70,22 @@ logger = logging.getLogger(__name__)
 
 
 _UNSOUND_S = 300.0
-"""A bookie that did not find its copy of a ledger sound is asked to read it again after this."""
+"""If a bookie did not find its copy of a ledger sound, ask it again after this time."""
 
 _RANGES_SAID = 20
-"""More are not written out."""
+"""A message lists at most this many ranges."""
 
 
 @attrs.frozen
 class Verdict:
-    """What became of a task."""
+    """The outcome of one try at a task."""
 
     trouble: str | None = None
-    """Why it is not done; None where it is."""
+    """Why the task is not done; None if it is done."""
     again_in_s: float | None = None
-    """When it is worth trying again; None leaves that to the worker."""
+    """After how many seconds to try again; None leaves that to the worker."""
     task: RepairTask | None = None
-    """The task as it stands now, with the trouble in it; None where it is done."""
+    """The task as it stands now, with the trouble in it; None if it is done."""
 
     @property
     def is_done(self) -> bool:
@@ -94,26 +97,28 @@ DONE = Verdict()
 
 @attrs.define(eq=False)
 class _Attempt:
-    """One attempt at a task, and what it has learnt."""
+    """One try at a task, and what it has learnt so far."""
 
     task: RepairTask
     named: frozenset[BookieId] | None = None
-    """Whom the ledger names; None before the first look."""
+    """The bookies that the ledger names; None before the first look."""
     gone: set[BookieId] | None = None
-    """See ``_gone``; None before the first look."""
+    """See ``LedgerRepair._gone``; None before the first look."""
     damaged: frozenset[BookieId] | None = None
-    """See ``_damaged``; None before it was looked at."""
+    """See ``LedgerRepair._damaged``; None before the bookies were asked."""
     incomplete: set[BookieId] | None = None
-    """Who lacks entries, or may; None before bookies were asked what they have."""
+    """Bookies that lack entries, or may lack some; None before bookies were asked which entries they have."""
     unsteady: set[BookieId] = attrs.Factory(set)
-    """Lost bookies that were back and do not answer."""
+    """Bookies of the task that were registered again, do not answer, and are not registered any more."""
     stuck: dict[tuple[int, BookieId], str] = attrs.Factory(dict)
-    """Places in fragments, by their first entries, that could not be given to anybody now, and why."""
+    """Lost bookies that cannot be replaced now, with the reason. The key is the fragment's first entry and
+    the bookie."""
     one_by_one: set[int] = attrs.Factory(set)
-    """Fragments, by their first entries, whose lost bookies cannot all be replaced together."""
+    """Fragments, by first entry, whose lost bookies cannot all be replaced together."""
 
     def stands(self, trouble: str) -> RepairTask:
-        """The task as it stands: what it named and is not so any more is gone from it."""
+        """Return the task as it stands, with the trouble: findings that are no longer true are gone from
+        it."""
         task = self.task
         lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
         damaged = task.damaged if self.damaged is None else sorted(self.damaged)
@@ -125,12 +130,12 @@ class _Attempt:
         return attrs.evolve(task, lost=lost, damaged=damaged, incomplete=incomplete).troubled(trouble)
 
     def reasons(self) -> list[str]:
-        """Why places are left, each once."""
+        """Return why lost bookies are not replaced, each reason once."""
         return list(dict.fromkeys(self.stuck.values()))
 
 
 class LedgerRepair:
-    """Works on one ledger at a time; what it keeps is about ledgers that wait."""
+    """Repairs ledgers, each from its task. What it remembers is about ledgers that wait."""
 
     def __init__(self, client: LedgerClient, board: Board, copying: Copying) -> None:
         self._client = client
@@ -138,30 +143,42 @@ class LedgerRepair:
         self._copying = copying
         self._registry = LedgerRegistry(client.store, client.environment)
         self._seen: dict[int, tuple[tuple[BookieId, ...], float]] = {}
-        """Open last ensembles that named a lost bookie, and since when that has been seen."""
+        """The open last ensembles that named a lost bookie, and since when each has been seen."""
         self._unsound: dict[tuple[int, BookieId], float] = {}
-        """When bookies have read what they have of a ledger, and not found it sound."""
+        """When a bookie has read its copy of a ledger and did not find it sound."""
 
     def keep_only(self, ledger_ids: Collection[int]) -> None:
-        """Forget what was seen of all other ledgers: somebody else has repaired them."""
+        """Forget what was seen of all other ledgers: they have no task any more."""
         self._seen = {e: seen for e, seen in self._seen.items() if e in ledger_ids}
         self._unsound = {key: at for key, at in self._unsound.items() if key[0] in ledger_ids}
 
     async def make_anew(self, ledger_id: int) -> None:
-        """Replace a task whose record is damaged. Nobody knows whom it named: it names whoever of the ledger
-        is not there now, which costs a copy too many at most. The rest is seen when it is worked on."""
+        """Replace a task whose record is damaged.
+
+        Nobody knows which bookies it named. The new task names every bookie of the ledger that is not
+        registered; at worst this makes one extra copy. Working on the task finds the rest.
+        """
         found = await self._registry.find(ledger_id)
         named = frozenset[BookieId]() if found is None else named_bookies(found[0])
         lost = [bookie for bookie in named if not await self._board.is_registered(bookie)]
         await self._board.post(ledger_id, lost=lost)
 
     async def run(self, task: RepairTask, *, grace_s: float, say: Callable[[str], None]) -> Verdict:
-        """Do what there is to do about the task's ledger. ``say`` is told what is going on."""
+        """Repair the task's ledger as far as possible.
+
+        Args:
+            task: The task, read under the ledger's lock.
+            grace_s: How long the writer of an open ledger may take to replace a lost bookie.
+            say: Called with a few words about the present step.
+
+        Returns:
+            The outcome. Expected errors are in it and are not raised.
+        """
         attempt = _Attempt(task)
         try:
             verdict = await self._run(attempt, grace_s, say)
         except LedgerNotFound:
-            verdict = DONE  # It was deleted while we worked: nobody misses a copy.
+            verdict = DONE  # The ledger was deleted meanwhile: nobody misses a copy.
         except LedgerLogError as trouble:
             verdict = Verdict(_words(trouble))
         if verdict.trouble is None:
@@ -194,7 +211,7 @@ class LedgerRepair:
                 continue
             waiting = [f for f in findings if f.work is Work.RECOVER and not gone.isdisjoint(f.lost)]
             if not waiting:
-                # Who is lost there again later leaves its writer the whole time again.
+                # If a bookie is lost there again later, the writer gets the whole grace period again.
                 self._seen.pop(task.ledger_id, None)
                 return _together(attempt.reasons(), await self._complete(metadata, attempt, say))
             held_up = await self._what_holds_up_the_end(metadata, waiting[0], barred, grace_s)
@@ -212,8 +229,8 @@ class LedgerRepair:
     async def _gone(
         self, metadata: LedgerMetadata, task: RepairTask, draining: Collection[BookieId]
     ) -> set[BookieId]:
-        """Of the bookies that the ledger names: those that are drained, and those of the task that are still
-        not registered."""
+        """Return the lost bookies that the ledger names: those that are to be emptied, and those of the task
+        that are still not registered."""
         named = named_bookies(metadata)
         gone = {bookie for bookie in named if bookie in draining}
         for bookie in task.lost:
@@ -222,9 +239,12 @@ class LedgerRepair:
         return gone
 
     async def _damaged(self, metadata: LedgerMetadata, task: RepairTask) -> frozenset[BookieId]:
-        """Of the bookies that the task calls damaged, those that do not say, having read it all, that what
-        they have of the ledger is sound: a bookie copies again by itself what rotted. One that has just read
-        it is not asked to at each try."""
+        """Return the damaged bookies of the task that the ledger names.
+
+        A bookie is not damaged any more if it has read all that it has of the ledger and says that it is
+        sound: it copies damaged entries back by itself. A bookie that did not say so is asked again only
+        after ``_UNSOUND_S``, not at each try.
+        """
         damaged: set[BookieId] = set()
         for bookie in sorted(named_bookies(metadata).intersection(task.damaged)):
             key = metadata.ledger_id, bookie
@@ -249,8 +269,10 @@ class LedgerRepair:
         serving: Collection[BookieId],
         say: Callable[[str], None],
     ) -> None:
-        """Give the lost bookies' places in a fragment to others, or note why that cannot be done now: the
-        other fragments do not wait for it, since it may be for ever."""
+        """Replace the lost bookies of a fragment, or note why that cannot be done now.
+
+        The other fragments do not wait for this one, since it may be impossible for ever.
+        """
         first = metadata.fragments[finding.fragment_index].first_entry
         if first in attempt.one_by_one:
             finding = attrs.evolve(finding, lost=finding.lost[:1])
@@ -298,8 +320,13 @@ class LedgerRepair:
     def _choose(
         self, count: int, staying: Collection[BookieId], barred: Collection[BookieId]
     ) -> list[BookieId]:
-        """Bookies for so many lost ones; fewer where there are not enough, since some copies are better than
-        none. NotEnoughBookies where there is not one."""
+        """Choose bookies to replace ``count`` lost ones.
+
+        Returns fewer if there are not enough, since some copies are better than none.
+
+        Raises:
+            NotEnoughBookies: No bookie can be chosen.
+        """
         for wanted in range(count, 0, -1):
             for even_doubtful in (False, True):
                 try:
@@ -315,18 +342,20 @@ class LedgerRepair:
     async def _what_holds_up_the_end(
         self, metadata: LedgerMetadata, finding: Finding, barred: Collection[BookieId], grace_s: float
     ) -> Verdict | None:
-        """Why the ledger is not to be recovered now, None where it is.
+        """Return why the ledger must not be recovered now, or None if it may be.
 
-        *Nobody could take a lost one's place.* Its writer cannot replace it then, and goes on with an ack
-        quorum; to recover the ledger would stop him, for nothing, and keep him from making the next one.
+        *No bookie could replace the lost one.* Then the writer cannot replace it either and goes on with an
+        ack quorum. A recovery would stop the writer for nothing, and the writer could not create the next
+        ledger.
 
-        *Its last bookies that are there do not suffice to fence it.* Whether anything was written to the
-        others, nothing at all included, they alone can tell: metadata says where a fragment begins and not
-        whether it has an entry (rule 21 is about fragments whose end is known). A recovery could only stop
-        a writer who may still reach them. So the ledger stays as it is, until they are back or an operator
-        decides.
+        *Too few bookies of the last ensemble are there to fence the ledger.* Only the missing bookies can
+        tell whether they store any entry of the last fragment. The metadata says where the fragment begins,
+        but not whether it has an entry; rule 21 speaks of fragments whose end is known. A recovery could only
+        stop a writer that may still reach these bookies. So the ledger stays as it is until they are back or
+        an operator decides.
 
-        *Its writer has time left*; it begins when neither of the others holds."""
+        *Its writer has time left.* The grace period begins once neither of the other two reasons holds.
+        """
         try:
             self._choose(1, [b for b in metadata.last_fragment.ensemble if b not in barred], barred)
         except NotEnoughBookies as trouble:
@@ -347,7 +376,10 @@ class LedgerRepair:
         return None
 
     def _grace_left(self, metadata: LedgerMetadata, grace_s: float) -> float:
-        """How long its writer still has to change the last ensemble; a change starts it anew."""
+        """Return for how many seconds the writer may still change the last ensemble.
+
+        A change starts it anew.
+        """
         ensemble, now = metadata.last_fragment.ensemble, trio.current_time()
         seen = self._seen.get(metadata.ledger_id)
         if seen is None or seen[0] != ensemble:
@@ -355,8 +387,11 @@ class LedgerRepair:
         return seen[1] + grace_s - now
 
     async def _is_still_so(self, metadata: LedgerMetadata, gone: Collection[BookieId]) -> bool:
-        """Look again, behind a sync: whether the ledger is still not closed and names, last, the bookies that
-        are still gone (rule 20)."""
+        """Check again, after a sync, that the ledger needs recovery (rule 20).
+
+        It does if it is still not closed, has the same last fragment, and one of its bookies there is still
+        gone.
+        """
         await self._client.store.sync()
         found = await self._registry.find(metadata.ledger_id)
         if found is None or found[0].is_closed or found[0].last_fragment != metadata.last_fragment:
@@ -370,7 +405,7 @@ class LedgerRepair:
         return False
 
     async def _recover(self, metadata: LedgerMetadata) -> Verdict | None:
-        """Close it; what is in the way where that cannot be done now."""
+        """Recover and close the ledger. Return what prevents it, or None if the ledger is closed."""
         client = self._client
         try:
             await recover_ledger(
@@ -393,7 +428,7 @@ class LedgerRepair:
     async def _complete(
         self, metadata: LedgerMetadata, attempt: _Attempt, say: Callable[[str], None]
     ) -> Verdict:
-        """Compare what each bookie should have with what it lists, and give it what it lacks."""
+        """Compare what each bookie should have with what it lists, and give it the entries that it lacks."""
         task = attempt.task
         attempt.incomplete = incomplete = set[BookieId]()
         nowhere = RangeSet()
@@ -408,16 +443,16 @@ class LedgerRepair:
             if bookie in task.incomplete and not kinds.isdisjoint((FaultKind.UNREACHABLE, FaultKind.LIMBO)):
                 incomplete.add(bookie)
             if FaultKind.LIMBO in kinds:
-                in_limbo.append(bookie)  # It brings itself what it lost.
+                in_limbo.append(bookie)  # It copies back its lost entries itself.
             if FaultKind.UNREACHABLE in kinds:
                 if await self._board.is_registered(bookie):
                     silent.append(bookie)
                 elif bookie in task.lost and bookie not in (attempt.gone or ()):
-                    # It was back when we looked for who is lost. The auditor may not have seen that, and
-                    # would see no reason to make a task again.
+                    # It was registered when we looked for lost bookies, and now it is not. The auditor may
+                    # have missed that, and then it has no reason to make a new task.
                     attempt.unsteady.add(bookie)
                     left.append(f"{bookie} comes and goes")
-                # Else it is for the auditor to call it lost, or not.
+                # Otherwise the auditor decides whether it is lost.
             for share in shares(metadata, bookie):
                 missing = [
                     (fault.first_entry, fault.last_entry)
@@ -452,7 +487,7 @@ class LedgerRepair:
 
 
 def _not_stuck(finding: Finding, metadata: LedgerMetadata, attempt: _Attempt) -> Finding:
-    """The finding, as far as something is left to be tried: nothing of an open last fragment."""
+    """Return the finding without the bookies that cannot be replaced now; none for an open last fragment."""
     if finding.work is Work.RECOVER:
         return attrs.evolve(finding, lost=())
     first = metadata.fragments[finding.fragment_index].first_entry
@@ -464,14 +499,14 @@ def _words(trouble: LedgerLogError) -> str:
 
 
 def _listed(ranges: Sequence[tuple[int, int]]) -> str:
-    """Some ranges, for a person."""
+    """Write ranges for a person, the first ``_RANGES_SAID`` of them."""
     words = [f"{first}" if first == last else f"{first}..{last}" for first, last in ranges[:_RANGES_SAID]]
     more = len(ranges) - len(words)
     return ", ".join(words) + (f" and {more} more ranges" if more else "")
 
 
 def _decision(metadata: LedgerMetadata) -> str:
-    """What a person can do about a ledger that nobody can close."""
+    """Say how an operator can end a ledger that cannot be closed."""
     return (
         "bring its bookies back; if they are lost for good, with what they had, it is ended by "
         f"'ledgerlog ledger recover {metadata.ledger_id} --accept-loss'"
@@ -479,7 +514,7 @@ def _decision(metadata: LedgerMetadata) -> str:
 
 
 def _together(left: Collection[str], verdict: Verdict) -> Verdict:
-    """The verdict, and other reasons beside it."""
+    """Return the verdict with these other reasons before its own."""
     if not left:
         return verdict
     trouble = "; ".join((*left, *(() if verdict.trouble is None else (verdict.trouble,))))

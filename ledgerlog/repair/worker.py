@@ -1,22 +1,26 @@
-"""The replication worker: takes tasks from the board and works on them, as many processes as there are.
+"""The replication worker: takes tasks from the repair queue and works on them.
 
-    register    the worker's own node, for as long as the session lives; a new session is a new worker
-    look        lists the tasks when the board, or the bookies, have changed, and from time to time
-    lanes       each takes a task that nobody has: lock, read the task, work, remove it, let go (rule 22)
-    follow      the settings: the rate, and the pause. They are read before the first task is taken, and
-                while the store does not answer nothing is guessed (of damage see ``settings``)
-    say         progress, for people
+Any number of processes may run a worker.
 
-A task that could not be done stays, with the reason written into it, and is tried again after a pause that
-grows; when bookies come or go, or the settings change, at once. Which process tries next is chance.
+    register    create the worker's own node for as long as the session lives; a new session is a new worker
+    look        list the tasks when the queue or the bookies change, and from time to time
+    lanes       each takes a task that nobody has: lock, read the task, work, remove it, unlock (rule 22)
+    follow      read the settings: the rate and the pause. They are read before the first task is taken. While
+                the store does not answer, the worker guesses nothing (for damage see ``repair.settings``)
+    say         publish its progress, for people
 
-**Tries that fail again are few**, however many tasks wait: with too few bookies every ledger of the cluster
-may. Each try asks the metadata store a dozen times, and writers need that, too. So they are held to a rate of
-their own (``_FAILURES_PER_S``), which costs what succeeds nothing.
+A task that could not be done stays in the queue, with the reason written into it. The worker tries it again
+after a pause that grows, or at once when bookies come or go or the settings change. Any process may make the
+next try.
 
-**Nothing of this has to be right for the ledgers to be safe.** Two workers on one ledger (one was cut off and
-does not know it) do the same work twice, and the compare-and-set of the ledger's metadata decides. The lock
-saves work, and the order of removal and lock keeps a task from being forgotten.
+**Repeated failures are few**, however many tasks wait. For example, with too few bookies every ledger of the
+cluster may have a task that fails. Each try sends a dozen requests to the metadata store, which writers need
+as well. So repeated failures have a rate of their own (``_FAILURES_PER_S``). It does not slow down tries that
+succeed.
+
+**The safety of ledgers does not depend on this module.** If two workers work on one ledger (one was cut off
+and does not know it), they do the same work twice, and the compare-and-set of the ledger's metadata decides.
+The lock saves work. The order of removal and unlocking keeps a task from being forgotten.
 """
 
 from __future__ import annotations
@@ -44,22 +48,22 @@ from ledgerlog.repair.settings import SettingsInForce
 __all__ = ["Worker"]
 
 LANES = 2
-"""Ledgers that one process has in its hands at a time: while one waits for the metadata store the other
+"""How many ledgers one process works on at a time: while one waits for the metadata store, the other
 copies."""
 
 _LOOK_S = 10.0
-"""The tasks are listed so often, whatever is heard; locks of the dead are noticed by it."""
+"""The tasks are listed at least this often. Locks of dead workers are noticed by that."""
 
 _LISTED_S = 0.5
-"""And no more often."""
+"""The tasks are listed at most this often."""
 
 _AGAIN_MIN_S = 1.0
 _AGAIN_MAX_S = 60.0
 _TAKEN_S = 2.0
-"""A task that somebody has is looked at again after this."""
+"""A task that another worker has is tried again after this time."""
 
 _FAILURES_PER_S = 10
-"""Tries, in one process, that fail as one before did."""
+"""How many repeated failures one process allows itself in a second."""
 
 _SAY_S = 2.0
 _LEAVE_S = 2.0
@@ -69,21 +73,21 @@ logger = logging.getLogger(__name__)
 
 @attrs.define
 class _Waiting:
-    """A task that is not to be tried before a time."""
+    """A task that must not be tried before a time."""
 
     until: float
     may_hurry: bool = True
-    """Whether it may be tried as soon as bookies come or go."""
+    """Whether to try it as soon as bookies come or go or the settings change."""
     backoff: Backoff = attrs.field(factory=lambda: Backoff(_AGAIN_MIN_S, _AGAIN_MAX_S))
 
 
 class Worker:
-    """See above. ``run`` is its task."""
+    """Works on tasks of the repair queue. ``run`` is its task."""
 
     def __init__(self, client: LedgerClient, *, name: str, lanes: int = LANES) -> None:
         self.name = name
         self.repaired = 0
-        """Tasks that it has finished."""
+        """How many tasks this worker has finished."""
         self._client = client
         self._board = Board(client)
         self._in_force = SettingsInForce(self._board, name=f"worker={name}")
@@ -93,7 +97,7 @@ class Worker:
         self._repair = LedgerRepair(client, self._board, self.copying)
         self._lanes = lanes
         self._workers = 1
-        """How many processes share what the cluster copies."""
+        """How many worker processes share the cluster's rate of copying."""
         self._tasks: list[int] = []
         self._busy: dict[int, str] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -101,7 +105,7 @@ class Worker:
         self._failures = TokenBucket(_FAILURES_PER_S, trio.current_time(), burst_s=1.0)
 
     async def run(self) -> None:
-        """Work until cancelled. The store's outages are waited out."""
+        """Work until cancelled. The worker waits out outages of the store."""
         backoff = Backoff(0.2, RECONNECT_DELAY_MAX_S)
         while True:
             what = f"worker={self.name} waits for the metadata store"
@@ -109,9 +113,12 @@ class Worker:
                 backoff.reset()
 
     async def _live(self) -> None:
-        """Be a worker for the length of a session. Raises what reading the settings and registering raise."""
+        """Be a worker for as long as the session lives.
+
+        Raises what reading settings and registering raise.
+        """
         session = self._client.store.session
-        # Before anything else: no copy is made at a rate, or during a pause, that nobody has read.
+        # First of all read the settings: nothing is copied at a rate, or during a pause, that was not read.
         self._workers = await self._board.worker_count() + 1
         await self._heed()
         key = await self._board.register_worker()
@@ -164,13 +171,13 @@ class Worker:
         open_tasks = frozenset(found)
         self._waiting = {e: waiting for e, waiting in self._waiting.items() if e in open_tasks}
         self._repair.keep_only(open_tasks)
-        # Workers begin at different places, so that they seldom meet.
+        # Workers begin at different tasks, so they seldom meet.
         self._client.environment.random.shuffle(found)
         self._tasks = found
         self._tell()
 
     async def _hurry(self) -> None:
-        """When bookies come or go, what failed may succeed."""
+        """Try all failed tasks again when bookies come or go: they may succeed now."""
         while True:
             await self._client.bookies.wait_change()
             self._try_again()
@@ -192,14 +199,18 @@ class Worker:
         )
 
     async def _heed(self) -> None:
-        """Read the settings, and go by them from now on. MetadataUnavailable."""
+        """Read the settings and go by them from now on.
+
+        Raises:
+            MetadataUnavailable: The metadata store could not be reached.
+        """
         before, settings = self._settings, await self._in_force.read()
         self._settings = settings
         if settings.paused != self.pacer.is_paused:
             logger.info("worker=%s: %s", self.name, "paused" if settings.paused else "resumed")
         self._set_pace()
         if settings != before:
-            self._try_again()  # Who waits for a writer may have to wait no longer.
+            self._try_again()  # For example, the grace period of a writer may be over now.
 
     def _set_pace(self) -> None:
         settings = self._settings
@@ -208,7 +219,7 @@ class Worker:
     # --- doing it -------------------------------------------------------------------------------
 
     async def _next(self) -> int:
-        """A task that is to be tried now and that no other lane has."""
+        """Wait for a task that may be tried now and that no other lane has. Return its ledger."""
         while True:
             await self.pacer.wait_resumed()
             now, wake_at = trio.current_time(), trio.current_time() + _LOOK_S
@@ -242,7 +253,8 @@ class Worker:
             self._waiting[ledger_id] = _Waiting(trio.current_time() + _TAKEN_S, may_hurry=False)
             return
         try:
-            # Only now: what is read before the lock may be a task that its holder is about to remove.
+            # Read the task after locking: one read before may be a task that the lock's holder is about to
+            # remove.
             try:
                 found = await self._board.task(ledger_id)
             except MetadataCorrupt:
@@ -275,7 +287,7 @@ class Worker:
 
     def _wait(self, ledger_id: int, again_in_s: float | None = None) -> None:
         before = self._waiting.get(ledger_id)
-        if before is not None:  # The first try of each is free, so that nobody waits for a debt of thousands.
+        if before is not None:  # The first try of each task is free: nobody waits for a debt of thousands.
             self._failures.spend(1, trio.current_time())
         if again_in_s is not None:
             self._waiting[ledger_id] = _Waiting(trio.current_time() + again_in_s)
