@@ -1,4 +1,4 @@
-"""What commands that name a ledger say of one that lies in an archive alone."""
+"""The message for a ledger that bookies no longer have because it is archived."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["LedgerArchived", "telling_archives"]
 
 
 class LedgerArchived(LedgerLogError):
-    """No bookie has the ledger any more; its log reads it from a file."""
+    """No bookie has the ledger any more; its log reads its records from an archive file."""
 
 
 @asynccontextmanager
 async def telling_archives(cluster: Cluster, ledger_id: int) -> AsyncIterator[None]:
-    """In the body, a ledger that is not found and is archived is told so: LedgerArchived."""
+    """In the body, raise LedgerArchived instead of LedgerNotFound if the ledger is archived."""
     try:
         yield
     except LedgerNotFound as missing:

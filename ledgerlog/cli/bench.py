@@ -319,5 +319,5 @@ def bench_failover(rounds: int, uri: str | None, as_json: bool) -> None:
 
 
 def _share_of(ordered: list[float], part: float) -> float:
-    """The least value that as large a part did not exceed."""
+    """Return the least value that this part of the values does not exceed; ``part=0.5`` is the median."""
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

@@ -1,12 +1,12 @@
-"""What the machine itself takes: one synced write, and one loopback round trip.
+"""The machine's own figures: the time of one synced write and of one loopback round trip.
 
-A lone append cannot be faster than a synced write on the bookies' disks and the way there and back, so its
-latency is quoted as a multiple of the two, measured in the same run: absolute figures say more about the
-machine than about the program.
+A lone append cannot be faster than a synced write on the bookies' disks plus a round trip. So its latency is
+quoted as a multiple of these two, measured in the same run. Absolute figures say more about the machine than
+about the program.
 
-The write is 4 KiB into a file that was preallocated and written before, as a journal segment is: ``pwritev``
-with RWF_DSYNC and O_DIRECT where the file system takes them, else ``pwrite`` and ``fdatasync``. The round
-trip is 128 bytes each way between two processes over blocking sockets.
+The write is 4 KiB into a file that was preallocated and written before, like a journal segment. It uses
+``pwritev`` with RWF_DSYNC and O_DIRECT if the file system supports them, otherwise ``pwrite`` and
+``fdatasync``. The round trip is 128 bytes each way between two processes over blocking sockets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCKS = 1024
 _WRITES = 400
 _ROUND_TRIPS = 2000
 _BUDGET_S = 1.0
-"""Each of the two ends after so long, whatever it has done."""
+"""Each of the two measurements ends after this time at the latest."""
 
 _ECHO = """
 import socket, sys
@@ -57,7 +57,7 @@ class Baseline:
 
 
 async def measure_baseline(directory: Path, children: Children) -> Baseline:
-    """Measure both; takes about two seconds. ``directory`` is on the bookies' file system."""
+    """Measure both; this takes about two seconds. ``directory`` is on the bookies' file system."""
     sync_ms = await trio.to_thread.run_sync(_synced_write_ms, directory)
     echo = await children.start("echo", [sys.executable, "-I", "-S", "-c", _ECHO], pipe_out=True)
     assert echo.stdout is not None
@@ -71,7 +71,7 @@ async def measure_baseline(directory: Path, children: Children) -> Baseline:
 
 def _synced_write_ms(directory: Path) -> float:
     path = directory / "baseline"
-    block = mmap.mmap(-1, _BLOCK)  # Aligned, as O_DIRECT wants it.
+    block = mmap.mmap(-1, _BLOCK)  # Aligned, because O_DIRECT needs that.
     block.write(os.urandom(_BLOCK))
     try:
         for flags, sync_flag in ((os.O_DIRECT, os.RWF_DSYNC), (0, os.RWF_DSYNC), (0, 0)):

@@ -1,16 +1,17 @@
-"""A process of the failover benchmark: it stands in an election, and appends to a log while it leads.
+"""A process of the failover benchmark: it stands in an election and appends to a log while it leads.
 
     python -m ledgerlog.cli.bench_candidate URI LOG NAME
 
-One JSON object a line on standard output; every time is in milliseconds of the machine's monotonic clock,
-which all its processes share:
+It prints one JSON object a line on standard output. Every time is in milliseconds of the machine's monotonic
+clock, which all its processes share:
 
     {"event": "standing"}                                  it is ready to take over
-    {"event": "leading", "term", "epoch", "marks": {...}}  its first append is durable; what came when
+    {"event": "leading", "term", "epoch", "marks": {...}}  its first append is durable
 
-``marks`` has, of the newest takeover: ``claiming``, ``leading`` (the election), ``recovering``, ``fencing``,
-``reading``, ``closing``, ``done`` (recovery of the last ledger), ``created``, ``entered``, ``appended``. It
-appends a record every few milliseconds from then on, until it is killed or its input ends.
+``marks`` has the times of the newest takeover: ``claiming`` and ``leading`` (the election); ``recovering``,
+``fencing``, ``reading``, ``closing`` and ``done`` (recovery of the last ledger); ``created``, ``entered`` and
+``appended``. From then on the process appends a record every few milliseconds, until it is killed or its
+input ends.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _APPEND_EVERY_S = 0.005
 
 
 class MarkingEnvironment(Environment):
-    """Remembers when each step was reached last."""
+    """Keeps the time at which each step was last reached."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +97,7 @@ async def stand(uri: str, log_name: str, name: str) -> None:
                     continue
 
         async def report() -> None:
-            # The registration of this process is made before anything of the leader is heard.
+            # Report this process's registration before anything that it says as the leader.
             async with store.watch(candidates_path(log_name)) as watch:
                 while not await _is_registered(name):
                     await watch.wait()

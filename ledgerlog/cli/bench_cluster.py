@@ -1,7 +1,7 @@
-"""The cluster that a benchmark runs on: its own throw-away one, or the one that it is told.
+"""The cluster that a benchmark runs on: a throw-away one, or the one that ``--uri`` names.
 
-On its own cluster the bookies are processes that this one started, so their CPU time is known; on another
-they may be anywhere, and only what they count themselves is.
+The bookies of a throw-away cluster are processes that this process started, so their CPU time is known. The
+bookies of another cluster may be anywhere; then only their own counts are known.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["BenchCluster", "Spent", "open_bench_cluster"]
 
 @attrs.frozen
 class Spent:
-    """What a stretch of a benchmark cost."""
+    """The cost of a stretch of a benchmark."""
 
     here_ns: int
-    """CPU time of this process: the client."""
+    """CPU time of this process, the client."""
     bookies_ns: dict[str, int] | None
-    """CPU time of each bookie's process; None where they are not ours."""
+    """CPU time of each bookie's process; None if we did not start the bookies."""
     counts: dict[str, BookieCounts]
-    """What each bookie counted."""
+    """What each bookie counted in the stretch."""
 
     @property
     def syncs(self) -> int:
@@ -42,7 +42,7 @@ class Spent:
         return sum(counts.journal_bytes for counts in self.counts.values())
 
     def cpu_us(self, count: int) -> dict[str, object]:
-        """Microseconds of CPU for each of ``count`` records: of the client, each bookie, and together."""
+        """Return the microseconds of CPU for each of ``count`` records: client, each bookie, and the sum."""
         here = self.here_ns / 1000 / count
         if self.bookies_ns is None:
             return {"client": here, "bookies": None, "sum": None}
@@ -58,7 +58,7 @@ class Meter:
     _has_bookies: bool
 
     async def spent(self) -> Spent:
-        """Since the meter was made."""
+        """Return the cost since the meter was made."""
         here_ns, bookies_ns = self._clock.spent_ns()
         now = await bookie_counts(self._cluster)
         counts = {name: count - self._counts[name] for name, count in now.items() if name in self._counts}
@@ -71,7 +71,10 @@ class BenchCluster:
     local: LocalCluster | None
 
     async def meter(self) -> Meter:
-        """Begin to measure. Garbage is collected first, and what lives by now is left alone from here on."""
+        """Start to measure.
+
+        First collects garbage, then freezes the objects that are left, so later collections skip them.
+        """
         gc.collect()
         gc.freeze()
         processes = {} if self.local is None else {n: child.pid for n, child in self.local.bookies.items()}
@@ -79,7 +82,7 @@ class BenchCluster:
         return Meter(self.cluster, CpuClock(processes), counts, self.local is not None)
 
     async def baseline(self) -> Baseline | None:
-        """What the machine itself takes; None where the bookies' disks are not at hand."""
+        """Measure the machine's own figures; None if the bookies' disks are not on this machine."""
         if self.local is None:
             return None
         return await measure_baseline(self.local.path, self.local.children)
@@ -87,13 +90,13 @@ class BenchCluster:
 
 @asynccontextmanager
 async def open_bench_cluster(uri: str | None, *, bookies: int) -> AsyncIterator[BenchCluster]:
-    """The cluster at ``uri``, or a throw-away one of ``bookies`` processes."""
+    """Open the cluster at ``uri``, or start a throw-away one with this many bookie processes."""
     if uri is not None:
         async with connect(uri) as cluster:
             yield BenchCluster(cluster, None)
         return
     with throw_away_directory("bench") as directory:
         config = directory / "bookie.toml"
-        write_config(config)  # and otherwise what a bookie does by default, which is what is measured
+        write_config(config)  # Otherwise the bookies run with their defaults, which the benchmark measures.
         async with local_cluster(directory, bookies=bookies, config=config) as local:
             yield BenchCluster(local.cluster, local)

@@ -1,14 +1,14 @@
-"""Ways to keep a ledger or a log busy, and to time every acknowledgement.
+"""Ways to keep a ledger or a log busy and to time every acknowledgement.
 
-A drive runs for a time and fills ``Latencies``. What it does itself is counted in the writer's CPU, so it
-does little: a ledger is driven by the batch, from its own progress callback, with two timestamps a batch.
+A drive runs for a time and fills ``Latencies``. Its own work counts as the writer's CPU, so it does little: a
+ledger is driven by the batch, from its progress callback, with two timestamps a batch.
 
-    LedgerWindow      so many entries in flight, always: each confirmation makes room for new ones
-    LedgerPace        entries that arrive at a fixed rate, whatever becomes of those before (an open loop);
-                      timed from when each was due, so a stall is not forgiven
+    LedgerWindow      a fixed number of entries in flight: each confirmation makes room for new ones
+    LedgerPace        entries arrive at a fixed rate, whether or not earlier ones are confirmed (an open
+                      loop). Each is timed from the moment at which it was due, so a stall counts in full
     lone_ledger       one append after the other
     log_many          ``append_many``, two calls in flight
-    log_tasks         as many tasks as the window, each awaiting ``append`` after ``append``
+    log_tasks         as many tasks as the window; each awaits one ``append`` after the other
     lone_log          one append after the other
 """
 
@@ -33,7 +33,7 @@ _CALLS_IN_FLIGHT = 2
 
 
 def payloads_of(size: int, count: int) -> list[bytes]:
-    """Payloads of random bytes; some different ones, again and again."""
+    """Return ``count`` payloads of random bytes. At most 64 of them differ; these are repeated."""
     different = [os.urandom(size) for _ in range(min(count, 64))]
     return [different[i % len(different)] for i in range(count)]
 
@@ -49,8 +49,10 @@ class LedgerWindow:
         self.latencies = Latencies()
 
     async def run(self, seconds: float) -> None:
-        """Keep the window full for so long; return when all of it is confirmed. Raises what the writer's
-        ``failure`` says."""
+        """Keep the window full for this time, then wait until all entries are confirmed.
+
+        Raises the writer's ``failure`` if it fails.
+        """
         self._is_on = True
         self._writer.set_progress_callback(self._on_progress)
         self._on_progress()
@@ -90,8 +92,10 @@ class LedgerPace:
         self.latencies = Latencies()
 
     async def run(self, seconds: float) -> None:
-        """Push what is due for so long; return when all of it is confirmed. Where the writer cannot follow,
-        what is due waits, and its waiting counts."""
+        """Push entries as they become due for this time, then wait until all are confirmed.
+
+        If the writer cannot keep up, entries that are due wait, and their waiting counts.
+        """
         writer = self._writer
         writer.set_progress_callback(self._on_progress)
         began = time.perf_counter_ns()
@@ -118,7 +122,7 @@ class LedgerPace:
         writer.set_progress_callback(None)
 
     def _due(self, number: int) -> int:
-        """When the record of that number was due, in nanoseconds since the start."""
+        """Return when the record of this number was due, in nanoseconds since the start."""
         return int(number * 1e9 / self._rate)
 
     def _on_progress(self) -> None:

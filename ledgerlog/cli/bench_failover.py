@@ -2,17 +2,17 @@
 
 Two processes (``cli.bench_candidate``) stand in one election and append to one log while they lead, with
 default settings. Each round kills the leader with SIGKILL, waits for the first durable append of the standby,
-and starts a new standby. The parts of a round are cut at marks that the standby makes on the way:
+and starts a new standby. Marks of the standby divide a round into parts:
 
-detection        the kill, until the standby claims the leadership
+detection        from the kill until the standby claims the leadership
 election         its compare-and-set on the election's record
-fencing          entering the log's writer: the list is read, the last ledger marked and fenced
-recovery         finding the ledger's end, writing it back, closing it
-creating         the new ledger
-compare-and-set  the log's list with the new ledger
+fencing          entering the log's writer: read the list, mark and fence the last ledger
+recovery         find the ledger's end, write its last entries back, close it
+creating         create the new ledger
+compare-and-set  put the new ledger into the log's list
 append           the first durable append
 
-``takeover`` is all from fencing to compare-and-set.
+``takeover`` is the sum from fencing to compare-and-set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BOUNDS = ("killed", "claiming", "leading", "reading", "done", "created", "enter
 
 _EVENT_S = 60.0
 _BETWEEN_S = 2 * ELECTION_TENURE_S
-"""A leader is left to lead for so long before it is killed."""
+"""A leader leads for this long before it is killed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -50,7 +50,7 @@ class FailoverRound:
 
 
 def parts_of(killed_ms: float, marks: dict[str, float]) -> dict[str, float]:
-    """How long each part took, in milliseconds; they add up to the time from the kill to the append."""
+    """Return how long each part took, in milliseconds. The sum is the time from the kill to the append."""
     times = {"killed": killed_ms, **marks}
     return {
         part: times[after] - times[before]
@@ -59,14 +59,14 @@ def parts_of(killed_ms: float, marks: dict[str, float]) -> dict[str, float]:
 
 
 class _Candidate:
-    """One process that stands, and what it says."""
+    """A process that stands in the election, and the events that it reports."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
         self._rest = b""
 
     async def event(self, kind: str) -> dict[str, Any]:
-        """The next event of this kind."""
+        """Wait for the next event of this kind; skip others."""
         assert self.child.stdout is not None
         with trio.move_on_after(_EVENT_S):
             while True:
@@ -87,7 +87,10 @@ class _Candidate:
 async def failover_rounds(
     bench: BenchCluster, uri: str, directory: Path, *, rounds: int, report: Callable[[FailoverRound], None]
 ) -> None:
-    """``report`` each round, after one that does not count. ``directory`` is for what the processes say."""
+    """Run the rounds and call ``report`` for each, except for a first one that does not count.
+
+    The logs of the processes go into ``directory``.
+    """
     name = f"bench-failover-{time.time_ns()}"
     await bench.cluster.create_log(name)
     try:

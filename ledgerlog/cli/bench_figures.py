@@ -1,10 +1,10 @@
-"""The figures of the benchmarks: latencies, CPU time, and what the bookies counted.
+"""The figures of the benchmarks: latencies, CPU time, and the bookies' counts.
 
-``Latencies`` takes a duration for many records at once, because a batch is confirmed at once: memory and time
-grow with the batches. Percentiles are exact, none is interpolated.
+``Latencies`` takes one duration for many records, because a batch is confirmed at once. So its memory and
+time grow with the number of batches. Percentiles are exact and never interpolated.
 
-CPU time is that of whole processes, their threads and those that have ended included, in nanoseconds: the
-kernel's clock of each process, which any process may read.
+CPU time is in nanoseconds and covers whole processes: all their threads, including those that have ended. It
+is read from the kernel's CPU clock of each process, which any process may read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANSWER_S = 5.0
 
 
 class Latencies:
-    """Durations in nanoseconds, each with the number of records that took it."""
+    """Durations in nanoseconds, each with the number of records that took this long."""
 
     def __init__(self) -> None:
         self._durations = array("q")
@@ -39,7 +39,8 @@ class Latencies:
         self._counts.append(count)
 
     def add_spread(self, longest_ns: int, shortest_ns: int, count: int) -> None:
-        """``count`` records that were due one after the other at even distances and were done together."""
+        """Add ``count`` records that were due one after the other at even distances and were done
+        together."""
         pieces = min(count, 8)
         for piece in range(pieces):
             part = count * (piece + 1) // pieces - count * piece // pieces
@@ -51,7 +52,10 @@ class Latencies:
         return sum(self._counts)
 
     def percentiles_ms(self, *parts: float) -> list[float]:
-        """For each part (0.5 is the median) the least duration that as large a part did not exceed."""
+        """Return, for each part, the least duration that this part of the records does not exceed.
+
+        For example, 0.5 gives the median.
+        """
         pairs = sorted(zip(self._durations, self._counts, strict=True))
         total = self.count
         found: list[float] = []
@@ -72,10 +76,10 @@ def median_ns(durations: Sequence[int]) -> int:
 
 
 class CpuClock:
-    """CPU time that some other processes, and this one, spend from the start of the clock on."""
+    """The CPU time that this process and some others spend from the start of the clock on."""
 
     def __init__(self, processes: dict[str, int]) -> None:
-        """``processes``: names and process ids."""
+        """``processes`` has the process ids by name."""
         self._clocks = {name: _clock_of(pid) for name, pid in processes.items()}
         self._began = self._read()
         self._began_here = time.process_time_ns()
@@ -84,19 +88,19 @@ class CpuClock:
         return {name: time.clock_gettime_ns(clock) for name, clock in self._clocks.items()}
 
     def spent_ns(self) -> tuple[int, dict[str, int]]:
-        """By this process, and by each of the others."""
+        """Return the time that this process spent, and the time of each of the others."""
         here = time.process_time_ns() - self._began_here
         return here, {name: now - self._began[name] for name, now in self._read().items()}
 
 
 def _clock_of(pid: int) -> int:
-    """The id of the clock of a process's CPU time, as clock_getcpuclockid(3) makes it."""
+    """Return the id of a process's CPU clock, as clock_getcpuclockid(3) computes it."""
     return (~pid << 3) | 2
 
 
 @attrs.frozen
 class BookieCounts:
-    """What one bookie has counted since its start."""
+    """Counts of one bookie since its start, or between two moments."""
 
     syncs: int
     journal_bytes: int
@@ -113,7 +117,7 @@ class BookieCounts:
 
 
 async def bookie_counts(cluster: Cluster) -> dict[BookieId, BookieCounts]:
-    """The counts of every writable bookie. BookieUnavailable if one does not answer."""
+    """Return the counts of every writable bookie. BookieUnavailable: a bookie does not answer."""
     found = {}
     for info in cluster.bookies.writable():
         connection = cluster.client.pool.connection(info.bookie_id)
@@ -131,7 +135,7 @@ async def bookie_counts(cluster: Cluster) -> dict[BookieId, BookieCounts]:
 
 
 def rounded(value: Any, digits: int = 3) -> Any:
-    """A JSON value with its floats rounded."""
+    """Round the floats in a JSON value. Lists are left as they are."""
     if isinstance(value, float):
         return round(value, digits)
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Ticks for an open loop: a timer that is exact to some microseconds.
 
-``trio.sleep`` goes through epoll, which counts milliseconds; at 5,000 records a second that would add half of
-one to every latency. A timerfd is exact, and the loop waits for it as for any descriptor. (Python has it
-in ``os`` from 3.13 on only, so libc is asked.)
+``trio.sleep`` goes through epoll, which counts milliseconds. At 5,000 records a second that would add half a
+millisecond to every latency. A timerfd is exact, and the loop waits for it as for any descriptor. Python has
+timerfd in ``os`` only from 3.13 on, so this module calls libc.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Ticks:
         self._descriptor = descriptor
 
     async def wait(self) -> None:
-        """Wait for the next tick; ticks that were missed are one."""
+        """Wait for the next tick. Several missed ticks count as one."""
         await trio.lowlevel.wait_readable(self._descriptor)
         os.read(self._descriptor, 8)
 
 
 @contextmanager
 def ticks(interval_s: float) -> Iterator[Ticks]:
-    """A tick every ``interval_s``, during the body."""
+    """Tick every ``interval_s`` seconds during the body."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
     if descriptor < 0:

@@ -13,7 +13,7 @@ __all__ = ["check_can_plot", "plot_writes"]
 
 
 def check_can_plot() -> None:
-    """InvalidArgument unless matplotlib is installed: to be told before the runs, not after."""
+    """Raise InvalidArgument unless matplotlib is installed. Call it before the runs, not after them."""
     if not is_installed("matplotlib"):
         raise InvalidArgument(
             f"--plot needs matplotlib, which is not installed: {how_to_install('matplotlib')}"
@@ -21,7 +21,7 @@ def check_can_plot() -> None:
 
 
 def plot_writes(runs: Sequence[WriteRun], path: Path) -> None:
-    """Write the picture; the suffix of ``path`` says in which format."""
+    """Write the picture. The suffix of ``path`` gives its format."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,7 @@
 """``ledgerlog bench read``: how fast a log is replayed.
 
-A log is written, then read from its start twice: by the batch, for whoever needs the bytes, and record by
-record. The CPU of the reader is what bounds a replay, so it is what is quoted.
+It writes a log and reads it twice from its start: by the batch, for readers that need only the bytes, and
+record by record. The reader's CPU bounds a replay, so the figures include records for each CPU second.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _AT_ONCE = 10_000
 @attrs.frozen(kw_only=True)
 class ReadRun:
     mode: str
-    """batches or records."""
+    """``batches`` or ``records``."""
     size: int
     records: int
     seconds: float
     records_per_s: float
     records_per_cpu_s: float
-    """Of the reading process."""
+    """Records for each second of CPU time of the reading process."""
     megabytes_per_s: float
     cpu_us: dict[str, Any]
     """CPU for each record."""
     runs_from_memory: int
     runs_from_disk: int
-    """Stretches of entries that the bookies found in memory, and on their disks."""
+    """Stretches of entries that the bookies read from their disks; ``runs_from_memory`` those from memory."""
 
 
 async def read_runs(
     bench: BenchCluster, *, sizes: tuple[int, ...], records: int, replication: Replication
 ) -> list[ReadRun]:
-    """Write ``records`` of each size and replay them. Nothing of it is left in the cluster."""
+    """Write ``records`` records of each size and replay them. The logs are deleted afterwards."""
     runs = []
     for size in sizes:
         name = f"bench-read-{size}-{time.time_ns()}"

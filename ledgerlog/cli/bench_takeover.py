@@ -1,10 +1,10 @@
-"""``ledgerlog bench takeover``: how long it takes to take a log, or a ledger, over.
+"""``ledgerlog bench takeover``: how long it takes to take over a log or a ledger.
 
-log       a leader with one acknowledged record is there; entering ``log.writer()`` deposes it: fence,
-          recover, create a ledger, compare-and-set. Then the time to the first durable append
-ledger    a ledger whose writer had N entries acknowledged of which no bookie knows it: recovery reads and
-          writes back every one of them. The LAC travels with later adds, so entries that were sent
-          at once and then abandoned are such entries
+log       a leader with one acknowledged record leads. Entering ``log.writer()`` deposes it: fence, recover,
+          create a ledger, compare-and-set. Then the time to the first durable append
+ledger    N entries of a ledger are acknowledged to the writer, but no bookie knows that. Recovery reads each
+          of them and writes it back. The LAC travels with later adds, so entries that are sent at once and
+          then abandoned are such entries
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = ["TakeoverRun", "takeover_runs"]
 @attrs.frozen(kw_only=True)
 class TakeoverRun:
     what: str
-    """log: entering ``log.writer()``; append: that and one durable append; ledger: recovering a ledger."""
+    """``log``: entering ``log.writer()``; ``append``: the same and one durable append; ``ledger``: recovering
+    a ledger."""
     entries_after_lac: int
     rounds: int
     median_ms: float
@@ -34,7 +35,7 @@ class TakeoverRun:
 async def takeover_runs(
     bench: BenchCluster, *, entries: tuple[int, ...], size: int, rounds: int, replication: Replication
 ) -> list[TakeoverRun]:
-    """Everything, ``rounds`` times each, after one round that does not count."""
+    """Measure everything ``rounds`` times, after one round that does not count."""
     name = f"bench-takeover-{time.time_ns()}"
     log = await bench.cluster.create_log(name, replication=replication)
     entered: list[float] = []
@@ -81,7 +82,7 @@ async def _recover_ms(bench: BenchCluster, count: int, size: int, replication: R
     if count:
         writer.push(payloads_of(size, count))
         await writer.flush()
-    await writer.aclose()  # Before it tells anybody how far it is confirmed.
+    await writer.aclose()  # Before it tells any bookie its LAC.
     began = time.perf_counter()
     recovered = await ledgers.recover(writer.ledger_id)
     took_ms = _ms_since(began)

@@ -1,8 +1,8 @@
-"""``ledgerlog bench write``: throughput and latency of appending, and what it costs.
+"""``ledgerlog bench write``: throughput, latency and cost of appending.
 
-Each run drives a new ledger or log for some seconds, after half a second of warming up whose figures are
-thrown away. A lone run has one append in flight and is set against the machine's own figures
-(``bench_baseline``), measured right before and right after it.
+Each run drives a new ledger or log for some seconds, after half a second of warming up that does not count. A
+lone run has one append in flight. It is compared with the machine's own figures (``bench_baseline``),
+measured right before and right after it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WARM_UP_S = 0.5
 
 @attrs.frozen(kw_only=True)
 class WritePlan:
-    """What to measure."""
+    """The runs to measure."""
 
     api: str
     sizes: tuple[int, ...]
@@ -49,11 +49,11 @@ class WritePlan:
 
 @attrs.frozen(kw_only=True)
 class WriteRun:
-    """One run's figures. Latencies are from handing a record over to its acknowledgement."""
+    """One run's figures. A latency is the time from handing a record over to its acknowledgement."""
 
     api: str
     mode: str
-    """window, rate, append_many, tasks or lone."""
+    """``window``, ``rate``, ``append_many``, ``tasks`` or ``lone``."""
     replication: str
     size: int
     window: int | None
@@ -67,17 +67,18 @@ class WriteRun:
     p99_ms: float
     p999_ms: float
     cpu_us: dict[str, Any]
-    """CPU for each record."""
+    """Microseconds of CPU for each record (``Spent.cpu_us``)."""
     syncs_per_s: float
-    """Of all bookies together."""
+    """Syncs of all bookies together, for each second."""
     journal_bytes_per_payload_byte: float
-    """Of all bookies together."""
+    """Bytes that all bookies together wrote to their journals, for each byte of the records."""
     baseline: dict[str, float] | None = None
-    """Of a lone run: medians of one synced write and of one round trip, and the p50 as a multiple of both."""
+    """For a lone run: the medians of one synced write and of one round trip, and the p50 as a multiple of
+    their sum."""
 
 
 async def write_runs(bench: BenchCluster, plan: WritePlan) -> AsyncIterator[WriteRun]:
-    """Every run of the plan, one after the other."""
+    """Run the plan's runs one after the other."""
     for size in plan.sizes:
         for window in plan.windows:
             for mode in _modes(plan):
@@ -108,7 +109,7 @@ def _against(lone: WriteRun, before: Baseline | None, after: Baseline | None) ->
 
 
 Drive = Callable[[float], Awaitable[Latencies]]
-"""Drives for so many seconds; the latencies of exactly that stretch."""
+"""Drives for some seconds; returns the latencies of exactly these seconds."""
 
 
 async def _run(bench: BenchCluster, plan: WritePlan, *, mode: str, size: int, window: int) -> WriteRun:
@@ -152,7 +153,7 @@ async def _drive(
         await bench.cluster.ledgers.delete(ledger_id)
         return
     name = f"bench-{mode}-{size}-{window}-{time.time_ns()}"
-    # One ledger for the whole run: a roll is measured by those who ask for it.
+    # One ledger for the whole run: this benchmark does not measure rolls.
     log = await bench.cluster.create_log(name, replication=plan.replication, roll=RollPolicy(max_bytes=None))
     async with log.writer() as writer:
         yield _log_drive(writer, mode, size, window)

@@ -1,4 +1,4 @@
-"""``ledgerlog bookie``: the storage nodes, as the cluster sees them."""
+"""``ledgerlog bookie``: list the bookies of a cluster, and take them out of service."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class BookieState:
     bookie_id: str
     address: str | None
     state: str
-    """writable, read-only, or unavailable: not registered, or registered and silent."""
+    """``writable``, ``read-only``, or ``unavailable``: not registered, or registered and silent."""
     journal_write_data: bool = True
-    """Whether it syncs entries before it acknowledges them, as far as its registration says."""
+    """Whether it syncs entries before it acknowledges them, by its registration; True if not registered."""
     ledgers_in_limbo: int | None = None
-    """Of so many ledgers it may have lost something that it has not copied from others yet; None: it does not
-    say."""
+    """How many ledgers are in limbo: the bookie may have lost entries of them that it has not copied back
+    yet. None: it did not answer."""
 
     @property
     def words(self) -> str:
@@ -131,7 +131,7 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
 
 
 async def bookie_states(cluster: Cluster) -> list[BookieState]:
-    """All bookies by id; each that is registered is asked whether it answers."""
+    """Return the states of all known bookies, by id. Each registered bookie is asked whether it answers."""
     await cluster.bookies.refresh()
     registered: dict[str, tuple[BookieInfo, str]] = {}
     for info in cluster.bookies.read_only():
