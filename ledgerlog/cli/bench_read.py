@@ -35,8 +35,9 @@ class ReadRun:
     cpu_us: dict[str, Any]
     """CPU for each record."""
     runs_from_memory: int
+    """Stretches of entries that the bookies read from memory."""
     runs_from_disk: int
-    """Stretches of entries that the bookies read from their disks; ``runs_from_memory`` those from memory."""
+    """Stretches of entries that the bookies read from their disks."""
 
 
 async def read_runs(

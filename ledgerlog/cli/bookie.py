@@ -80,16 +80,16 @@ def bookie_list(uri: str, as_json: bool) -> None:
 
 @bookie.command("decommission")
 @click.argument("bookie_id", metavar="ID", callback=parsed(check_bookie_id))
-@click.option("--cancel", is_flag=True, help="Keep it after all: it takes new ledgers again.")
+@click.option("--cancel", is_flag=True, help="Keep the bookie after all: it takes new ledgers again.")
 @uri_option
 @json_option
 def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -> None:
-    """Take the bookie ID out of service for good: copy all that it holds elsewhere, then forget it.
+    """Take the bookie ID out of service for good: copy all its entries to others, then forget it.
 
-    It may be running, and serves what it has until the end, or dead. Auto-recovery must run somewhere.
-    Returns when no ledger refers to the bookie and its cookie is removed; stop its process then.
-    Interrupted, it goes on being emptied: run the command again to wait on, or with --cancel to keep the
-    bookie."""
+    The bookie may be dead, or alive; then it serves its entries until the end. Auto-recovery must run
+    somewhere. The command returns when no ledger refers to the bookie and its cookie is removed. Stop its
+    process then. If you interrupt the command, the bookie goes on being emptied: run the command again to
+    wait on, or with --cancel to keep the bookie."""
 
     async def keep() -> bool:
         async with connect(uri) as cluster:
@@ -104,7 +104,7 @@ def bookie_decommission(bookie_id: str, cancel: bool, uri: str, as_json: bool) -
             if emptying.ledgers_left and not emptying.workers and not is_told:
                 is_told = True
                 click.echo(
-                    "ledgerlog: no auto-recovery runs, and nothing moves without: start "
+                    "ledgerlog: no auto-recovery runs, so nothing is copied: start "
                     "'ledgerlog repair run', or bookies with --auto-recovery",
                     err=True,
                 )

@@ -1,7 +1,7 @@
-"""What to try: a next step for each fault that a person at a terminal can meet.
+"""The next step to try, for each fault that a person at a terminal can meet.
 
-The exception says what happened; this table says what to do about it, in half a line. The first class
-that fits wins, so subclasses stand before their bases. docs/OPERATIONS.md says more about each.
+The exception says what happened; this table says in half a line what to do about it. The first class that
+matches wins, so subclasses come before their bases. docs/OPERATIONS.md says more about each fault.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _NEXT_STEPS: tuple[tuple[type[errors.LedgerLogError], str], ...] = (
 
 
 def complaint(error: BaseException) -> str:
-    """One line: what happened and what to try."""
+    """Return one line: what happened, and what to try."""
     what = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
     for kind, next_step in _NEXT_STEPS:
         if isinstance(error, kind):
@@ -80,7 +80,7 @@ def complaint(error: BaseException) -> str:
 
 
 def os_complaint(error: OSError) -> str:
-    """One line: which file it was, where that is known, and what the operating system says of it."""
+    """Return one line: the file, if it is known, and the operating system's reason."""
     if error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

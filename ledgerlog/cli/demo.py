@@ -1,4 +1,4 @@
-"""``ledgerlog demo``: the main job, end to end, with faults, on a throw-away cluster of real processes."""
+"""``ledgerlog demo``: a log on a throw-away cluster of real processes, with faults, checked at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS = 1_000_000
 _LOG = "demo"
 _REPLICATION = Replication(ensemble=3, write_quorum=3, ack_quorum=2)
 _BOOKIES = 4
-"""Three for an ensemble and one to take the place of the one that is killed."""
+"""Three for an ensemble, and one to replace the bookie that is killed."""
 
 
 @click.command()
@@ -105,7 +105,7 @@ def _print(outcome: Outcome, as_json: bool) -> None:
 
 @contextmanager
 def throw_away_directory(what: str) -> Iterator[Path]:
-    """A directory of its own, gone after the body."""
+    """Make a directory for the body and delete it afterwards."""
     path = Path(tempfile.mkdtemp(prefix=f"ledgerlog-{what}-"))
     try:
         yield path

@@ -1,15 +1,15 @@
-"""What the demo remembers of its records, and what it concludes from reading the log back.
+"""The demo's account of its records, and the comparison of the log with it.
 
-``Account`` keeps for every record that was handed out a checksum, and the offset that somebody vouched for:
-a leader's acknowledgement, or the log itself when it was read to settle what a lost leader had on its
-way. ``Audit`` is then fed the whole log from its first offset and compares:
+``Account`` keeps a checksum of every record that was handed to a leader, and the record's offset once it is
+known. The offset comes from a leader's acknowledgement, or from reading the log to settle which records of a
+lost leader are in it. ``Audit`` then gets the whole log from its first offset on and compares:
 
-    lost           acknowledged, and not at its offset with its bytes
+    lost           acknowledged, but not at its offset with its bytes
     duplicated     found a second time
     out of order   found after a record with a higher number
-    foreign        found, though nobody was to append it (a deposed leader's, or damage)
+    foreign        found, but nobody was supposed to append it (a deposed leader did, or it is damage)
 
-It knows nothing of processes and clusters: the figures of the demo come from here alone.
+This module knows nothing of processes and clusters. All correctness figures of the demo come from here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NOWHERE = -1
 
 
 class Contradiction(LedgerLogError):
-    """Two that vouch for a record disagree about where it is; the message says who and where."""
+    """Two sources disagree about a record's offset. The message names the record and both offsets."""
 
 
 @attrs.frozen
 class Batch:
-    """Some records with consecutive numbers, as they are handed to a leader."""
+    """Records with consecutive numbers that are handed to a leader together."""
 
     number: int
     first: int
@@ -44,27 +44,30 @@ class Batch:
 
 
 class Account:
-    """Records by their numbers, which are given in the order of ``take``."""
+    """The records by number. ``take`` gives the numbers in order."""
 
     def __init__(self) -> None:
         self._checksums = array("I")
         self._offsets = array("q")
         self.acknowledged = 0
-        """Records that a leader acknowledged, or that were found when a lost leader's were settled."""
+        """How many records a leader acknowledged, or were found when a lost leader's records were settled."""
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def take(self, records: Sequence[bytes]) -> int:
-        """Remember the next records; the number of the first."""
+        """Remember the next records. Return the number of the first one."""
         first = len(self)
         self._checksums.extend(map(zlib.crc32, records))
         self._offsets.extend([_NOWHERE] * len(records))
         return first
 
     def acknowledge(self, first: int, count: int, first_offset: int) -> None:
-        """Records ``first`` and on are at ``first_offset`` and on. Contradiction if one was said to be
-        elsewhere."""
+        """Note that records from ``first`` on are at offsets from ``first_offset`` on.
+
+        Raises:
+            Contradiction: One of them was noted at another offset before.
+        """
         for number, offset in zip(
             range(first, first + count), range(first_offset, first_offset + count), strict=True
         ):
@@ -86,7 +89,7 @@ class Account:
 
 
 class Audit:
-    """The comparison of a whole log with an account."""
+    """Compares a whole log with an account."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -99,7 +102,10 @@ class Audit:
         self.foreign = 0
 
     def feed(self, first_offset: int, records: Sequence[bytes]) -> list[tuple[int, int]]:
-        """The next records of the log; (number, offset) of each that was not acknowledged."""
+        """Check the next records of the log.
+
+        Return (number, offset) of each one that was not acknowledged.
+        """
         account, seen = self._account, self._seen
         unexpected = []
         self.read += len(records)

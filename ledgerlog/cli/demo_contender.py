@@ -2,7 +2,7 @@
 
     python -m ledgerlog.cli.demo_contender URI LOG
 
-Standard input carries frames, standard output one JSON object a line.
+Standard input carries frames. Standard output carries one JSON object a line.
 
     frame     kind (u8), batch number (u64), count (u32), all little endian; for RECORDS then ``count``
               lengths (u32) and the records' bytes, one after the other
@@ -11,11 +11,11 @@ Standard input carries frames, standard output one JSON object a line.
               them are durable, or {"event": "refused", "batch", "error", "message", "epoch"}
     end       of the input: give the lead up and end
 
-``digest`` is of the bytes that this process appended, so that whoever sent them knows that they arrived
-whole. A refusal says what the log layer said, and nothing is tried again here: what became of a batch
-that was on its way when the lead was lost is for the reader of the log to find out.
+``digest`` covers the bytes that this process appended, so the sender knows that they arrived whole. A refusal
+repeats the error of the log layer. The contender does not retry: if a batch was on its way when the lead was
+lost, the driver reads the log to find out whether it is there.
 
-Whatever has arrived while an append was under way goes into the next one, as a service would do it.
+Batches that arrive during an append go together into the next append, as a real service would do it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RECORDS = 2
 
 _HEAD = struct.Struct("<BQI")
 _BATCHES_AHEAD = 64
-"""Frames read ahead of an append; the sender bounds what is under way more tightly."""
+"""Frames that are read ahead of an append. The sender's own bound on unanswered batches is tighter."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ def encode_frame(kind: int, batch: int = 0, records: Sequence[bytes] = ()) -> by
 
 
 def digest_of(records: Sequence[bytes]) -> str:
-    """A digest of some records' bytes and of where each ends."""
+    """Return a digest of the records' bytes and of where each record ends."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(array("I", map(len, records)).tobytes())
     digest.update(b"".join(records))
@@ -69,7 +69,7 @@ def digest_of(records: Sequence[bytes]) -> str:
 
 
 async def read_frames(stream: trio.abc.ReceiveStream, send: trio.MemorySendChannel[Frame]) -> None:
-    """Decode the frames of a stream into ``send``, until it ends."""
+    """Decode the frames of a stream into ``send`` until the stream ends."""
     buffer = bytearray()
 
     async def fill(count: int) -> bool:
@@ -112,7 +112,7 @@ class Contender:
         await self._say_to.send_all("".join(json.dumps(event) + "\n" for event in events).encode())
 
     async def serve(self, receive: trio.MemoryReceiveChannel[Frame]) -> None:
-        """Do what the frames say until they end. Ends the lead then."""
+        """Carry out the frames until they end, then give the lead up."""
         async with AsyncExitStack() as stack:
             async for frame in receive:
                 frames = [frame]

@@ -1,22 +1,24 @@
-"""The demo's plot: records through a log while a bookie dies and a leader is deposed.
+"""The demo's plot: records go through a log while a bookie dies and a leader is deposed.
 
-    contender A leads; records go to it in batches, a bounded number of them unanswered
-    a third acknowledged       a bookie that holds the current ledger: SIGKILL
-    two thirds acknowledged    A: SIGSTOP, with batches on their way. B takes the log over
-                               what A had on its way is settled by reading the log; what is not
-                               there is given to B, from the first such record on
-    B acknowledged             A: SIGCONT. It finds the batches that it never got to, and one made
-                               for it alone, and appends them as the leader that it thinks it is
+    start                      contender A leads. Records go to it in batches; the number of unanswered
+                               batches is bounded
+    a third acknowledged       a bookie that holds the current ledger gets SIGKILL
+    two thirds acknowledged    A gets SIGSTOP, with batches on their way. B takes the log over. Reading the
+                               log settles which records of these batches are in it. From the first missing
+                               one on, they are given to B
+    B acknowledged             A gets SIGCONT. It reads the batches that it had not read yet, and one more
+                               made for it alone, and appends them as the leader that it believes to be
 
-What A answers then is held against what is known: that it is refused, or that it vouches for exactly what
-was settled. An acknowledgement of anything else is a ``Contradiction``, or is found by the audit.
+A's answers are then checked: each must be a refusal, or an acknowledgement of exactly what was settled. An
+acknowledgement of anything else is a ``Contradiction``, or the audit finds it.
 
-**Where exactness comes from.** A batch whose leader was lost is of unknown outcome. To send it again
-blindly could double it, to leave it out could lose it; so the log is read first, from the offset after
-the last acknowledgement to the offset at which B begins. That part can no longer change: B fenced it.
+**Why the count is exact.** If the leader of a batch is lost, the batch's outcome is unknown. Sending it again
+blindly could double it; leaving it out could lose it. So the driver first reads the log, from the offset
+after the last acknowledgement to the offset at which B begins. This part cannot change any more, because B
+has fenced it.
 
-One task decides (``Driver.run``). Each contender has a task that writes what is queued for it, which is
-stuck while it is stopped, and one that reads what it says.
+One task decides (``Driver.run``). Each contender has two tasks: one writes the frames that are queued for it
+and blocks while the contender is stopped; the other reads its events.
 """
 
 from __future__ import annotations
@@ -47,19 +49,19 @@ _BATCHES_UNANSWERED = 16
 _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES = 256 * 1024
 _LOCK_S = 1.0
-"""A write of the metadata that takes longer waits for somebody who holds the file's lock."""
+"""A metadata write that takes longer than this waits for a process that holds the file's lock."""
 
 _SILENCE_S = 60.0
-"""Longer than every deadline of a log's writer: whoever is silent for so long is stuck."""
+"""Longer than every deadline of a log's writer. A contender that is silent for this long is stuck."""
 
 
 class DemoFailed(LedgerLogError):
-    """The demo could not be played to its end."""
+    """The demo could not run to its end."""
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What the demo measured. Times are of this machine's monotonic clock."""
+    """The figures of the demo. Times are from this machine's monotonic clock."""
 
     records: int
     acknowledged: int
@@ -67,21 +69,22 @@ class Outcome:
     duplicated: int
     out_of_order: int
     foreign: int
-    """Records in the log that nobody was to append."""
+    """Records in the log that nobody was supposed to append."""
     bookies_killed: int
     leaders_killed: int
     takeover_ms: float
-    """The new leader's takeover: from its decision to lead until it can append."""
+    """The new leader's takeover, from its decision to lead until it can append."""
     failover_ms: float
-    """From the stop of the old leader until a record of the new one was acknowledged."""
+    """From the stop of the old leader until a record of the new leader was acknowledged."""
     settled_by_reading: int
-    """Records that the lost leader had on its way and that were found in the log."""
+    """Records of the lost leader that had no answer and were found in the log."""
     refused_batches: int
-    """Batches of the deposed leader that were refused once it was woken."""
+    """Batches of the deposed leader that were refused after it was woken."""
     refusal: str
-    """What it was told."""
+    """The refusal of the batch that only the deposed leader got."""
     records_per_s: float
-    """Acknowledged, from the first batch handed out to the last acknowledgement, the faults included."""
+    """Acknowledged records a second, from the first batch to the last acknowledgement, including the
+    faults."""
 
     @property
     def is_clean(self) -> bool:
@@ -99,7 +102,7 @@ class _Contender:
     unanswered: dict[int, Batch] = attrs.field(factory=dict)
 
     def send(self, kind: int, batch: Batch | None = None) -> None:
-        """Queue a frame; what is queued is bounded by the batches unanswered."""
+        """Queue a frame. The bound on unanswered batches also bounds the queue."""
         if batch is None:
             self.queue.send_nowait(encode_frame(kind))
         else:
@@ -108,7 +111,7 @@ class _Contender:
 
 
 class Driver:
-    """Plays the demo on a cluster that has at least one bookie more than the log's ensemble."""
+    """Runs the demo on a cluster with at least one bookie more than the log's ensemble."""
 
     def __init__(self, local: LocalCluster, log: ledgerlog.Log, bar: Bar, *, records: int) -> None:
         self._local = local
@@ -130,10 +133,10 @@ class Driver:
         self._refusal = ""
         self._stopped_at = 0.0
         self._challenge: int | None = None
-        """The batch that only the deposed leader got; None before, and again once it was answered."""
+        """The batch that only the deposed leader got; None before it is sent and after it is answered."""
 
     async def run(self, records: Iterator[bytes]) -> Outcome:
-        """Deliver ``records``, play the faults, read everything back."""
+        """Deliver ``records``, inject the faults, and read everything back."""
         async with trio.open_nursery() as nursery:
             send_event, events = trio.open_memory_channel[tuple[_Contender, dict[str, Any]]](1000)
             first = await self._start("contender-1", nursery, send_event)
@@ -141,7 +144,7 @@ class Driver:
             self._events = events
             silent = [first, second]
             while silent:
-                contender, _ = await self._next_event()  # Nobody says anything but "ready" before LEAD.
+                contender, _ = await self._next_event()  # Before LEAD, contenders say only "ready".
                 silent.remove(contender)
             first.send(LEAD)
             leading = await self._expect(first, "leading")
@@ -209,7 +212,10 @@ class Driver:
         )
 
     async def _expect(self, contender: _Contender, kind: str) -> dict[str, Any]:
-        """The next event of a contender, of a kind; what the other one acknowledges is taken on the way."""
+        """Wait for the next event of this kind of a contender.
+
+        Meanwhile, take the other's acknowledgements.
+        """
         while True:
             who, event = await self._next_event()
             if who is contender:
@@ -224,8 +230,8 @@ class Driver:
     async def _deliver(self, records: Iterator[bytes], first: _Contender, second: _Contender) -> None:
         leader = first
         total = self._total
-        # The first leader is not given the last record, so that there is one for the second, however few
-        # there are, and the faults happen when what came before them is acknowledged.
+        # The first leader does not get the last record, so that the second gets at least one, even if there
+        # are few records. Each fault waits until the records before it are acknowledged.
         kill_at, stop_at = total // 3, min(2 * total // 3, total - 1)
         while self._account.acknowledged < total or self._challenge is not None:
             self._feed(leader, records, total if leader is second else total - 1)
@@ -284,7 +290,7 @@ class Driver:
     # --- the faults ---------------------------------------------------------------------------
 
     async def _kill_bookie(self) -> None:
-        """SIGKILL for one of the bookies that hold what is written now."""
+        """Kill one of the bookies that hold the current ledger (SIGKILL)."""
         info = await self._log.info()
         metadata = await self._local.cluster.ledgers.metadata(info.segments[-1].ledger_id)
         bookie_id = metadata.last_fragment.ensemble[0]
@@ -319,7 +325,8 @@ class Driver:
                 self._again.append(self._batch(left[0][0], [record for _, record in left]))
 
     async def _settle(self, end_offset: int) -> None:
-        """Find out what the lost leader had on its way by reading the part of the log that is now fixed."""
+        """Read the part of the log that is now fixed, and find out which of the lost leader's records it
+        has."""
         audit = Audit(self._account)
         if self._end_offset < end_offset:
             async with self._log.read(self._end_offset, until=end_offset) as records:
@@ -332,7 +339,7 @@ class Driver:
         )
 
     def _wake(self, old: _Contender) -> None:
-        """Let the deposed leader go on, with something to do that nobody else has."""
+        """Wake the deposed leader, with a batch that nobody else has."""
         old.child.send_signal(signal.SIGCONT)
         line = record_of(self._total, b"a record of a leader that was deposed")
         batch = Batch(next(self._numbers), self._total, [line], digest_of([line]))
@@ -351,7 +358,7 @@ class Driver:
     # --- the proof ----------------------------------------------------------------------------
 
     async def _read_back(self) -> Audit:
-        # A log that is led is read up to where its bookies know it confirmed. Sealing fixes its end.
+        # While a log is led, readers see it up to the LAC that its bookies know. Sealing fixes its end.
         await self._log.seal()
         audit = Audit(self._account)
         async with self._log.read(0) as records:
@@ -361,18 +368,19 @@ class Driver:
 
 
 async def stop_without_lock(child: Child, store: MetadataStore) -> None:
-    """SIGSTOP for a process, at a moment when it does not hold the lock of the metadata file.
+    """Stop a process with SIGSTOP while it does not hold the lock of the metadata file.
 
-    The file is shared by the processes of this machine, and one that is stopped in the middle of a write
-    stops everybody's until it goes on. That is a property of the file, and of no other metadata; what is
-    to be shown is a leader that is stopped, not a file that is locked."""
+    The processes of this machine share the file. If one is stopped in the middle of a write, it blocks the
+    writes of all others until it goes on. Only a metadata file behaves like this, no other store. The demo is
+    about a stopped leader, not about a locked file.
+    """
     while True:
         child.send_signal(signal.SIGSTOP)
         with trio.move_on_after(_LOCK_S):
             await store.next_id("probe")
             return
         child.send_signal(signal.SIGCONT)
-        await store.next_id("probe")  # By now the lock was free.
+        await store.next_id("probe")  # Once this has returned, the lock was free.
 
 
 async def _write(contender: _Contender, queue: trio.MemoryReceiveChannel[bytes]) -> None:
@@ -383,7 +391,7 @@ async def _write(contender: _Contender, queue: trio.MemoryReceiveChannel[bytes])
             async for frame in queue:
                 await stdin.send_all(frame)
     except trio.BrokenResourceError:
-        pass  # It has ended, which its listener tells.
+        pass  # The process has ended. Its listener reports that.
 
 
 async def _listen(

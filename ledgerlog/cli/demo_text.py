@@ -1,10 +1,10 @@
-"""The demo's records: lines of real text, each with a number of its own.
+"""The demo's records: lines of real text, each with its own number.
 
     000000017\\tdef main() -> None:
 
-By default the source files of the running Python's standard library, in the order of their names; they are
-there on every machine, and have lines of every length. The text is read again from its start when it is
-shorter than what is asked for: the numbers keep the records apart.
+By default the text is the source files of the running Python's standard library, in the order of their names.
+They are on every machine and have lines of every length. If there are fewer lines than records, the text is
+read again from its start; the numbers keep the records apart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINE_BYTES_MAX = RECORD_BYTES_MAX - NUMBER_DIGITS - 1
 
 
 def text_lines(path: Path | None) -> Iterator[bytes]:
-    """The lines of a file, or of the standard library's source files, without their newlines; once."""
+    """Yield the lines of a file, or of the standard library's source files, once and without newlines."""
     paths = [path] if path is not None else _standard_library()
     for each in paths:
         with each.open("rb") as file:
@@ -41,7 +41,7 @@ def _standard_library() -> list[Path]:
 
 
 def numbered(path: Path | None, count: int) -> Iterator[bytes]:
-    """``count`` records. InvalidArgument where there is no line to make one from."""
+    """Yield ``count`` records. InvalidArgument: there is no line to make a record from."""
     for number, line in enumerate(itertools.islice(_forever(path), count)):
         yield record_of(number, line)
 
@@ -61,7 +61,7 @@ def _forever(path: Path | None) -> Iterator[bytes]:
 
 
 def number_of(record: bytes) -> int | None:
-    """The number that a record carries; None if it is not one of ours."""
+    """Return the number that a record carries; None if the record is not one of the demo's."""
     digits = record[:NUMBER_DIGITS]
     if len(digits) != NUMBER_DIGITS or record[NUMBER_DIGITS : NUMBER_DIGITS + 1] != b"\t":
         return None

@@ -1,20 +1,21 @@
-"""A script that becomes another program, which is killed when the process that started it dies.
+"""A script that turns into another program. The program is killed when the process that started it dies.
 
     python -I -S exit_with_parent.py PARENT_PID REPORT_FD PROGRAM [ARGUMENT ...]
 
-It asks the kernel for SIGKILL on the death of its parent (``PR_SET_PDEATHSIG``), makes sure that the
-parent had not died before it asked, and turns into PROGRAM, keeping its process id. The wish survives
-``exec``. SIGKILL and not a gentler signal, because a stopped process (SIGSTOP) obeys no other.
+The script asks the kernel to send it SIGKILL on the death of its parent (``PR_SET_PDEATHSIG``). It checks
+that the parent did not die before that. Then it turns into PROGRAM by ``exec``, which keeps the process id
+and the kernel's promise. The signal is SIGKILL, because a stopped process (SIGSTOP) reacts to no other.
 
-REPORT_FD is a pipe that closes by itself when PROGRAM takes over. Where that fails the reason is written
-into it first; so the starter knows when the tie is made, and never stops or counts on a process before.
+REPORT_FD is a pipe that closes by itself when PROGRAM takes over. If ``exec`` fails, the script writes the
+reason into the pipe first. So the starter knows when the process is tied to it, and neither stops the process
+nor counts on it before.
 
-Run as a script of its own and not as a ``preexec_fn``, which would run Python between fork and exec in
-a process whose other threads, and the locks that they held, are gone. It imports as little as it can: it
-costs 10 ms.
+This is a script and not a ``preexec_fn``. A ``preexec_fn`` would run Python between fork and exec, in a
+process that has lost its other threads but not the locks that they held. The script imports as little as
+possible and costs 10 ms.
 
-The kernel counts the *thread* that started the process as its parent, so whoever uses this starts
-processes from a thread that lives as long as they may (``processes`` uses the thread of the event loop).
+For the kernel, the parent is the *thread* that started the process. So start processes from a thread that
+lives at least as long as they may (``cli.processes`` uses the thread of the event loop).
 """
 
 from __future__ import annotations
