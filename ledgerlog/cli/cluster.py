@@ -32,7 +32,7 @@ def cluster() -> None:
 @click.option(
     "--metadata",
     type=click.Choice(["sqlite", "zookeeper"]),
-    help="Where the metadata is kept.  [default: where PATH has it, else sqlite]",
+    help="Where the metadata is kept.  [default: the same as before in PATH, else sqlite]",
 )
 @click.option(
     "--zookeepers",
@@ -57,10 +57,10 @@ def cluster_run(
 ) -> None:
     """Run a cluster below the directory PATH until interrupted.
 
-    Prints 'uri: ...' once all bookies serve. A process that dies is started again; the log of
-    a bookie is PATH/bookie-N.log. SIGINT and SIGTERM stop all of it gracefully. With
+    Prints 'uri: ...' once all bookies serve. If a process dies, it is started again. The log of
+    bookie N is PATH/bookie-N.log. SIGINT and SIGTERM stop the whole cluster gracefully. With
     '--metadata zookeeper' it runs real ZooKeeper servers, whose logs are PATH/zookeeper-N.log; the
-    extra ledgerlog[spark] brings what they need."""
+    extra ledgerlog[spark] brings the packages that they need."""
     metadata = metadata or existing_metadata(path) or "sqlite"
     if zookeepers is not None and metadata != "zookeeper":
         raise click.UsageError("--zookeepers goes with --metadata zookeeper")

@@ -1,4 +1,4 @@
-"""``ledgerlog ledger``: the ledgers below the logs."""
+"""``ledgerlog ledger``: list, show, read, recover, verify and delete the ledgers below the logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["ledger", "ledger_fields"]
 
 
 def ledger_fields(metadata: LedgerMetadata) -> dict[str, Any]:
-    """A ledger as a JSON object."""
+    """Return a ledger's metadata as a JSON object."""
     replication = metadata.replication
     return {
         "id": metadata.ledger_id,
@@ -114,11 +114,11 @@ def _print_ledger(metadata: LedgerMetadata, as_json: bool) -> None:
 @ledger_id_argument
 @click.option("--first", type=OFFSET, default=0, show_default=True, help="The first entry to print.")
 @click.option("--last", type=OFFSET, help="The last entry to print.  [default: the last that may be read]")
-@click.option("--raw", is_flag=True, help="Print the entries' bytes and nothing else, none in between.")
+@click.option("--raw", is_flag=True, help="Print the entries' bytes and nothing else, nothing in between.")
 @uri_option
 @json_option
 def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: str, as_json: bool) -> None:
-    """Print entries of the ledger ID. Nobody is disturbed: its writer, if it has one, goes on.
+    """Print entries of the ledger ID. This does not disturb its writer.
 
     The entries of a log's ledger hold a header and packed records; 'log read' prints records."""
     if raw and as_json:
@@ -132,7 +132,7 @@ def ledger_read(ledger_id: int, first: int, last: int | None, raw: bool, uri: st
                 reader = await cluster.ledgers.open(ledger_id)
             end = await reader.last_add_confirmed()
             stop = end if last is None else last
-            # One beyond the end is what a caller asks for that has read all there was.
+            # A caller that has read all entries asks for the one after the end. That is no error.
             if max(stop, first - 1) > end:
                 missing = max(stop, first)
                 known = (
@@ -167,19 +167,19 @@ def _entry_line(entry_id: int, payload: bytes, as_json: bool) -> str:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Where bookies have lost so much that nobody can say whether an entry exists, end the ledger before "
-    "it, and print what is lost. Not to be undone.",
+    help="If bookies have lost so much that nobody can say whether an entry exists, end the ledger before "
+    "it, and print what is lost. Cannot be undone.",
 )
 @click.option(
     "--accept-unreachable",
     is_flag=True,
-    help="With --accept-loss: also where bookies that may hold the entry do not answer. Only for bookies "
+    help="With --accept-loss: also if bookies that may hold the entry do not answer. Only for bookies "
     "that are gone for good.",
 )
 def ledger_recover(
     ledger_id: int, uri: str, as_json: bool, accept_loss: bool, accept_unreachable: bool
 ) -> None:
-    """Fence the ledger ID, find its end and close it. Its writer, if it has one, can write no more."""
+    """Fence the ledger ID, find its end and close it. A writer that it still has can write no more."""
     if accept_unreachable and not accept_loss:
         raise click.UsageError("--accept-unreachable says which loss is accepted: it goes with --accept-loss")
 
@@ -214,7 +214,7 @@ def ledger_recover(
 
 
 def loss_lines(found: AcceptedLoss) -> list[str]:
-    """What accepting a loss cost, in words; at least one line."""
+    """Return what accepting a loss cost, for a person; at least one line."""
     lines = []
     if found.lost_from is not None:
         lines.append(
@@ -237,8 +237,8 @@ def loss_lines(found: AcceptedLoss) -> list[str]:
 @json_option
 @click.option("--strict", is_flag=True, help="Fail if an entry has fewer copies than its write quorum.")
 def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None:
-    """Look for every copy of every entry of the ledger ID. Of one that is archived and that bookies have no
-    more, its file is read whole and checked. Exits with 1 if an entry has no copy that can be read."""
+    """Look for every copy of every entry of the ledger ID. If the ledger is archived and bookies no longer
+    have it, read its whole file and check it. Exits with 1 if an entry has no readable copy."""
 
     async def body() -> LedgerVerification | ArchiveRecord:
         async with connect(uri) as cluster:
@@ -276,7 +276,10 @@ def ledger_verify(ledger_id: int, uri: str, as_json: bool, strict: bool) -> None
 
 
 def verification_lines(found: LedgerVerification) -> list[str]:
-    """What a verification found, in words: each line that names entries says how many they are first."""
+    """Return a verification's findings for a person.
+
+    A line that names entries first says how many they are.
+    """
     lines = [
         f"ledger {found.ledger_id}: {_count(found.entries)}",
         f"unreadable: {_entries(found.unreadable)}",
@@ -294,8 +297,11 @@ def verification_lines(found: LedgerVerification) -> list[str]:
 
 
 def verification_fault(found: LedgerVerification, *, strict: bool) -> str | None:
-    """Why the command fails, None if it does not: an entry has no readable copy, or nobody can say which
-    entries there are; with ``strict`` also an entry with fewer copies than the write quorum."""
+    """Return why the command fails, or None if it succeeds.
+
+    It fails if an entry has no readable copy, or if nobody can say which entries there are. With ``strict``
+    it also fails if an entry has fewer copies than the write quorum.
+    """
     faults = []
     if found.unreadable:
         faults.append(f"unreadable: {_entries(found.unreadable)}")
@@ -328,7 +334,7 @@ def _print_archived(ledger_id: int, record: ArchiveRecord, as_json: bool) -> Non
 
 
 class NotSound(LedgerLogError):
-    """A verification found entries without a readable copy or, if asked to, with too few copies."""
+    """A verification found entries without a readable copy or, with ``--strict``, with too few copies."""
 
 
 def _count(entries: int) -> str:
@@ -336,7 +342,7 @@ def _count(entries: int) -> str:
 
 
 def _entries(entry_ids: list[int]) -> str:
-    """Growing ids, and how many they are: "none", "1 entry (entry 0)", or "7 entries (entries 0-5, 7)"."""
+    """Return growing ids and their number: "none", "1 entry (entry 0)", or "7 entries (entries 0-5, 7)"."""
     if not entry_ids:
         return "none"
     ranges: list[tuple[int, int]] = []

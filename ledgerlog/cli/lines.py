@@ -1,15 +1,14 @@
 """Text files as records and back, byte for byte.
 
-A record is a line without its newline. Appending a file and printing it with ``log read --raw`` gives the
-same bytes; empty lines, lines that are no text and lines of megabytes included. What a list of lines cannot
-carry is whether the last one had a newline, so an append whose input ends without one remembers
-the offset of its last record in the log's property ``UNTERMINATED``; when that record is the last one
-printed, its newline is left out. When more was appended since, the newline separates two records and is
-printed as any other's.
+A record is a line without its newline. If you append a file and print it with ``log read --raw``, you get the
+same bytes. That includes empty lines, lines that are no text, and lines of megabytes. A list of lines does
+not tell whether the last one had a newline. So an append whose input ends without a newline stores the offset
+of its last record in the log's property ``UNTERMINATED``. If this record is the last one printed, its newline
+is left out. If more records follow it, the newline is printed, because it separates two records.
 
-``LineCutter`` holds one unfinished line and no more, and refuses it as soon as it is longer than a record
-may be. ``Source`` and ``Sink`` do the blocking reads and writes of standard input and output in a thread, so
-that a slow or stuck pipe stops neither the loop nor a signal.
+``LineCutter`` keeps one unfinished line and no more. It refuses a line as soon as it is longer than a record
+may be. ``Source`` and ``Sink`` read standard input and write standard output in a thread, so a slow or stuck
+pipe stops neither the loop nor a signal.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from ledgerlog.limits import MIB, RECORD_BYTES_MAX
 __all__ = ["UNTERMINATED", "LineCutter", "LineJoiner", "Sink", "Source", "open_sink"]
 
 UNTERMINATED = "text.unterminated-offset"
-"""The property with the offset of the last record that came from a file without a final newline."""
+"""The log property with the offset of the last record that came from a file without a final newline."""
 
 CHUNK_BYTES = MIB
 SINK_BYTES = 4 * MIB
-"""What a ``Sink`` holds for a reader that is slower than the log; ``put`` waits beyond it."""
+"""How many bytes a ``Sink`` keeps for a reader that is slower than the log. Beyond that, ``put`` waits."""
 
 
 class LineCutter:
@@ -46,7 +45,10 @@ class LineCutter:
         self._held = 0
         self._lines = 0
         self.failure: RecordTooLarge | None = None
-        """Set at a line that is longer than a record may be; it names the line. Nothing is cut after it."""
+        """The error for a line that is longer than a record may be; it names the line.
+
+        Nothing is cut after it.
+        """
 
     @property
     def holds_a_line(self) -> bool:
@@ -54,7 +56,7 @@ class LineCutter:
         return bool(self._pieces)
 
     def cut(self, chunk: bytes) -> list[bytes]:
-        """The lines that ``chunk`` completes; those before the one that is too long where there is one."""
+        """Return the lines that ``chunk`` completes. If one is too long, return those before it."""
         assert self.failure is None, "nothing follows a line that is too long"
         *lines, rest = chunk.split(b"\n")
         if lines and self._pieces:
@@ -73,7 +75,7 @@ class LineCutter:
         return lines
 
     def finish(self) -> list[bytes]:
-        """The unfinished line, where there is one."""
+        """Return the unfinished line, if there is one."""
         lines = [b"".join(self._pieces)] if self._pieces and self.failure is None else []
         self._pieces, self._held = [], 0
         return lines
@@ -84,15 +86,17 @@ class LineCutter:
 
 
 class LineJoiner:
-    """Joins records to lines. ``unterminated`` is the offset of the record whose newline is held back until
-    another record follows."""
+    """Joins records to text, a line for each record.
+
+    The newline of the record at the offset ``unterminated`` is held back until another record follows.
+    """
 
     def __init__(self, unterminated: int | None) -> None:
         self._unterminated = unterminated
         self._owes_newline = False
 
     def join(self, first_offset: int, records: list[bytes]) -> bytes:
-        """The text of some consecutive records, at least one."""
+        """Return the text of consecutive records, at least one."""
         parts = [b"", *records] if self._owes_newline else [*records]
         self._owes_newline = first_offset + len(records) - 1 == self._unterminated
         if not self._owes_newline:
@@ -109,25 +113,28 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """How many bytes there are, where it is a regular file."""
+        """The size in bytes of a regular file; None for everything else."""
         if self._fd is None:
             return None
         status = os.fstat(self._fd)
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     async def read(self) -> bytes:
-        """The next bytes, as soon as there are any; b"" at the end. Cancelling may leave a thread behind that
-        waits for the bytes and drops them."""
+        """Return the next bytes as soon as there are any; b"" at the end.
+
+        Cancelling may leave a thread behind that waits for bytes and drops them.
+        """
         fd = self._fd
         if fd is None:
             await trio.lowlevel.checkpoint()
             return self._file.read(CHUNK_BYTES)
-        # Not through the file object: its lock would be held by the thread when the program ends.
+        # Read the descriptor, not the file object: the thread could hold the object's lock at the program's
+        # end.
         return await trio.to_thread.run_sync(os.read, fd, CHUNK_BYTES, abandon_on_cancel=True)
 
 
 class Sink:
-    """Standard output, written by a task that takes what has gathered since its last write."""
+    """Standard output. A task writes the bytes that have gathered since its last write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -140,7 +147,7 @@ class Sink:
         self._taken = trio.Event()
 
     async def put(self, data: bytes) -> None:
-        """Have ``data`` written, soon and in order. Waits while much is unwritten."""
+        """Queue ``data`` to be written, soon and in order. Waits if too much is unwritten."""
         while self._bytes >= SINK_BYTES:
             await self._taken.wait()
         self._gathered.append(data)
@@ -152,7 +159,7 @@ class Sink:
         self._more.set()
 
     async def _run(self) -> None:
-        self._file.flush()  # What was printed otherwise stands before it.
+        self._file.flush()  # Bytes that were printed by other means come first.
         while not self._is_ending or self._gathered:
             await self._more.wait()
             self._more = trio.Event()
@@ -177,7 +184,11 @@ class Sink:
 
 @asynccontextmanager
 async def open_sink(file: BinaryIO) -> AsyncIterator[Sink]:
-    """A ``Sink`` for the body; leaving it normally writes what is left. BrokenPipeError if nobody reads."""
+    """Open a ``Sink`` for the body. Leaving the body normally writes what is left.
+
+    Raises:
+        BrokenPipeError: Nobody reads standard output any more.
+    """
     async with open_nursery() as nursery:
         sink = Sink(file)
         nursery.start_soon(sink._run)
@@ -191,11 +202,11 @@ def _write_all(fd: int, data: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            select.select([], [fd], [])  # Somebody we share it with made it non-blocking.
+            select.select([], [fd], [])  # Another process that shares the file made it non-blocking.
 
 
 def _descriptor(file: BinaryIO) -> int | None:
-    """The file's descriptor; None where it is no real file."""
+    """Return the file's descriptor; None if it is no real file."""
     fileno: Callable[[], int] | None = getattr(file, "fileno", None)
     try:
         return None if fileno is None else fileno()

@@ -1,28 +1,28 @@
 """A cluster of real bookie processes on this machine, below one directory.
 
     PATH/lock                 held by the process that runs the cluster; its pid is inside
-    PATH/metadata.sqlite      the metadata; or, where that is kept in ZooKeeper,
-    PATH/zookeeper-N/         the directory of server N of the ensemble, and
-    PATH/zookeeper-N.log      what it says (``zookeeper``)
+    PATH/metadata.sqlite      the metadata, unless it is kept in ZooKeeper
+    PATH/zookeeper-N/         the directory of server N of the ZooKeeper ensemble (``cli.zookeeper``)
+    PATH/zookeeper-N.log      the log of that server
     PATH/bookie-N/            the directory of bookie ``bookie-N``, N from 1
-    PATH/bookie-N.log         what it says on its standard error
+    PATH/bookie-N.log         the standard error of that bookie
 
-``local_cluster`` starts the bookies and is done when all serve: each has answered a request over its own
-connection. A registration in the metadata is not enough, because after a crash one of the process before may
-still be there.
+``local_cluster`` starts the bookies and is ready when all serve: each has answered a request over its own
+connection. A registration in the metadata is not enough: after a crash, one of the process before may still
+be there.
 
-**Starting over what was killed.** The bookies of a runner that was killed are killed with it, but may hold
-their directories for a moment longer. A bookie that ends before it served is therefore started again, with
-growing pauses. That gives up after ``START_ATTEMPTS`` starts in a row that came to nothing, which
-covers what never gets better (a damaged or foreign directory) without knowing what it was. One that
-says that it was called wrongly (a configuration file with a mistake) is not started again.
+**Starting again after a kill.** If a runner is killed, its bookies are killed with it, but they may hold
+their directories for a moment longer. So a bookie that ends before it has served is started again, with
+growing pauses. After ``START_ATTEMPTS`` failed starts in a row, the cluster gives up. That also covers faults
+that never get better, such as a damaged or foreign directory. A bookie that reports wrong usage (for example,
+a mistake in its configuration file) is not started again.
 
-**Supervision** (``supervise``) starts a bookie or a ZooKeeper server again that ended after it had served.
-Without it, who kills one means it: the demo and tests do.
+**Supervision** (``supervise``) restarts a bookie or a ZooKeeper server that ended after it had served. The
+demo and tests run without it, because they kill processes on purpose.
 
-**Where the metadata is** is decided when the cluster is made, and found out by looking afterwards: a
-directory that holds the one kind is not started with the other, which would be a cluster that has forgotten
-everything.
+**The kind of metadata store** is chosen when the cluster is made. Later it is found by looking into the
+directory. A directory with one kind is not started with the other, because such a cluster would have
+forgotten everything.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ CONFIG_NAME = "bookie.toml"
 START_ATTEMPTS = 7
 _DELAY_MIN_S = 0.1
 _DELAY_MAX_S = 3.2
-"""0.1 + 0.2 + ... + 3.2 s, the pauses between seven starts, give a dying process some six seconds."""
+"""The longest pause. Seven starts have the pauses 0.1 + 0.2 + ... + 3.2 s: a dying process gets some 6 s."""
 
 _DYING_S = 3.0
-"""After that a port of ours is in somebody else's hands, and others are taken."""
+"""If a server's port is still taken after this time, another process has it, and we take other ports."""
 
 _ENSEMBLE_S = 60.0
-"""ZooKeeper servers that do not come to serve within this time do not come."""
+"""ZooKeeper servers that do not serve within this time count as failed."""
 
 _LASTING_S = 10.0
-"""A server that ran for so long had served."""
+"""A server that ran for this long has served."""
 
 _WRONG_USAGE = 2
-"""The exit status of a command whose arguments or configuration are wrong: they are so the next time."""
+"""The exit status of a command with wrong arguments or configuration. They would be wrong again next time."""
 
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
@@ -84,30 +84,30 @@ Report = Callable[[str], None]
 
 @attrs.define(eq=False)
 class LocalCluster:
-    """Made by ``local_cluster``."""
+    """A running cluster. ``local_cluster`` makes it."""
 
     path: Path
     uri: str
     cluster: Cluster
-    """A connection to it, open as long as it runs."""
+    """A connection to the cluster that is open as long as the cluster runs."""
     children: Children
-    """More processes may be started here; none is left when the cluster ends."""
+    """Starts processes that end with the bookies. You may start more."""
     server_children: Children
-    """The same for ZooKeeper servers, which end after the others."""
+    """The same for ZooKeeper servers, which end after the bookies."""
     config: Path
     """The bookies' configuration file."""
     auto_recovery: bool = False
-    """Whether every bookie runs auto-recovery, too."""
+    """Whether every bookie also runs auto-recovery."""
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
-    """More options of ``bookie run`` for a bookie, asked for at each start; the last of a kind counts."""
+    """Returns more options of ``bookie run`` for a bookie. Called at each start; later options win."""
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: ()
-    """What stands before the command of a bookie: a program that becomes it, as nsenter does."""
+    """Returns words to put before a bookie's command: a program that turns into it, as nsenter does."""
     bookies: dict[BookieId, Child] = attrs.field(factory=dict)
-    """The process of each bookie that was started last."""
+    """The process that was started last for each bookie."""
     zookeepers: dict[str, Child] = attrs.field(factory=dict)
-    """The process of each ZooKeeper server that was started last, by its name (``zookeeper-1``)."""
+    """The process that was started last for each ZooKeeper server, by name (``zookeeper-1``)."""
     servers: dict[str, Server] = attrs.field(factory=dict)
-    """Where each ZooKeeper server is; none where the metadata is in SQLite."""
+    """Each ZooKeeper server's directory and ports; empty if the metadata is in SQLite."""
 
     @property
     def bookie_ids(self) -> list[BookieId]:
@@ -117,11 +117,11 @@ class LocalCluster:
         return self.path / bookie_id
 
     def log_path(self, bookie_id: BookieId) -> Path:
-        """Where its process says what it does."""
+        """Return the path of the bookie's standard error."""
         return self.path / f"{bookie_id}.log"
 
     async def start_bookie(self, bookie_id: BookieId) -> Child:
-        """Start its process once; it does not serve yet."""
+        """Start the bookie's process once. It does not serve yet."""
         command = [
             *self.prefix_of(bookie_id),
             *python_command("bookie", "run", str(self.data_path(bookie_id))),
@@ -136,8 +136,15 @@ class LocalCluster:
         return child
 
     async def start_serving(self, bookie_id: BookieId, *, attempts: int | None = None) -> Child:
-        """Start its process, as often as it takes, until it serves. ChildFailed after so many starts, by
-        default START_ATTEMPTS."""
+        """Start the bookie's process until it serves.
+
+        Args:
+            bookie_id: The bookie.
+            attempts: How many starts to try; None: ``START_ATTEMPTS``.
+
+        Raises:
+            ChildFailed: The bookie did not serve after this many starts, or it reported wrong usage.
+        """
         attempts = START_ATTEMPTS if attempts is None else attempts
         backoff = Backoff(_DELAY_MIN_S, _DELAY_MAX_S)
         for attempt in range(1, attempts + 1):
@@ -151,12 +158,12 @@ class LocalCluster:
         raise ChildFailed(f"{child.how_it_ended()}; given up after {attempts} starts")
 
     async def start_zookeeper(self, name: str) -> Child:
-        """Start the process of a ZooKeeper server once; it does not serve yet."""
+        """Start the process of a ZooKeeper server once. It does not serve yet."""
         self.zookeepers[name] = await _start_server(self.server_children, self.servers[name])
         return self.zookeepers[name]
 
     async def _serves(self, child: Child) -> bool:
-        """Wait until a bookie has answered or its process has ended; whether it has answered."""
+        """Wait until the bookie has answered or its process has ended. Return whether it serves."""
         answered = False
         async with trio.open_nursery() as nursery:
 
@@ -173,19 +180,26 @@ class LocalCluster:
         pool = self.cluster.client.pool
         while True:
             try:
-                # Each time anew: one that was made for data that has been replaced never answers again.
+                # Ask for the connection each time: one that was made for replaced data never answers again.
                 reply = await pool.connection(bookie_id).request(Kind.INFO, timeout_s=_ANSWER_S)
                 if reply.header.status == Status.OK:
                     return True
             except BookieUnavailable:
-                pass  # Not yet; its process is watched beside this.
+                pass  # It does not serve yet. Another task watches its process.
             with trio.move_on_after(_LOOK_S):
                 await self.cluster.bookies.wait_change()
 
     async def supervise(self, report: Report) -> None:
-        """Keep every bookie running until cancelled; tell ``report`` what happens.
+        """Keep all processes running until cancelled.
 
-        A bookie whose START_ATTEMPTS come to nothing stays down. ChildFailed once all are down so."""
+        A bookie that fails ``START_ATTEMPTS`` starts in a row stays down.
+
+        Args:
+            report: Called with a line about each event.
+
+        Raises:
+            ChildFailed: All bookies stay down.
+        """
         down: list[str] = []
 
         async def keep_server(server: Server) -> None:
@@ -194,8 +208,8 @@ class LocalCluster:
                 child, began = self.zookeepers[server.name], trio.current_time()
                 await child.wait()
                 report(f"{child.how_it_ended()}; starting it again")
-                # One that ends as soon as it was started is started ever more rarely, and never given up:
-                # the others may be a majority without it.
+                # If a server ends right after its start, wait longer and longer, but never give up: the
+                # other servers may be a majority without it.
                 if trio.current_time() - began > _LASTING_S:
                     backoff.reset()
                 await trio.sleep(backoff.next_s())
@@ -236,14 +250,31 @@ async def local_cluster(
     options_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
     prefix_of: Callable[[BookieId], Sequence[str]] = lambda _: (),
 ) -> AsyncIterator[LocalCluster]:
-    """Bookies ``bookie-1`` to ``bookie-N``, all serving, for the body of the ``async with``.
+    """Run bookies ``bookie-1`` to ``bookie-N`` for the body of the ``async with``. All serve when it begins.
 
-    The directory is made if there is none, and so is ``bookie.toml`` in it, the bookies' options, unless
-    ``config`` names another file. The metadata is in SQLite, or in ``zookeepers`` servers of
-    ZooKeeper (as many as the directory has, where it has some). StorageLocked if another process runs a
-    cluster there; InvalidArgument if its metadata is of the other kind; ChildFailed if a bookie or a server
-    does not come to serve; ZooKeeperMissing; what ``ledgerlog.connect`` raises. Leaving stops the bookies
-    gracefully, for ``grace_s``, and then the servers; none is left."""
+    Leaving the body stops the bookies gracefully, then the ZooKeeper servers. No process is left.
+
+    Args:
+        path: The cluster's directory. It is made if it does not exist.
+        bookies: How many bookies.
+        config: The bookies' configuration file. None: ``bookie.toml`` in the directory, which is made if it
+            does not exist.
+        zookeepers: 0: the metadata is in SQLite. Otherwise it is in this many ZooKeeper servers, or in as
+        many
+            as the directory has already.
+        grace_s: How long processes may take to end.
+        auto_recovery: Run auto-recovery in every bookie.
+        options_of: See ``LocalCluster.options_of``.
+        prefix_of: See ``LocalCluster.prefix_of``.
+
+    Raises:
+        StorageLocked: Another process runs a cluster in the directory.
+        InvalidArgument: The cluster's metadata is in the other kind of store.
+        ChildFailed: A bookie or a ZooKeeper server does not come to serve.
+        ZooKeeperMissing: ZooKeeper's jars or a Java are missing.
+
+    Errors of ``ledgerlog.connect`` pass through.
+    """
     wanted, existing = "zookeeper" if zookeepers else "sqlite", existing_metadata(path)
     if existing not in (None, wanted):
         raise InvalidArgument(
@@ -252,10 +283,10 @@ async def local_cluster(
         )
     with _lock(path), ungrouped():
         config = config or _own_config(path)
-        # Their own children, outside the bookies': these unregister while they end.
+        # Servers are children of their own, outside the bookies': bookies unregister while they end.
         async with open_children(grace_s=grace_s) as server_children:
             with trio.move_on_after(_DYING_S):
-                # Servers of a runner that was killed are killed with it, and may take a moment.
+                # If a runner is killed, its servers are killed with it, but that may take a moment.
                 while not ports_are_free(path):  # noqa: ASYNC110 (a port cannot be waited for)
                     await trio.sleep(_DELAY_MIN_S)
             servers = prepare_servers(path, zookeepers) if zookeepers else []
@@ -282,7 +313,7 @@ async def _start_server(children: Children, server: Server) -> Child:
 
 
 async def _wait_ensemble(servers: list[Server], running: dict[str, Child]) -> None:
-    """Return once all serve. ChildFailed if one ends before, or it takes too long."""
+    """Wait until all servers serve. ChildFailed: one ended before that, or it took too long."""
 
     async def watch_end(child: Child) -> None:
         await child.wait()
@@ -301,14 +332,14 @@ async def _wait_ensemble(servers: list[Server], running: dict[str, Child]) -> No
 
 
 def existing_metadata(path: Path) -> str | None:
-    """Where a cluster in that directory keeps its metadata: sqlite, zookeeper, or None for no cluster."""
+    """Return the kind of metadata store of the cluster in a directory: sqlite, zookeeper, or None."""
     if existing_servers(path):
         return "zookeeper"
     return "sqlite" if Path(FileUri(str(path.absolute())).metadata_path).exists() else None
 
 
 def existing_bookies(path: Path) -> int:
-    """The highest number of a bookie that has a directory there; 0 where there is none."""
+    """Return the highest number of a bookie that has a directory there; 0 if there is none."""
     numbers = (child.name.removeprefix("bookie-") for child in path.glob("bookie-*") if child.is_dir())
     return max((int(number) for number in numbers if number.isascii() and number.isdigit()), default=0)
 
@@ -318,8 +349,10 @@ def _sqlite_uri(path: Path) -> str:
 
 
 def _own_config(path: Path) -> Path:
-    """The file of options in a cluster's own directory. The first start writes it, and from then on it is its
-    owner's: edit it, and start again."""
+    """Return the configuration file in a cluster's own directory.
+
+    The first start writes it. After that it belongs to the user: edit it, and start the cluster again.
+    """
     config = path / CONFIG_NAME
     if not config.exists():
         write_config(config, segment_bytes=16 * MIB)
@@ -327,7 +360,7 @@ def _own_config(path: Path) -> Path:
 
 
 def write_config(config: Path, **options: float) -> None:
-    """Write a file of options for bookies that share a machine, and these."""
+    """Write a configuration file for bookies that share a machine, with these options added."""
     lines = [f"{name} = {value}\n" for name, value in {**SHARED_DISK, **options}.items()]
     whole = config.with_suffix(".new")
     whole.write_text("".join(lines), encoding="utf-8")

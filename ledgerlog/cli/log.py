@@ -1,4 +1,4 @@
-"""``ledgerlog log``: logs, and what they are made of."""
+"""``ledgerlog log``: create, list, show, truncate, seal, recover and delete logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ledgerlog.model.record import moment
 from ledgerlog.model.segments import Gap, Segment
 
 _READS_AT_ONCE = 32
-"""Metadata reads of ``show`` under way at once."""
+"""How many metadata reads ``show`` runs at once."""
 
 
 @click.group()
@@ -75,9 +75,9 @@ def log_create(
 ) -> None:
     """Make a new, empty log NAME.
 
-    The numbers are those of the cluster where none is given: 3, 3 and 2, and for file: what its bookies
-    allow. Where some are, the write quorum is 3, or the ensemble if that is less, and the ack quorum is a
-    majority of the write quorum."""
+    If you give no numbers, the cluster's defaults hold: 3, 3 and 2; for file: what its bookies allow. If you
+    give some, the write quorum is 3, or the ensemble if that is less, and the ack quorum is a majority of
+    the write quorum."""
     replication = replication_of(ensemble, write_quorum, ack_quorum, guaranteed)
     has_numbers = any(number is not None for number in (ensemble, write_quorum, ack_quorum))
     roll, retention = policies_of(**policies)
@@ -101,7 +101,7 @@ def log_create(
 
 
 @log.command("list")
-@click.option("--prefix", default="", help="Only logs whose names begin so.")
+@click.option("--prefix", default="", help="Only logs whose names begin with this.")
 @uri_option
 @json_option
 def log_list(prefix: str, uri: str, as_json: bool) -> None:
@@ -190,7 +190,7 @@ async def _show(cluster: Cluster, name: str) -> dict[str, Any]:
                 metadata = await cluster.ledgers.metadata(segment.ledger_id)
             except LedgerNotFound:
                 if segment.ledger_id not in archived:
-                    return  # Truncation or a deletion took it away since the list was read.
+                    return  # Truncation or a deletion removed it after the list was read.
                 fields = _archived_fields(info, archived[segment.ledger_id])
             else:
                 fields = ledger_fields(metadata)
@@ -233,7 +233,7 @@ def _replication_fields(replication: Replication) -> dict[str, Any]:
 
 
 def _archived_fields(info: LogInfo, record: ArchiveRecord) -> dict[str, Any]:
-    """What stands for the metadata of a ledger that is in an archive alone."""
+    """Return the fields for a ledger that has no metadata any more, because only the archive has it."""
     return {
         "id": record.ledger_id,
         "state": "ARCHIVED",
@@ -259,7 +259,7 @@ def _archive_fields(record: ArchiveRecord | None) -> dict[str, Any] | None:
 @log.command("truncate")
 @log_name_argument
 @click.option("--before", type=OFFSET, required=True, help="The first offset that stays.")
-@click.option("--ignore-pins", is_flag=True, help="Also what cursors pin.")
+@click.option("--ignore-pins", is_flag=True, help="Also give up records that cursors pin.")
 @uri_option
 @json_option
 def log_truncate(name: str, before: int, ignore_pins: bool, uri: str, as_json: bool) -> None:
@@ -283,7 +283,7 @@ def log_truncate(name: str, before: int, ignore_pins: bool, uri: str, as_json: b
 @uri_option
 @json_option
 def log_seal(name: str, uri: str, as_json: bool) -> None:
-    """Complete the log NAME: it takes no more records, for ever. Whoever writes it now is stopped."""
+    """Complete the log NAME: it takes no more records, for ever. A writer that it has now is stopped."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
@@ -303,23 +303,23 @@ def log_seal(name: str, uri: str, as_json: bool) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Where bookies have lost so much that nobody can say where a ledger ends, end it there, and keep "
-    "the records behind it at their offsets, behind a gap that readers are told of. Not to be undone.",
+    help="If bookies have lost so much that nobody can say where a ledger ends, end it there, and keep "
+    "the records after it at their offsets, after a gap that readers are told of. Cannot be undone.",
 )
 @click.option(
     "--accept-unreachable",
     is_flag=True,
-    help="With --accept-loss: also where bookies that may hold records do not answer. Only for bookies that "
+    help="With --accept-loss: also if bookies that may hold records do not answer. Only for bookies that "
     "are gone for good.",
 )
 @uri_option
 @json_option
 def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str, as_json: bool) -> None:
-    """End what the last writer of the log NAME left open, so that the next one need not. Whoever writes it
-    now is stopped.
+    """Close what the last writer of the log NAME left open, so that the next writer need not. A writer that
+    it has now is stopped.
 
-    Fails, and says what would be dropped, where a loss that was accepted for a ledger ('ledger recover
-    --accept-loss') stands before records that may have been acknowledged."""
+    Fails if a loss that was accepted for a ledger ('ledger recover --accept-loss') lies before records that
+    may have been acknowledged. It then says what would be dropped."""
     if accept_unreachable and not accept_loss:
         raise click.UsageError("--accept-unreachable says which loss is accepted: it goes with --accept-loss")
 
@@ -348,7 +348,7 @@ def log_recover(name: str, accept_loss: bool, accept_unreachable: bool, uri: str
 @uri_option
 @json_option
 def log_delete(name: str, damaged: bool, uri: str, as_json: bool) -> None:
-    """Delete the log NAME and its ledgers, for good. Whoever writes it now is stopped."""
+    """Delete the log NAME and its ledgers, for good. A writer that it has now is stopped."""
 
     async def body() -> bool:
         async with connect(uri) as cluster:

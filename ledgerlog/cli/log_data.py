@@ -1,8 +1,8 @@
 """``ledgerlog log append`` and ``log read``: records in and out.
 
-Appending reads ahead by one chunk while the one before is on its way, so memory is bounded by some chunks and
-the log's own window, whatever the size of the input. A chunk is what one read gives: a line that a slow
-program writes is appended when it is there, and a file goes in pieces of a megabyte.
+An append reads one chunk ahead while the chunk before is on its way. So memory is bounded by some chunks and
+the log's own window, whatever the size of the input. A chunk is the result of one read: a line of a slow
+program is appended as soon as it is there, and a file goes in pieces of a megabyte.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ __all__ = ["log_append", "log_read"]
 
 
 _AT_ONCE = 20_000
-"""Records in one call: a chunk of empty lines is a million of them, and each has an acknowledgement."""
+"""Records in one call. A chunk of empty lines has a million records, and each has an acknowledgement."""
 
 
 class AppendStopped(LedgerLogError):
-    """An append of many records ended before all were written; the message says how many were."""
+    """An append of many records ended before all were written. The message says how many were."""
 
 
 @attrs.define(eq=False)
 class Appended:
-    """How far an append of many records has come."""
+    """The progress of an append of many records."""
 
     records: int = 0
     first_offset: int | None = None
@@ -92,7 +92,7 @@ class Appended:
 def log_append(name: str, file: BinaryIO, uri: str, as_json: bool) -> None:
     """Append the lines of a file, a record each, to the log NAME.
 
-    Takes the log over from whoever writes it now. Returns when every record is durable."""
+    Takes the log over from the writer that it has now. Returns when every record is durable."""
     done = Appended()
 
     async def body() -> None:
@@ -144,7 +144,7 @@ async def _append(log: Log, source: Source, done: Appended, bar: Bar) -> None:
     if is_unterminated:
         await log.update_properties({UNTERMINATED: str(done.last_offset)})
     if cutter.failure is not None:
-        # Nothing is written for that line, nor for what follows it; what stands before it is.
+        # The lines before the long one are written. That line and all after it are not.
         raise cutter.failure
 
 
@@ -185,10 +185,10 @@ def log_read(
 ) -> None:
     """Print the records of the log NAME.
 
-    What 'log append --input FILE' wrote to an empty log, --raw prints as the same bytes.
+    If 'log append --input FILE' wrote to an empty log, --raw prints the same bytes.
 
-    Where records were lost and an operator accepted that ('log recover'), it says so on standard error, goes
-    on behind them, and exits 1 in the end."""
+    If an operator accepted the loss of records ('log recover'), it says so on standard error, goes on after
+    the gap, and exits with 1 at the end."""
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
 

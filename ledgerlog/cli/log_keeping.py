@@ -1,5 +1,4 @@
-"""``ledgerlog log``: what a log keeps. Policies, retention on demand, cursors, and ledgers that no log
-names."""
+"""``ledgerlog log``: policies, retention on demand, cursors, and the sweep of ledgers that no log names."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_bytes(text: str) -> int | None:
-    """ "none", or a whole number with k, m, g or t. InvalidArgument."""
+    """Parse "none", or a whole number with k, m, g or t. InvalidArgument: it is neither."""
     if text == "none":
         return None
     number, unit = text.rstrip("kmgtKMGT"), text.lstrip("0123456789").lower()
@@ -54,7 +53,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 def parse_age(text: str) -> float | None:
-    """ "none", or a number with s, m, h or d. InvalidArgument."""
+    """Parse "none", or a number with s, m, h or d. InvalidArgument: it is neither."""
     if text == "none":
         return None
     unit = text[-1:].lower() if text[-1:].isalpha() else ""
@@ -68,15 +67,15 @@ def parse_age(text: str) -> float | None:
 
 
 def policy_options(function: F) -> F:
-    """``--roll-bytes`` and the like; see ``policies_of``."""
+    """Add ``--roll-bytes`` and the other policy options; see ``policies_of``."""
     for option in (
-        click.option("--retain-age", help="Keep records at least so long (7d), or 'none': for ever."),
+        click.option("--retain-age", help="Keep records at least this long (7d), or 'none': for ever."),
         click.option(
-            "--retain-bytes", help="Keep at least so many bytes of the newest records, or 'none': all."
+            "--retain-bytes", help="Keep at least this many bytes of the newest records, or 'none': all."
         ),
         click.option("--roll-age", help="... at this age of the first record (12h), or 'none'."),
-        click.option("--roll-records", help="... at so many records, or 'none'."),
-        click.option("--roll-bytes", help="Go on in a new ledger at so many bytes (500m), or 'none'."),
+        click.option("--roll-records", help="... at this many records, or 'none'."),
+        click.option("--roll-bytes", help="Go on in a new ledger at this many bytes (500m), or 'none'."),
     ):
         function = option(function)
     return function
@@ -89,7 +88,7 @@ def policies_of(
     retain_bytes: str | None,
     retain_age: str | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of ``RollPolicy`` and of ``RetentionPolicy`` that the options set. UsageError."""
+    """Return the fields of ``RollPolicy`` and ``RetentionPolicy`` that the options set. Raises UsageError."""
     roll: dict[str, Any] = {}
     retention: dict[str, Any] = {}
     try:
@@ -103,7 +102,7 @@ def policies_of(
             retention["max_bytes"] = parse_bytes(retain_bytes)
         if retain_age is not None:
             retention["max_age_s"] = parse_age(retain_age)
-        RollPolicy(**roll), RetentionPolicy(**retention)  # Whether a record can hold them.
+        RollPolicy(**roll), RetentionPolicy(**retention)  # Check that a record can hold the values.
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from error
     return roll, retention
@@ -115,16 +114,16 @@ def policies_of(
 @uri_option
 @json_option
 def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) -> None:
-    """Change the policies of the log NAME; what is not given stays. Prints what holds then.
+    """Change the policies of the log NAME; options that you do not give stay. Prints the policies.
 
-    With both bounds of retention, a ledger goes as soon as one of them lets it go. Whoever writes the log
-    goes on undisturbed; rolling follows the new policy from the next writer on."""
+    If both bounds of retention are set, a ledger is dropped as soon as one of them allows it. A writer of the
+    log goes on undisturbed. The next writer rolls by the new policy."""
     roll, retention = policies_of(**policies)
 
     async def body() -> tuple[RollPolicy, RetentionPolicy]:
         async with connect(uri) as cluster:
             log = await cluster.open_log(name)
-            # On what is there when it is written: somebody else may change another setting meanwhile.
+            # Change the policies that are stored then: another process may change another one meanwhile.
             await log.configure(
                 roll=(lambda there: attrs.evolve(there, **roll)) if roll else None,
                 retention=(lambda there: attrs.evolve(there, **retention)) if retention else None,
@@ -140,7 +139,7 @@ def log_configure(name: str, uri: str, as_json: bool, **policies: str | None) ->
 
 
 def policies_text(roll: dict[str, Any], retention: dict[str, Any]) -> str:
-    """The fields of a ``RollPolicy`` and of a ``RetentionPolicy``, for a person."""
+    """Return the fields of a ``RollPolicy`` and of a ``RetentionPolicy`` as text for a person."""
     rolls = f"rolls at {_bounds(roll)}" if _bounds(roll) else "rolls at no bound"
     return f"{rolls}; keeps {_bounds(retention) or 'everything'}"
 
@@ -159,8 +158,8 @@ def _bounds(policy: dict[str, Any]) -> str:
 @uri_option
 @json_option
 def log_retain(name: str, uri: str, as_json: bool) -> None:
-    """Drop what the retention of the log NAME lets go, now. Its writer does so by itself while there is
-    one."""
+    """Drop the records that the retention of the log NAME lets go, now. While the log has a writer, the
+    writer does this by itself."""
 
     async def body() -> tuple[int, int]:
         async with connect(uri) as cluster:
@@ -181,13 +180,13 @@ def log_retain(name: str, uri: str, as_json: bool) -> None:
     type=FiniteNumber(0),
     default=LOG_SWEEP_AGE_S,
     show_default=True,
-    help="Leave ledgers alone that are younger than so many seconds.",
+    help="Leave ledgers alone that are younger than this many seconds.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
 @uri_option
 @json_option
 def log_sweep(min_age: float, dry_run: bool, uri: str, as_json: bool) -> None:
-    """Delete the ledgers that crashes have left and that no log can name any more."""
+    """Delete ledgers that crashes have left and that no log can name any more."""
 
     async def body() -> list[dict[str, Any]]:
         async with connect(uri) as cluster:
@@ -218,7 +217,7 @@ def log_sweep(min_age: float, dry_run: bool, uri: str, as_json: bool) -> None:
 
 @click.group("cursor")
 def cursor() -> None:
-    """Named, durable places in a log, which may pin what lies behind them."""
+    """Named, durable places in a log, which may pin the records after them."""
 
 
 _cursor_argument = click.argument("cursor_name", metavar="CURSOR", callback=parsed(check_cursor_name))
@@ -267,7 +266,7 @@ def cursor_list(name: str, uri: str, as_json: bool) -> None:
 @log_name_argument
 @_cursor_argument
 @click.argument("offset", type=OFFSET)
-@click.option("--pin/--no-pin", default=None, help="Hold the records from there on against truncation.")
+@click.option("--pin/--no-pin", default=None, help="Protect the records from there on from truncation.")
 @click.option("--property", "pairs", multiple=True, metavar="KEY=VALUE", help="Replaces all properties.")
 @uri_option
 @json_option
@@ -280,7 +279,7 @@ def cursor_set(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Move CURSOR of the log NAME to OFFSET, or make it. Whoever uses it finds that it was moved."""
+    """Move CURSOR of the log NAME to OFFSET, or make it. A process that uses it notices the move."""
     if not all("=" in pair for pair in pairs):
         raise click.UsageError("--property takes KEY=VALUE")
     properties = dict(pair.split("=", 1) for pair in pairs) if pairs else None
@@ -304,7 +303,7 @@ def cursor_set(
 @uri_option
 @json_option
 def cursor_delete(name: str, cursor_name: str, uri: str, as_json: bool) -> None:
-    """Delete CURSOR of the log NAME, and what it pins."""
+    """Delete CURSOR of the log NAME. It pins nothing any more."""
 
     async def body() -> bool:
         async with connect(uri) as cluster:
