@@ -1,12 +1,12 @@
-"""The ``ledgerlog`` command: its groups, and the one place where a fault becomes an exit code.
+"""The ``ledgerlog`` command: its groups, and the one place that turns a fault into an exit code.
 
-    0    done
-    1    it failed; one line on standard error says what and what to try
-    2    wrong usage
-    128+n  ended by signal n, cleanly; and 141 where a reader of standard output went away (SIGPIPE)
+    0      done
+    1      failed; one line on standard error says what happened and what to try
+    2      wrong usage
+    128+n  ended cleanly by signal n; 141 (SIGPIPE) if the reader of standard output went away
 
-Commands raise; nothing below this module exits or prints a complaint. A fault that is not of
-``LedgerLogError`` or the operating system's is a bug and keeps its traceback.
+Commands raise exceptions; no module below this one exits or prints a complaint. An exception that is neither
+a ``LedgerLogError`` nor an error of the operating system is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ COMMANDS: dict[str, Callable[[], ModuleType]] = {
     "simulate": lambda: import_module("ledgerlog.cli.simulate"),
     "spark": lambda: import_module("ledgerlog.cli.spark"),
 }
-"""The module of each command, which has the command by the same name."""
+"""The module of each command. The module has the command by the same name."""
 
 
 class ReaderGone(Exception):
-    """Whoever read standard output has gone away."""
+    """The reader of standard output has gone away."""
 
 
 class LazyCommands(MutableMapping[str, click.Command]):
-    """The commands by name. Each module is imported when its command is first asked for, so that a command
-    waits for no other's imports: ``ledgerlog log list``, for example, imports neither Spark's side nor the
-    bench."""
+    """The commands by name.
+
+    Each module is imported when its command is first asked for, so a command does not wait for the imports of
+    the others. For example, ``ledgerlog log list`` imports neither the Spark commands nor the benchmarks.
+    """
 
     def __init__(self, modules: dict[str, Callable[[], ModuleType]]) -> None:
         self._modules = modules
@@ -81,17 +83,18 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
 
 class CommandLine(click.Group):
-    """The root. Its ``main`` never lets an expected exception out."""
+    """The root group. Its ``main`` catches every expected exception."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         open_standard_streams()
         extra["standalone_mode"] = False
-        extra["prog_name"] = "ledgerlog"  # Also where it runs as ``python -m ledgerlog``.
+        extra["prog_name"] = "ledgerlog"  # Even if it runs as ``python -m ledgerlog``.
         code = self._exit_code(args, extra)
         try:
             sys.stdout.flush()
         except OSError:
-            # What it was about has been told. The interpreter would try once more, and make the code 120.
+            # The fault was reported already. The interpreter would flush once more and make the exit code
+            # 120.
             _discard_stdout()
         sys.exit(code)
 
@@ -101,7 +104,7 @@ class CommandLine(click.Group):
             with telling_of_output():
                 sys.stdout.flush()
         except BrokenPipeError as error:
-            # Told by another name, because click would make exit code 1 of it, which means failure here.
+            # Raise another type: click would turn a BrokenPipeError into exit code 1, which means failure.
             raise ReaderGone from error
         return result
 
@@ -135,11 +138,11 @@ def _complain(line: str) -> int:
 
 
 def _discard_stdout() -> None:
-    """Let the interpreter's own flush at its end go nowhere."""
+    """Redirect standard output to nowhere, so that the interpreter's last flush cannot fail."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
-        return  # Not a file: somebody calls us inside their program.
+        return  # Standard output is no file: another program calls this inside its process.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, descriptor)
     os.close(devnull)
@@ -151,7 +154,7 @@ def _discard_stdout() -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="ledgerlog")
-@click.option("-v", "--verbose", count=True, help="Say on standard error what goes on; twice for more.")
+@click.option("-v", "--verbose", count=True, help="Log progress to standard error; twice for more.")
 def cli(verbose: int) -> None:
     """A replicated, durable log: logs, the ledgers below them, bookies, clusters, measurements."""
     root = logging.getLogger()
@@ -161,10 +164,10 @@ def cli(verbose: int) -> None:
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
     elif not root.handlers:
-        # A fault is one line, said where it is handled; without this, Python prints warnings by itself.
+        # The module that handles a fault reports it in one line. Without a handler, Python prints warnings.
         root.addHandler(logging.NullHandler())
 
 
 def main() -> None:
-    """The entry point of the ``ledgerlog`` command."""
+    """Run the ``ledgerlog`` command."""
     cli()

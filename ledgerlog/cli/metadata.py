@@ -1,7 +1,7 @@
 """``ledgerlog metadata``: the store that holds a cluster's metadata.
 
-Commands and ``connect`` make no cluster: a mistyped path or chroot would be an empty one, in which all data
-seems gone. ``metadata init`` makes one.
+Other commands and ``connect`` never make a cluster. If they did, a mistyped path or chroot would be an empty
+cluster, and all data would seem gone. ``metadata init`` makes one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def metadata() -> None:
 def metadata_init(uri: str, as_json: bool) -> None:
     """Make a new, empty cluster in a metadata store.
 
-    In sqlite:PATH the file is made, in zk://HOSTS/CHROOT the nodes below the chroot. Start its bookies with
-    'bookie run' then. Where there is a cluster already it is left as it is, and that is said."""
+    For sqlite:PATH it makes the file, for zk://HOSTS/CHROOT the nodes below the chroot. Then start the
+    bookies with 'bookie run'. If there is a cluster already, it changes nothing and says so."""
     parsed = parse_uri(uri)
     if isinstance(parsed, FileUri | MemoryUri):
         raise click.UsageError(

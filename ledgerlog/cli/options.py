@@ -1,4 +1,4 @@
-"""What the commands have in common: their options, and connecting to the cluster that they name."""
+"""The options that commands share, and the connection to the cluster that they name."""
 
 from __future__ import annotations
 
@@ -43,14 +43,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WholeNumber(click.IntRange):
-    """A whole number between bounds; what is none is told so, and not that it is "no valid integer range"."""
+    """A whole number between bounds. For other input the message does not speak of an "integer range"."""
 
     name = "integer"
 
 
 class FiniteNumber(click.FloatRange):
-    """A number between bounds. NaN is below no bound and above none, so a plain ``FloatRange`` takes it, and
-    whoever compares with it afterwards finds everything neither too young nor too old."""
+    """A finite number between bounds.
+
+    A plain ``FloatRange`` accepts NaN, because NaN is neither below nor above any bound. Later comparisons
+    with it are all false; for example, no ledger would be too young for a sweep.
+    """
 
     name = "number"
 
@@ -62,7 +65,10 @@ class FiniteNumber(click.FloatRange):
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """A callback for a parameter that one of our own functions reads; its InvalidArgument is wrong usage."""
+    """Return a callback that parses a parameter with ``parse``.
+
+    InvalidArgument of it counts as wrong usage.
+    """
 
     def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
         if value is None:
@@ -76,7 +82,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 
 def numbers(low: int, high: int) -> Callable[[click.Context, click.Parameter, str], tuple[int, ...]]:
-    """A callback for "1,2,3": whole numbers from ``low`` to ``high``."""
+    """Return a callback that parses "1,2,3": whole numbers from ``low`` to ``high``."""
 
     def parse(text: str) -> tuple[int, ...]:
         found = []
@@ -96,7 +102,7 @@ def _check_uri(text: str) -> str:
 
 
 def parse_start(text: str) -> Start:
-    """Where to start reading a log. InvalidArgument."""
+    """Parse the place at which to start reading a log. InvalidArgument: the text is no such place."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
@@ -130,7 +136,7 @@ uri_option = click.option(
 bench_uri_option = click.option(
     "--uri",
     callback=parsed(_check_uri),
-    # Without LEDGERLOG_URI: a cluster that serves somebody is measured only when it is named.
+    # LEDGERLOG_URI is ignored: a cluster in service is measured only if you name it.
     help="Measure on this cluster instead of a throw-away one. LEDGERLOG_URI is not looked at.",
 )
 
@@ -138,7 +144,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 
 def replication_options(function: F) -> F:
-    """``--ensemble``, ``--write-quorum``, ``--ack-quorum`` and ``--guaranteed``; see ``replication_of``."""
+    """Add ``--ensemble``, ``--write-quorum``, ``--ack-quorum`` and ``--guaranteed``; see
+    ``replication_of``."""
     for option in (
         click.option(
             "--guaranteed", is_flag=True, help="Bring every entry of a closed ledger to its write quorum."
@@ -154,10 +161,14 @@ def replication_options(function: F) -> F:
 def replication_of(
     ensemble: int | None, write_quorum: int | None, ack_quorum: int | None, guaranteed: bool
 ) -> Replication | None:
-    """What the options say; None where they say nothing, so that the cluster's default holds.
+    """Return the replication that the options give; None if none is given, so the cluster's default holds.
 
-    Of numbers that are not given, the write quorum is that of the default or the whole ensemble, whichever is
-    less, and the ack quorum is a majority of the write quorum. UsageError where they contradict."""
+    A write quorum that is not given is the default's, or the whole ensemble if that is less. An ack quorum
+    that is not given is a majority of the write quorum.
+
+    Raises:
+        click.UsageError: The numbers contradict each other.
+    """
     if ensemble is None and write_quorum is None and ack_quorum is None and not guaranteed:
         return None
     default = Replication()
@@ -175,18 +186,30 @@ def replication_of(
 
 @asynccontextmanager
 async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
-    """The cluster that a command was told of.
+    """Connect to the cluster that a command names.
 
-    ClusterNotFound if there is none. Opening ``file:`` would make its directory, and a mistyped path would be
-    an empty cluster: only commands that may ``make`` one do that."""
+    Args:
+        uri: The cluster's URI. make: Allow that opening makes the cluster. Opening ``file:`` makes its
+        directory, so for most commands
+            a mistyped path would be an empty cluster.
+
+    Raises:
+        ClusterNotFound: There is no such cluster.
+        MetadataUnavailable: The metadata store cannot be opened.
+    """
     check_there(uri, make=make)
     async with ledgerlog.connect(uri) as cluster:
         yield cluster
 
 
 def check_there(uri: str, *, make: bool = False) -> None:
-    """ClusterNotFound where the cluster would be made by opening it, see ``connect``; and where a path is one
-    that SQLite can only say "unable to open" of. MetadataUnavailable where the user may not write."""
+    """Check that there is a cluster to open.
+
+    Raises:
+        ClusterNotFound: Opening would make the cluster (see ``connect``), or SQLite could only report "unable
+            to open" for the path.
+        MetadataUnavailable: This user may not write the metadata.
+    """
     match parse_uri(uri):
         case SqliteUri(path=path) if Path(path).is_dir():
             file = Path(FileUri(path).metadata_path)

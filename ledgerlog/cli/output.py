@@ -1,12 +1,12 @@
-"""What commands print: JSON objects, tables, records, progress.
+"""The output of commands: JSON objects, tables, records, progress.
 
-Standard output carries results only: one JSON object, or one a line, with ``--json``; tables and lines
-for a person without. Standard error carries progress, on a terminal only, and complaints.
+Standard output carries only results. With ``--json`` that is one JSON object, or one a line; without it,
+tables and lines for a person. Standard error carries complaints and, on a terminal, progress.
 
-**JSON** is UTF-8 without line breaks inside an object. Bytes are given as ``data`` where they are UTF-8
-and as ``data_base64`` where they are not, so that one of the two is always there.
+**JSON** is UTF-8 without line breaks inside an object. Bytes are in the field ``data`` if they are UTF-8,
+otherwise in ``data_base64``. So one of the two is always there.
 
-**Records for a person** never bring control characters to a terminal: what is not printable is escaped.
+**Records for a person** never bring control characters to a terminal: unprintable characters are escaped.
 ``--raw`` prints bytes as they are.
 """
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def print_json(value: Any) -> None:
-    """One object on one line of standard output."""
+    """Print one object on one line of standard output."""
     print_line(to_json(value))
 
 
@@ -49,14 +49,15 @@ def to_json(value: Any) -> str:
 
 
 def print_line(text: str) -> None:
-    """One line on standard output."""
+    """Print one line on standard output."""
     with telling_of_output():
         click.echo(text.encode("utf-8", "surrogateescape"))
 
 
 @contextmanager
 def telling_of_output() -> Iterator[None]:
-    """An OSError of the body, which writes to standard output, names that: a full disk has to be found."""
+    """If writing to standard output fails in the body, name it in the OSError: for example, its disk is
+    full."""
     try:
         yield
     except OSError as error:
@@ -72,8 +73,8 @@ def print_table(
     title: str | None = None,
     numbers: Sequence[str] = (),
 ) -> None:
-    """A table on standard output; ``numbers`` names the columns that are aligned to the right."""
-    # Imported where it is needed: most commands print JSON or lines, and rich is a fifth of their start.
+    """Print a table on standard output. ``numbers`` names the columns that are aligned to the right."""
+    # Imported here: most commands print JSON or lines, and rich takes a fifth of their start.
     from rich.console import Console
     from rich.table import Table
 
@@ -86,7 +87,7 @@ def print_table(
     if console.is_terminal:
         console.print(table)
         return
-    # A pipe has no width: a table that is cut or folded would lose what a program looks for.
+    # A pipe has no width. If a table were cut or folded, a program would not find its text.
     console.width = 10_000
     with console.capture() as capture:
         console.print(table)
@@ -95,12 +96,12 @@ def print_table(
 
 
 def escape_markup(text: str) -> str:
-    """Text that rich shows as it is."""
+    """Escape text so that rich shows it as it is."""
     return text.replace("[", "\\[")
 
 
 def printable(data: bytes) -> str:
-    """Bytes as a line for a person: UTF-8 as it is; what is not, and what is not printable, escaped."""
+    """Return bytes as a line for a person: UTF-8 as it is; other bytes and unprintable characters escaped."""
     text = data.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
@@ -108,7 +109,7 @@ def printable(data: bytes) -> str:
 
 
 def bytes_fields(data: bytes) -> dict[str, str]:
-    """Bytes as a field of a JSON object."""
+    """Return bytes as a field of a JSON object."""
     try:
         return {"data": data.decode("utf-8")}
     except UnicodeDecodeError:
@@ -116,12 +117,12 @@ def bytes_fields(data: bytes) -> dict[str, str]:
 
 
 def raw_output() -> BinaryIO:
-    """Standard output for bytes. Flush it: what stays in its buffer is not printed."""
+    """Return standard output for bytes. Flush it: bytes that stay in its buffer are not printed."""
     return sys.stdout.buffer
 
 
 def human_bytes(count: float) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Return a number of bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -135,7 +136,7 @@ def human_ms(milliseconds: float) -> str:
 
 @contextmanager
 def progress_bar(description: str, total: float | None, *, is_bytes: bool = False) -> Iterator[Bar]:
-    """A bar on standard error while the body runs, where that is a terminal; nothing elsewhere."""
+    """Show a bar on standard error during the body if that is a terminal; otherwise show nothing."""
     if not sys.stderr.isatty():
         yield Bar(None, total)
         return
@@ -163,7 +164,7 @@ def progress_bar(description: str, total: float | None, *, is_bytes: bool = Fals
 
 
 class Bar:
-    """A progress bar, or the silence in its place. Cheap to move: it draws itself, some times a second."""
+    """A progress bar, or nothing in its place. It is cheap to move: it redraws itself some times a second."""
 
     def __init__(self, progress: Progress | None, total: float | None, description: str = "") -> None:
         self._progress = progress
@@ -186,6 +187,6 @@ class Bar:
             self._progress.update(self._task, description=description)
 
     def say(self, line: str) -> None:
-        """A line above the bar, where there is one."""
+        """Print a line above the bar, if there is a bar."""
         if self._progress is not None:
             self._progress.console.print(escape_markup(line), highlight=False)

@@ -1,23 +1,22 @@
 """Child processes under trio, none of which outlives its parent.
 
-``open_children`` gives a ``Children`` for the body of an ``async with``; every process that it starts
-is gone when the body is left, whichever way: they are asked to end (SIGCONT, then SIGTERM), and after a
-grace period killed. That path is shielded and bounded in time. Should this process itself be
-killed, so that no path of its own runs at all, the kernel kills the children (``exit_with_parent``).
+``open_children`` gives a ``Children`` for the body of an ``async with``. However the body is left, every
+process that it started is gone afterwards: each is asked to end (SIGCONT, then SIGTERM), and killed after a
+grace period. This cleanup is shielded and bounded in time. If this process itself is killed and no cleanup
+runs, the kernel kills the children (``exit_with_parent``).
 
-**Signals of the terminal.** Each child is a process group of its own, so that Ctrl-C reaches this
-process alone, which then ends its children in its own order.
+**Signals of the terminal.** Each child has a process group of its own. So Ctrl-C reaches only this process,
+which then ends its children in its own order.
 
-**The thread that starts.** The kernel ties a child's life to the *thread* that started it, so children
-are started by the thread of the event loop (one to two milliseconds each) and never by a worker thread,
-whose end would kill them.
+**The thread that starts children.** The kernel ties a child's life to the *thread* that started it. So the
+thread of the event loop starts the children (one to two milliseconds each), never a worker thread: when a
+worker thread ended, its children would be killed.
 
-**Waiting** uses a pidfd: it cannot miss the end of a process, cannot mean a later process of the same
-number, and no SIGCHLD handler is touched. One task a child waits and reaps; everybody else waits for
-that task.
+**Waiting** uses a pidfd. It cannot miss the end of a process, cannot mean a later process with the same
+number, and needs no SIGCHLD handler. For each child, one task waits and reaps; all others wait for that task.
 
-What a child says on its standard error goes to a file or is discarded, so that a child that says much is
-never blocked by somebody who does not read.
+A child's standard error goes to a file or is discarded. So a child that prints a lot never blocks because
+nobody reads.
 """
 
 from __future__ import annotations
@@ -39,37 +38,40 @@ from ledgerlog.errors import LedgerLogError
 __all__ = ["Child", "ChildFailed", "Children", "open_children", "python_command", "tail_of"]
 
 GRACE_S = 8.0
-"""How long a child that was asked to end may take. A bookie drains for limits.BOOKIE_DRAIN_S at most."""
+"""How long a child may take to end after it was asked to.
+
+A bookie drains for at most limits.BOOKIE_DRAIN_S.
+"""
 
 KILL_S = 5.0
-"""How long a killed child may take to be gone; only one that hangs inside the kernel takes longer."""
+"""How long a killed child may take to be gone. Only a child that hangs inside the kernel takes longer."""
 
 _SCRIPT = Path(__file__).with_name("exit_with_parent.py")
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours, and never a file of its name that lies in the working directory
-    (``-P``)."""
+    """Return the command that runs a module of ours. ``-P`` keeps Python from running a file with the
+    module's name in the working directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 class ChildFailed(LedgerLogError):
-    """A process that this one had started could not be started, or ended when it should not have."""
+    """A child process could not be started, or ended when it should not have."""
 
 
 @attrs.define(eq=False)
 class Child:
-    """One process. Made by ``Children.start``."""
+    """One child process. ``Children.start`` makes it."""
 
     name: str
-    """What messages call it."""
+    """The name that messages use."""
     pid: int
     stdin: trio.lowlevel.FdStream | None
-    """The end of a pipe to write into, where one was asked for."""
+    """The end of a pipe to write into, if the start asked for one."""
     stdout: trio.lowlevel.FdStream | None
-    """The end of a pipe to read from, where one was asked for."""
+    """The end of a pipe to read from, if the start asked for one."""
     log_path: Path | None
-    """Where its standard error goes."""
+    """The file that its standard error goes to, if any."""
     _process: subprocess.Popen[bytes]
     _pidfd: int
     _ended: trio.Event = attrs.Factory(trio.Event)
@@ -77,7 +79,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended, as far as is known; a stopped process has not."""
+        """Whether it has not ended, as far as is known. A stopped process counts as running."""
         return not self._ended.is_set()
 
     @property
@@ -86,25 +88,31 @@ class Child:
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Return its exit status once it has ended. Any number of tasks may wait."""
+        """Wait until it has ended and return its exit status. Any number of tasks may wait."""
         await self._ended.wait()
         status = self.exit_status
         assert status is not None
         return status
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal. A process that has ended is left alone, and so is another one of its number."""
+        """Send a signal.
+
+        If the process has ended, nothing happens, even if another process has its number.
+        """
         if self.is_running:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     async def stop(self, *, grace_s: float = GRACE_S) -> None:
-        """Ask it to end, wait, kill it after ``grace_s``, and return when it is gone. Idempotent.
+        """Ask the process to end, kill it after ``grace_s``, and return when it is gone.
 
-        Cancelling stops the waiting; the asking has been done."""
+        You may call it several times.
+
+        Cancelling: abandons the wait. The process was asked to end.
+        """
         self._ask_to_end()
         with trio.move_on_after(grace_s):
             await self._ended.wait()
@@ -113,7 +121,7 @@ class Child:
         await self._ended.wait()
 
     def _ask_to_end(self) -> None:
-        self.send_signal(signal.SIGCONT)  # A stopped process would not see the other one.
+        self.send_signal(signal.SIGCONT)  # A stopped process would not react to SIGTERM.
         self.send_signal(signal.SIGTERM)
 
     async def _reap(self) -> None:
@@ -127,7 +135,7 @@ class Child:
             os.close(self._pidfd)
 
     def how_it_ended(self) -> str:
-        """Its end in words, with the last line that it wrote to its log."""
+        """Say how the process ended, with the last line of its log."""
         status = self.exit_status
         if status is None:
             return f"{self.name} (process {self.pid}) is running"
@@ -138,7 +146,7 @@ class Child:
 
 
 class Children:
-    """Starts processes. Made by ``open_children``."""
+    """Starts child processes. ``open_children`` makes it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -155,31 +163,44 @@ class Children:
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Child:
-        """Start a process; ``command[0]`` is the path of a program.
+        """Start a process and wait until its program runs and its life is tied to this process.
 
-        ``pipe_in`` and ``pipe_out`` ask for pipes to its standard input and from its standard output;
-        without, it reads nothing and what it says there goes where its standard error goes. That is
-        appended to ``log_path``, or discarded where there is none. Returns once the program runs and is tied
-        to this process. Raises ChildFailed where the operating system refuses. If cancelled, the process
-        may run, until the ``Children`` end."""
+        Args:
+            name: The name for messages.
+            command: The command. ``command[0]`` is the path of a program.
+            pipe_in: Give the child a pipe as standard input. Otherwise it reads nothing.
+            pipe_out: Give the child a pipe as standard output. Otherwise its standard output goes where its
+                standard error goes.
+            log_path: The file to which standard error is appended. None: it is discarded.
+            environment: The child's environment. None: this process's.
+            cwd: The child's working directory. None: this process's.
+
+        Returns:
+            The ``Child``.
+
+        Raises:
+            ChildFailed: The operating system refuses to start it.
+
+        Cancelling: the process may run until the ``Children`` end.
+        """
         child, report_fd = _spawn(
             name, [os.fspath(part) for part in command], pipe_in, pipe_out, log_path, environment, cwd
         )
         self._children.append(child)
         self._nursery.start_soon(child._reap)
         async with trio.lowlevel.FdStream(report_fd) as report:
-            refusal = await report.receive_some()  # b"" once the program has taken over.
+            refusal = await report.receive_some()  # b"" once the program runs.
         if refusal:
             raise ChildFailed(f"{name} could not be started: {refusal.decode(errors='replace')}")
         return child
 
     @property
     def running(self) -> list[Child]:
-        """Those that have not ended, in the order of their start."""
+        """Return the children that have not ended, in the order of their start."""
         return [child for child in self._children if child.is_running]
 
     async def _end_all(self, grace_s: float) -> None:
-        # Even when all is being cancelled. Each step is bounded.
+        # Run this even while everything is being cancelled. Each step is bounded.
         with trio.CancelScope(shield=True):
             for child in self.running:
                 child._ask_to_end()
@@ -201,9 +222,10 @@ class Children:
 
 @asynccontextmanager
 async def open_children(*, grace_s: float = GRACE_S) -> AsyncIterator[Children]:
-    """Processes for the body of the ``async with``; none is left after it.
+    """Give a ``Children`` for the body of the ``async with``. No child is left after it.
 
-    Leaving takes at most ``grace_s`` and some seconds more, even when it is cancelled."""
+    Leaving the body takes at most ``grace_s`` and some seconds, even if it is cancelled.
+    """
     children: Children | None = None
     try:
         async with open_nursery() as nursery:
@@ -226,7 +248,7 @@ def _spawn(
     environment: Mapping[str, str] | None,
     cwd: Path | None,
 ) -> tuple[Child, int]:
-    """A process that is about to become ``command``, and the pipe that tells when it has."""
+    """Start a process that will become ``command``. Return it with the pipe that tells when it has."""
     ours: list[int] = []
     theirs: list[int] = []
 
@@ -283,7 +305,7 @@ def _open_pidfd(process: subprocess.Popen[bytes]) -> int:
 
 
 def tail_of(log_path: Path | None, *, bytes_max: int = 4096) -> str:
-    """The last line of a log file that is not blank; "" where there is none."""
+    """Return the last line of a log file that is not blank; "" if there is none."""
     if log_path is None:
         return ""
     try:

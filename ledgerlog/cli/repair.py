@@ -1,4 +1,4 @@
-"""``ledgerlog repair``: auto-recovery, by itself and looked at."""
+"""``ledgerlog repair``: run auto-recovery, watch it, and change its settings."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ __all__ = ["repair"]
 
 _TASKS_SHOWN = 1000
 _LOOK_S = 20.0
-"""A status looks at ledgers for so long: some ten thousand of a real metadata store."""
+"""How long a status looks at ledgers: enough for some ten thousand in a real metadata store."""
 
 
 @click.group()
 def repair() -> None:
-    """Under-replicated ledgers, and bringing them back to their write quorum."""
+    """Find under-replicated ledgers, and bring them back to their write quorum."""
 
 
 @repair.command("run")
-@click.option("--name", help="What this process is called in 'repair status'.")
+@click.option("--name", help="The name of this process in 'repair status'.")
 @uri_option
 @json_option
 def repair_run(name: str | None, uri: str, as_json: bool) -> None:
@@ -70,13 +70,13 @@ def repair_run(name: str | None, uri: str, as_json: bool) -> None:
     type=FiniteNumber(0),
     default=_LOOK_S,
     show_default=True,
-    help="Seconds to look at ledgers; what was not looked at then is said.",
+    help="Seconds to look at ledgers. If some are left then, the output says so.",
 )
 @uri_option
 @json_option
 def repair_status(within: float, uri: str, as_json: bool) -> None:
     """Print what is under-replicated at this moment, who works on it, how fast, and why some of it is not
-    done. Nobody has to run auto-recovery for that."""
+    done. Works even if no auto-recovery runs."""
 
     async def body() -> dict[str, Any]:
         async with connect(uri) as cluster:
@@ -90,7 +90,10 @@ def repair_status(within: float, uri: str, as_json: bool) -> None:
 
 
 async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[str, Any]:
-    """What ``repair status --json`` prints. It looks at all ledgers and tasks for ``within_s`` at most."""
+    """Return the output of ``repair status --json``.
+
+    Looks at ledgers and tasks for about ``within_s`` seconds.
+    """
     deadline = trio.current_time() + within_s
     board = Board(cluster.client)
     damaged: dict[str, str] = {}
@@ -119,7 +122,7 @@ async def status_fields(cluster: Cluster, *, within_s: float = _LOOK_S) -> dict[
     else:
         damaged |= dict.fromkeys(map(ledger_path, passed.damaged), "this ledger's metadata is damaged")
     lacking = set() if passed is None else set(passed.affected)
-    # A task says who was lost when somebody looked at it last; who is back since is not.
+    # A task names bookies that were lost when it was last written. Leave out those that are back.
     there = (await board.registered()).keys() - draining
     tasks: list[dict[str, Any]] = []
     tasks_read = 0
@@ -241,16 +244,16 @@ def _print_status(fields: dict[str, Any]) -> None:
     type=click.Choice(["none", "ends", "all"]),
     default="none",
     show_default=True,
-    help="Ask bookies for the entries that they should have, too: the ends of each fragment, or all.",
+    help="Also ask bookies for the entries that they should have: the ends of each fragment, or all.",
 )
 @click.option(
-    "--per-second", type=click.IntRange(1), default=200, show_default=True, help="Requests for them."
+    "--per-second", type=click.IntRange(1), default=200, show_default=True, help="Entry requests a second."
 )
-@click.option("--dry-run", is_flag=True, help="Say what is found, and make no tasks.")
+@click.option("--dry-run", is_flag=True, help="Print the findings, and make no tasks.")
 @uri_option
 @json_option
 def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json: bool) -> None:
-    """Compare all metadata with the bookies that are there now, and make a task of each ledger that lacks
+    """Compare all metadata with the bookies that are there now, and make a task for each ledger that lacks
     one.
 
     Bookies that are not registered count as lost at once, without the delay. Workers look again before they
@@ -271,7 +274,7 @@ def repair_audit(entries: str, per_second: int, dry_run: bool, uri: str, as_json
 
 
 async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool) -> list[dict[str, Any]]:
-    """What ``repair audit`` found, an item for each ledger and reason."""
+    """Return the findings of ``repair audit``, an item for each ledger and reason."""
     client, board = cluster.client, Board(cluster.client)
     draining = frozenset(await board.draining())
     found: list[dict[str, Any]] = []
@@ -305,7 +308,7 @@ async def audit(cluster: Cluster, *, entries: str, per_s: int, make_tasks: bool)
 
 
 def settings_fields(settings: RepairSettings) -> dict[str, Any]:
-    """The settings in the units of their options."""
+    """Return the settings in the units of their options."""
     return {
         "paused": settings.paused,
         "lost_after_s": settings.lost_after_ms / 1000,
@@ -320,7 +323,7 @@ def settings_fields(settings: RepairSettings) -> dict[str, Any]:
 
 
 _reset_option = click.option(
-    "--reset", is_flag=True, help="Begin with the defaults, whatever is stored, be it damaged."
+    "--reset", is_flag=True, help="Begin with the defaults instead of the stored settings, even damaged ones."
 )
 
 
@@ -354,7 +357,7 @@ def repair_pause(reset: bool, uri: str, as_json: bool) -> None:
 @uri_option
 @json_option
 def repair_resume(reset: bool, uri: str, as_json: bool) -> None:
-    """Let workers go on."""
+    """Let workers copy and recover again."""
     _change(uri, as_json, reset, paused=False)
 
 
@@ -362,18 +365,18 @@ _SECONDS = FiniteNumber(0)
 
 
 @repair.command("settings")
-@click.option("--lost-after", type=_SECONDS, help="Seconds until a bookie that is not there is lost.")
+@click.option("--lost-after", type=_SECONDS, help="Seconds until an absent bookie counts as lost.")
 @click.option("--grace", type=_SECONDS, help="Seconds that a writer has to replace a lost bookie.")
-@click.option("--bytes-per-second", type=click.IntRange(1), help="What each worker process copies.")
+@click.option("--bytes-per-second", type=click.IntRange(1), help="Limit of each worker process.")
 @click.option(
     "--cluster-bytes-per-second",
     type=click.IntRange(0),
-    help="What all worker processes together copy; 0: each copies what one may.",
+    help="Limit of all worker processes together; 0: only the limit of each holds.",
 )
 @click.option("--bookie-check", type=FiniteNumber(0.001), help="Seconds between checks of all metadata.")
 @click.option("--entry-check", type=_SECONDS, help="Seconds between checks of entries; 0: none.")
 @click.option(
-    "--entry-check-of", type=click.Choice(["ends", "all"]), help="What a check of entries looks at."
+    "--entry-check-of", type=click.Choice(["ends", "all"]), help="Entries of each fragment that a check looks at."
 )
 @click.option("--checks-per-second", type=click.IntRange(1), help="Requests of a check of entries.")
 @_reset_option
@@ -392,8 +395,8 @@ def repair_settings(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Print how repair works, or change it. What is changed holds at once, everywhere; a check of entries
-    that is under way ends as it began."""
+    """Print how repair works, or change it. A change holds at once, everywhere; only a check of entries that
+    is under way ends as it began."""
     milliseconds = {
         "lost_after_ms": lost_after,
         "grace_ms": grace,

@@ -1,16 +1,15 @@
 """Running a command's async body: one loop, a clean end on signals, and no exception groups.
 
-This holds the only ``trio.run`` of the command line. SIGINT, SIGTERM and SIGHUP (``ledgerlog.signals``)
-cancel the body, whose context managers then end what it started; what they do is bounded in time by
-themselves, so further signals are taken and change nothing. A command that only an interruption ends
-(``run_until_interrupted``) is done then; any other raises ``Interrupted``, which ``main`` turns into the exit
-code that shells know.
+This module has the only ``trio.run`` of the command line. SIGINT, SIGTERM and SIGHUP (``ledgerlog.signals``)
+cancel the body; its context managers then end what it started. Each of these bounds its own time, so further
+signals change nothing. A command that only an interruption ends (``run_until_interrupted``) is done then. Any
+other command raises ``Interrupted``, which ``main`` turns into the exit code that shells know.
 
-A command that runs no loop of its own, or loops of others (``simulate``), is ``interruptible``.
+A command that runs no loop of its own, or several loops (``simulate``), uses ``interruptible``.
 
-Nurseries wrap what leaves them in groups. ``unwrap`` finds the one exception that a person should
-hear about: what is not of our tree (a bug) before what is, and nothing before its cause. The others
-of a group are its consequences or its like, and are added as notes.
+Nurseries wrap exceptions in groups. ``unwrap`` picks the one exception to report: the first that is not a
+LedgerLogError, because that is a bug; otherwise the first. The others are mostly its consequences. Those of
+another type are added as notes.
 """
 
 from __future__ import annotations
@@ -40,7 +39,10 @@ class Interrupted(BaseException):
 
 
 def run(body: Callable[[], Awaitable[T]]) -> T:
-    """What ``body`` returns. Interrupted for a signal; else what the body raises, never as a group."""
+    """Run ``body`` and return its result.
+
+    Raises Interrupted on a signal, otherwise the error of the body, never as a group.
+    """
     outcome = _run(body)
     if isinstance(outcome, signal.Signals):
         raise Interrupted(outcome)
@@ -48,7 +50,7 @@ def run(body: Callable[[], Awaitable[T]]) -> T:
 
 
 def run_until_interrupted(body: Callable[[], Awaitable[object]]) -> None:
-    """Run ``body`` until it ends or a signal ends it. Raises what the body raises, never as a group."""
+    """Run ``body`` until it ends or a signal ends it. Raises the error of the body, never as a group."""
     _run(body)
 
 
@@ -59,11 +61,12 @@ def _run(body: Callable[[], Awaitable[T]]) -> Returned[T] | signal.Signals:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Interrupted for a signal that comes in the body, which is left wherever it is.
+    """Raise Interrupted if a signal arrives during the body. The signal interrupts the body wherever it is.
 
-    What the signal raises there may come out in a group, or be taken for a failure of what was running. So
-    whatever the body does then, it was interrupted; and the body calls what it is given before it relies on
-    an outcome, which raises then as well."""
+    Inside the body, the signal's exception may get into a group or be taken for a failure of the running
+    code. So if a signal arrived, Interrupted is raised at the end whatever the body does. The body must also
+    call the function that it is given before it relies on a result: the call raises Interrupted as well.
+    """
     received: list[signal.Signals] = []
 
     def check() -> None:
@@ -89,19 +92,19 @@ def interruptible() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """Lets what leaves the body out as one exception; a group with a cancellation in it stays as it is."""
+    """Raise an exception of the body out of its group. A group with a cancellation in it stays a group."""
     try:
         yield
     except BaseExceptionGroup as group:
         if group.subgroup(trio.Cancelled) is not None:
             raise
         error = unwrap(group)
-        # The group is not the cause: it says nothing that the exception does not.
+        # The group is not the cause: it adds nothing to the exception.
         raise error from error.__cause__
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """The one exception to report; ``error`` itself where it is no group."""
+    """Return the one exception to report; ``error`` itself if it is no group."""
     leaves = _leaves(error)
     chosen = next((leaf for leaf in leaves if not isinstance(leaf, LedgerLogError)), leaves[0])
     for leaf in leaves:

@@ -1,14 +1,14 @@
 """``ledgerlog simulate``: the whole system under seeded faults, seed after seed.
 
-Each seed is a cluster of its own in simulated time (``ledgerlog.testing.workload``): logs, ledgers and
-services at work while processes die, links break and disks fail, then the healing, then the judgement. A line
-per seed, a summary at the end. A seed that fails prints what was violated, the faults that came to pass and
-the last events; it fails again with ``--seeds N``, and has the same trace hash everywhere. ``--shrink`` tries
-it with fewer and fewer faults and prints the smallest run that still fails so; ``--only`` runs that one
-again.
+Each seed is a cluster of its own in simulated time (``ledgerlog.testing.workload``). Logs, ledgers and
+services work while processes die, links break and disks fail. Then the faults heal, and the promises are
+checked. The command prints a line for each seed and a summary at the end. If a seed fails, it prints the
+violation, the faults that happened and the last events. With ``--seeds N`` the seed fails again, with the
+same trace hash on every machine. ``--shrink`` runs it with fewer and fewer faults and prints the smallest run
+that still fails in the same way; ``--only`` runs that one again.
 
-A batch of at least ``VACUITY_RUNS`` seeds in which too little happened (nothing acknowledged, nobody deposed,
-nothing torn) proves nothing and fails as well.
+A batch of at least ``VACUITY_RUNS`` seeds also fails if too little happened in it: for example, nothing was
+acknowledged, nobody deposed, or nothing torn. Such a batch proves nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["parse_seeds", "simulate"]
 
 VACUITY_RUNS = 50
-"""A smaller batch may lack something by chance."""
+"""A smaller batch may lack some events by chance."""
 
 TRACE_LINES = 30
 
 
 def parse_seeds(text: str) -> range:
-    """``A:B`` is the seeds from A up to and without B; ``N`` is that one. InvalidArgument."""
+    """Parse ``A:B``, the seeds from A up to and without B, or ``N``, one seed. InvalidArgument: neither."""
     first, colon, last = text.partition(":")
     if not (first.isascii() and first.isdigit()) or (colon and not (last.isascii() and last.isdigit())):
         raise InvalidArgument(f"{text!r} is not a range of seeds: A:B, or one number")
@@ -49,7 +49,7 @@ def parse_seeds(text: str) -> range:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """``3,17`` is the faults 3 and 17. InvalidArgument."""
+    """Parse numbers of faults, such as ``3,17``. InvalidArgument: the text has another form."""
     numbers = text.split(",") if text else []
     if not all(number.isascii() and number.isdigit() for number in numbers):
         raise InvalidArgument(f"{text!r} is not a list of faults: numbers with commas between them")
@@ -70,7 +70,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     "--only",
     default=None,
     callback=parsed(parse_numbers),
-    help="Of the faults of a seed only those with these numbers: 3,17.",
+    help="Only the faults of the seed with these numbers: 3,17.",
 )
 @json_option
 def simulate(
@@ -82,7 +82,7 @@ def simulate(
     as_json: bool,
 ) -> None:
     """Run the whole system under seeded faults, and check what it promised."""
-    # Here, because every other command would wait for it to be loaded.
+    # Imported here, so that other commands do not wait for it.
     from ledgerlog.testing.swarm import Size
     from ledgerlog.testing.workload import run_seed
 
@@ -122,7 +122,7 @@ def simulate(
 
 
 def line_of(report: Report) -> dict[str, Any]:
-    """A seed, for a program."""
+    """Return a seed's report as a JSON object."""
     return {
         "seed": report.seed,
         "trace_hash": report.trace_hash,
@@ -140,7 +140,7 @@ def line_of(report: Report) -> dict[str, Any]:
 
 
 def text_of(report: Report) -> str:
-    """A seed, for a person."""
+    """Return a seed's report as a line for a person."""
     return (
         f"seed {report.seed}: {'ok' if report.is_ok else 'FAILED'}, trace {report.trace_hash}, "
         f"{report.events} events, {sum(report.faults.values())} faults, "
@@ -159,7 +159,7 @@ def _command_of(report: Report, *, small: bool, only: tuple[int, ...] | None) ->
 
 
 def _explain(report: Report, *, small: bool, only: tuple[int, ...] | None) -> None:
-    """What failed, on standard error."""
+    """Print on standard error what failed."""
     failure = report.failure
     assert failure is not None
     lines = [f"seed {report.seed} failed; run it again with: {_command_of(report, small=small, only=only)}"]
@@ -173,7 +173,7 @@ def _explain(report: Report, *, small: bool, only: tuple[int, ...] | None) -> No
 
 
 def _shrink(report: Report, size: Size) -> None:
-    """Which faults it takes, on standard error."""
+    """Print on standard error which faults the failure needs."""
     from ledgerlog.testing.shrink import shrink
     from ledgerlog.testing.swarm import Size
 
@@ -188,7 +188,7 @@ def _shrink(report: Report, size: Size) -> None:
 
 
 class Total:
-    """All seeds together. Keeps no more of a run than its numbers, so that a long soak stays small."""
+    """The numbers of all seeds together. It keeps only numbers of each run, so a long soak stays small."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -202,7 +202,7 @@ class Total:
         self._checks: Counter[str] = Counter()
 
     def add(self, report: Report) -> None:
-        """One run more."""
+        """Add one run."""
         self.seeds += 1
         if not report.is_ok:
             self.failed.append(report.seed)
@@ -216,7 +216,7 @@ class Total:
         self._checks.update(report.checks)
 
     def summary(self, wall_s: float, *, is_whole: bool) -> dict[str, Any]:
-        """The numbers. ``is_whole``: it may be asked whether they prove anything."""
+        """Return the numbers. With ``is_whole``, also say what the batch lacks to prove anything."""
         from ledgerlog.testing.workload import lacking
 
         numbers = self._counts + self._faults + self._checks
@@ -237,7 +237,7 @@ class Total:
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """The summary, for a person."""
+    """Return the summary as lines for a person."""
 
     def spelled(numbers: dict[str, int]) -> str:
         return ", ".join(f"{what} {count:,}" for what, count in numbers.items())

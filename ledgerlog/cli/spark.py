@@ -1,9 +1,9 @@
-"""``ledgerlog spark``: jobs over many logs, or over all of one, that run on Spark.
+"""``ledgerlog spark``: jobs on Spark over many logs, or over the whole of one.
 
-Each command lies in a module of its own and is added to the group here. What they share: a session on this
-machine unless ``--master`` names another, started when the command has understood its options, so that wrong
-usage costs no Java. pyspark is imported by ``ledgerlog.spark`` alone, and there only inside of functions on
-the way from here, so the other commands work where it is not installed.
+Each command lies in a module of its own and is added to the group here. They share a session on this machine
+unless ``--master`` names another. The session starts once the command has checked its options, so wrong usage
+does not start Java. Only ``ledgerlog.spark`` imports pyspark, and only inside functions on the way from here.
+So the other commands work if pyspark is not installed.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _to_option = click.option(
 
 
 def _check_master(uri: str, master: str) -> None:
-    """UsageError where tasks, which are processes of their own, could not reach the cluster."""
+    """Raise UsageError if tasks could not reach the cluster. Tasks are processes of their own."""
     if master != _NO_SPARK and isinstance(parse_uri(uri), MemoryUri | FileUri):
         raise click.UsageError(f"{uri} is a cluster inside of one process: give --master none")
 
@@ -62,12 +62,12 @@ def _age(text: str) -> float | None:
     default=f"{ARCHIVE_KEEP_COPIES_S / 3600:g}h",
     show_default=True,
     callback=parsed(_age),
-    help="Bookies keep copies of a ledger for so long after it was archived (7d, 0), or 'none': for ever.",
+    help="Bookies keep copies of a ledger this long after it was archived (7d, 0), or 'none': for ever.",
 )
 @click.option(
     "--accept-destination",
     is_flag=True,
-    help="WHERE is the right place, mounted and all, though it lacks the marker of this cluster's archive.",
+    help="WHERE is the right place, and mounted, even if it lacks the marker of this cluster's archive.",
 )
 @click.option("--merge", is_flag=True, help="Make fewer and larger files afterwards.")
 @click.option(
@@ -75,7 +75,7 @@ def _age(text: str) -> float | None:
     default=f"{ARCHIVE_MERGE_BYTES // 2**20}m",
     show_default=True,
     callback=parsed(parse_bytes),
-    help="How large these get.",
+    help="The size of the merged files.",
 )
 @_master_option
 @uri_option
@@ -92,12 +92,12 @@ def spark_archive(
     as_json: bool,
 ) -> None:
     """Copy the closed ledgers of the log NAME to Parquet, and let bookies give up what was archived long
-    enough ago. Run it from time to time; it goes on where it ended. Files of deleted logs go as well.
+    enough ago. Run it from time to time: it goes on where it ended. It also removes files of deleted logs.
 
-    The exit status is 1 where something failed."""
+    The exit status is 1 if something failed."""
     check_there(uri)
     _check_master(uri, master)
-    # Whoever keeps the copies for ever waits for an age that nothing reaches.
+    # To keep the copies for ever, wait for an age that no ledger reaches.
     keep_copies_s = float(10**12) if keep_copies is None else keep_copies
     if master == _NO_SPARK:
         steps = _here(
@@ -156,14 +156,14 @@ def spark_archive(
 @click.option(
     "--tombstones",
     metavar="KIND",
-    help="Records that have their key forgotten: 'empty', with nothing behind it, or json:PATH, true there.",
+    help="Records that delete their key: 'empty' (no bytes after the key) or json:PATH (true at PATH).",
 )
 @click.option(
     "--tombstones-after",
     default="7d",
     show_default=True,
     callback=parsed(_age),
-    help="They go themselves at this age, or 'none': never.",
+    help="Age at which these records go as well, or 'none': never.",
 )
 @_master_option
 @uri_option
@@ -178,10 +178,10 @@ def spark_compact(
     uri: str,
     as_json: bool,
 ) -> None:
-    """Keep, of each key, the latest record in the archived part of the log NAME. There is no way back.
+    """Keep, of each key, only the latest record in the archived part of the log NAME. Cannot be undone.
 
-    Only what bookies have given up is touched. Records keep their offsets; readers find gaps there. The exit
-    status is 1 where something failed; run it again then."""
+    Only ledgers that bookies have given up are compacted. Records keep their offsets; readers find gaps
+    there. The exit status is 1 if something failed; run it again then."""
     rule = parse_key_rule(key, tombstones)
     after_s = None if tombstones is None else tombstones_after
     check_there(uri)
@@ -218,7 +218,7 @@ def _move(bar: Any, done: int, total: int) -> None:
 
 
 def _here(uri: str, name: str, *jobs: Callable[[Any, Callable[[Step], None]], Any]) -> list[Step]:
-    """Jobs in this process, with a bar that counts their steps."""
+    """Run jobs in this process, with a bar that counts their steps."""
 
     async def body() -> list[Step]:
         steps: list[Step] = []

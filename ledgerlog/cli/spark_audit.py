@@ -30,19 +30,19 @@ _ROWS_SHOWN = 1000
     show_default=True,
     help="Bookies go by their index, or read and check all that they have.",
 )
-@click.option("--logs", help="The ledgers of these logs alone, separated by commas.")
-@click.option("--ledgers", help="These ledgers alone, separated by commas.")
-@click.option("--mark", is_flag=True, help="Make tasks for auto-recovery of what is found.")
+@click.option("--logs", help="Only the ledgers of these logs, separated by commas.")
+@click.option("--ledgers", help="Only these ledgers, separated by commas.")
+@click.option("--mark", is_flag=True, help="Make tasks for auto-recovery from the findings.")
 @click.option("--master", default=LOCAL_MASTER, show_default=True, help="Where Spark runs.")
 @uri_option
 @json_option
 def spark_audit(
     mode: str, logs: str | None, ledgers: str | None, mark: bool, master: str, uri: str, as_json: bool
 ) -> None:
-    """Check every copy of every ledger, and print those that are missing, corrupt or diverging; also ledgers
-    that are lost, and logs and archived files that cannot be read.
+    """Check every copy of every ledger. Print copies that are missing, corrupt or diverging, ledgers that are
+    lost, and logs and archived files that cannot be read.
 
-    The exit status is 1 where there is one, or where some could not be checked."""
+    The exit status is 1 if there is any, or if some could not be checked."""
 
     from ledgerlog.spark.options import parse_audit_options
 
@@ -51,7 +51,7 @@ def spark_audit(
         given["logs"] = logs
     if ledgers is not None:
         given["ledgers"] = ledgers
-    # What is wrong is said before Spark is started.
+    # Report wrong options before Spark starts.
     parse_audit_options({"uri": uri, **given})
     check_there(uri)
     with ExitStack() as stack:

