@@ -53,6 +53,7 @@ class Baseline:
 
     @property
     def sum_ms(self) -> float:
+        """One synced write and one round trip."""
         return self.sync_ms + self.round_trip_ms
 
 

@@ -65,6 +65,7 @@ class MarkingEnvironment(Environment):
 
 
 async def stand(uri: str, log_name: str, name: str) -> None:
+    """Stand in the election and append while leading, until standard input ends."""
     environment = MarkingEnvironment()
     out = trio.lowlevel.FdStream(os.dup(sys.stdout.fileno()))
 

@@ -35,10 +35,12 @@ class Spent:
 
     @property
     def syncs(self) -> int:
+        """Syncs of all bookies together."""
         return sum(counts.syncs for counts in self.counts.values())
 
     @property
     def journal_bytes(self) -> int:
+        """Bytes that all bookies together wrote to their journals."""
         return sum(counts.journal_bytes for counts in self.counts.values())
 
     def cpu_us(self, count: int) -> dict[str, object]:
@@ -52,6 +54,8 @@ class Spent:
 
 @attrs.define(eq=False)
 class Meter:
+    """Measures the cost of a stretch of a benchmark, from its making on."""
+
     _cluster: Cluster
     _clock: CpuClock
     _counts: dict[str, BookieCounts]
@@ -67,6 +71,8 @@ class Meter:
 
 @attrs.frozen
 class BenchCluster:
+    """A cluster to measure. ``local`` is None if it was not started by this process."""
+
     cluster: Cluster
     local: LocalCluster | None
 

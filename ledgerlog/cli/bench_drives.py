@@ -39,6 +39,8 @@ def payloads_of(size: int, count: int) -> list[bytes]:
 
 
 class LedgerWindow:
+    """Keeps a fixed number of entries of a ledger in flight."""
+
     def __init__(self, writer: LedgerWriter, *, size: int, window: int) -> None:
         self._writer = writer
         self._window = max(1, min(window, WRITER_WINDOW_BYTES // size))
@@ -83,6 +85,8 @@ class LedgerWindow:
 
 
 class LedgerPace:
+    """Pushes entries to a ledger at a fixed rate (an open loop)."""
+
     def __init__(self, writer: LedgerWriter, *, size: int, rate: float) -> None:
         self._writer = writer
         self._rate = rate
@@ -135,6 +139,7 @@ class LedgerPace:
 
 
 async def lone_ledger(writer: LedgerWriter, latencies: Latencies, *, size: int, seconds: float) -> None:
+    """Append entries to a ledger one after the other."""
     (payload,) = payloads_of(size, 1)
     end = time.perf_counter_ns() + int(seconds * 1e9)
     now = time.perf_counter_ns()
@@ -148,6 +153,7 @@ async def lone_ledger(writer: LedgerWriter, latencies: Latencies, *, size: int, 
 async def log_many(
     writer: LogWriter, latencies: Latencies, *, size: int, window: int, seconds: float
 ) -> None:
+    """Append records to a log by ``append_many``, two calls in flight."""
     records = payloads_of(size, max(1, window // _CALLS_IN_FLIGHT))
     end = time.perf_counter_ns() + int(seconds * 1e9)
 
@@ -167,12 +173,14 @@ async def log_many(
 async def log_tasks(
     writer: LogWriter, latencies: Latencies, *, size: int, window: int, seconds: float
 ) -> None:
+    """Append records to a log from as many tasks as the window."""
     async with trio.open_nursery() as nursery:
         for _ in range(window):
             nursery.start_soon(_append_until, writer, latencies, size, seconds)
 
 
 async def lone_log(writer: LogWriter, latencies: Latencies, *, size: int, seconds: float) -> None:
+    """Append records to a log one after the other."""
     await _append_until(writer, latencies, size, seconds)
 
 

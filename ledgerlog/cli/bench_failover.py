@@ -44,6 +44,8 @@ _BETWEEN_S = 2 * ELECTION_TENURE_S
 
 @attrs.frozen(kw_only=True)
 class FailoverRound:
+    """The times of one round. ``parts_ms`` has a time for each of ``PARTS``."""
+
     total_ms: float
     takeover_ms: float
     parts_ms: dict[str, float]

@@ -35,6 +35,7 @@ class Latencies:
         self._counts = array("q")
 
     def add(self, duration_ns: int, count: int = 1) -> None:
+        """Add ``count`` records that took this long."""
         self._durations.append(duration_ns)
         self._counts.append(count)
 
@@ -49,6 +50,7 @@ class Latencies:
 
     @property
     def count(self) -> int:
+        """The number of records."""
         return sum(self._counts)
 
     def percentiles_ms(self, *parts: float) -> list[float]:

@@ -30,6 +30,8 @@ class _Itimerspec(ctypes.Structure):
 
 
 class Ticks:
+    """A timerfd that ticks at a fixed interval."""
+
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 

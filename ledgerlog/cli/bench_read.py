@@ -23,6 +23,8 @@ _AT_ONCE = 10_000
 
 @attrs.frozen(kw_only=True)
 class ReadRun:
+    """One run's figures."""
+
     mode: str
     """``batches`` or ``records``."""
     size: int

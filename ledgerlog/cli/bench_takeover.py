@@ -23,6 +23,8 @@ __all__ = ["TakeoverRun", "takeover_runs"]
 
 @attrs.frozen(kw_only=True)
 class TakeoverRun:
+    """The figures of one kind of takeover."""
+
     what: str
     """``log``: entering ``log.writer()``; ``append``: the same and one durable append; ``ledger``: recovering
     a ledger."""

@@ -38,6 +38,7 @@ class BookieState:
 
     @property
     def words(self) -> str:
+        """The state for a person."""
         words = self.state if self.journal_write_data else f"{self.state}, unsynced"
         return f"{words}, {self.ledgers_in_limbo} ledgers in limbo" if self.ledgers_in_limbo else words
 

@@ -79,12 +79,15 @@ class Account:
                 raise Contradiction(f"record {number} is said to be at offset {before} and at {offset}")
 
     def is_acknowledged(self, number: int) -> bool:
+        """Whether the record's offset is known."""
         return self._offsets[number] != _NOWHERE
 
     def is_at(self, number: int, offset: int) -> bool:
+        """Whether the record's offset is known to be this one."""
         return self._offsets[number] == offset
 
     def has_bytes(self, number: int, record: bytes) -> bool:
+        """Whether these are the record's bytes, by their checksum."""
         return self._checksums[number] == zlib.crc32(record)
 
 
@@ -134,4 +137,5 @@ class Audit:
 
     @property
     def is_clean(self) -> bool:
+        """Whether the log agrees with the account."""
         return not (self.lost or self.duplicated or self.out_of_order or self.foreign)

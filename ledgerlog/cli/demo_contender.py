@@ -50,6 +50,8 @@ _BATCHES_AHEAD = 64
 
 @attrs.frozen
 class Frame:
+    """One frame of standard input."""
+
     kind: int
     batch: int
     records: Sequence[bytes]
@@ -103,6 +105,8 @@ async def read_frames(stream: trio.abc.ReceiveStream, send: trio.MemorySendChann
 
 
 class Contender:
+    """Leads the log and appends as the frames say."""
+
     def __init__(self, log: ledgerlog.Log, say: trio.lowlevel.FdStream) -> None:
         self._log = log
         self._say_to = say

@@ -88,6 +88,7 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
+        """Whether every check of the demo passed."""
         return (
             not (self.lost or self.duplicated or self.out_of_order or self.foreign)
             and self.acknowledged == self.records

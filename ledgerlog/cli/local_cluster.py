@@ -114,6 +114,7 @@ class LocalCluster:
         return list(self.bookies)
 
     def data_path(self, bookie_id: BookieId) -> Path:
+        """Return the path of the bookie's directory."""
         return self.path / bookie_id
 
     def log_path(self, bookie_id: BookieId) -> Path:

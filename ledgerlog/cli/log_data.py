@@ -63,6 +63,7 @@ class Appended:
     epoch: int = 0
 
     def fields(self) -> dict[str, Any]:
+        """Return the progress as a JSON object."""
         return {
             "records": self.records,
             "first_offset": self.first_offset,

@@ -175,14 +175,17 @@ class Bar:
         return self._progress is not None
 
     def move_to(self, done: float) -> None:
+        """Set the work that is done."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done)
 
     def resize(self, total: float) -> None:
+        """Set the total."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, total=total or None)
 
     def describe(self, description: str) -> None:
+        """Set the text in front of the bar."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=description)
 

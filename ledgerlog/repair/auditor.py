@@ -160,7 +160,7 @@ async def pass_over_now(
     found = await pass_over_metadata(client, lambda bookie: bookie not in there, within_s=within_s)
     if not found.affected:
         return found
-    # A bookie that was registered during the pass may be in a ledger that was created during it.
+    # A bookie that registered during the pass may be in a ledger that was created during it.
     there |= (await board.registered()).keys() - frozenset(draining)
     affected = {}
     for ledger_id, hit in found.affected.items():
@@ -389,8 +389,9 @@ class Auditor:
             await trio.sleep(min(_LOOK_S, max(settings.entry_check_ms, 1000) / 1000))
 
     def _check_is_due(self, settings: RepairSettings) -> bool:
-        # By the wall clock: for example, a daily check stays daily however often the auditor changes. If the
-        # clock goes back behind the last check, the check is due at once.
+        # By the wall clock: for example, a daily check stays daily however often the auditor changes. A
+        # clock that goes back delays the check by at most as much. If it goes back behind the last check, the
+        # check is due at once.
         since_ms = self._client.environment.now_ms() - self._record.entries_at_ms
         return since_ms >= settings.entry_check_ms or since_ms < 0
 

@@ -78,6 +78,7 @@ class Pacer:
 
     @property
     def is_paused(self) -> bool:
+        """Whether copying is paused."""
         return not self._resumed.is_set()
 
     def set(self, *, bytes_per_s: int, paused: bool) -> None:
@@ -123,6 +124,7 @@ class Target:
         self._connection.attach(self)
 
     def close(self) -> None:
+        """Stop listening to the bookie's connection."""
         self._connection.detach(self)
 
     async def store(self, entries: Mapping[int, bytes], *, lac: int) -> None:
@@ -167,6 +169,7 @@ class Target:
     # --- AddSink ------------------------------------------------------------------------------
 
     def on_add_ok(self, bookie_id: BookieId, first: int, last: int) -> None:
+        """Take an acknowledgement; it may cover several copies."""
         while True:
             begin, end = self._waiting.popleft()
             assert begin == first, "acknowledgements come in the order of the adds"
@@ -176,14 +179,17 @@ class Target:
         self._tell()
 
     def on_add_refused(self, bookie_id: BookieId, first: int, last: int, status: Status) -> None:
+        """The bookie refuses a copy: fail."""
         # Later copies to this bookie count as failed, too, even if the bookie still confirms them.
         self._waiting.remove((first, last))
         self._fail(f"it refuses copies of ledger {self._ledger_id}: {status.name}")
 
     def on_bookie_lost(self, bookie_id: BookieId, why: str) -> None:
+        """The connection is lost: fail."""
         self._fail(why)
 
     def on_bookie_connected(self, bookie_id: BookieId) -> None:
+        """The connection is made: wake whoever waits for it."""
         self._tell()
 
     def on_batch_end(self) -> None:
@@ -250,6 +256,11 @@ class Copying:
         )
 
     async def store(self, target: Target, entries: Mapping[int, bytes], lac: int) -> None:
+        """Store copies on a bookie at the permitted rate, and count them.
+
+        Raises:
+            BookieUnavailable: The bookie did not take the copies.
+        """
         byte_count = sum(map(len, entries.values()))
         await self.pacer.pass_through(byte_count)
         await target.store(entries, lac=lac)
@@ -289,6 +300,7 @@ class _FragmentShell:
         self._wake = trio.Event()
 
     async def run(self) -> None:
+        """Run the repair to its end. Raises the core's ``failure``."""
         core = self._core
         try:
             self._targets = {
@@ -365,6 +377,7 @@ class _FillShell:
         self._wake = trio.Event()
 
     async def run(self) -> None:
+        """Run the filling to its end. BookieUnavailable: the bookie does not take the copies."""
         try:
             async with open_serving_nursery() as nursery:
                 await self._drive(nursery)

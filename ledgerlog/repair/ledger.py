@@ -89,6 +89,7 @@ class Verdict:
 
     @property
     def is_done(self) -> bool:
+        """Whether the task is done."""
         return self.trouble is None
 
 
@@ -314,7 +315,7 @@ class LedgerRepair:
             "ledger=%d fragment=%d: %s",
             metadata.ledger_id,
             fragment.first_entry,
-            ", ".join(f"{new} has the place of {old}" for old, new in core.replacements.items()),
+            ", ".join(f"{new} replaces {old}" for old, new in core.replacements.items()),
         )
 
     def _choose(
@@ -423,7 +424,7 @@ class LedgerRepair:
             return Verdict(_words(trouble))
         return None
 
-    # --- what bookies that live lack ------------------------------------------------------------
+    # --- entries that live bookies lack ---------------------------------------------------------
 
     async def _complete(
         self, metadata: LedgerMetadata, attempt: _Attempt, say: Callable[[str], None]
@@ -508,7 +509,7 @@ def _listed(ranges: Sequence[tuple[int, int]]) -> str:
 def _decision(metadata: LedgerMetadata) -> str:
     """Say how an operator can end a ledger that cannot be closed."""
     return (
-        "bring its bookies back; if they are lost for good, with what they had, it is ended by "
+        "bring its bookies back; if they and their data are lost for good, end it with "
         f"'ledgerlog ledger recover {metadata.ledger_id} --accept-loss'"
     )
 

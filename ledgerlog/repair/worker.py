@@ -3,7 +3,8 @@
 Any number of processes may run a worker.
 
     register    create the worker's own node for as long as the session lives; a new session is a new worker
-    look        list the tasks when the queue or the bookies change, and from time to time
+    look        list the tasks when the queue changes, and from time to time
+    hurry       try failed tasks again when bookies come or go
     lanes       each takes a task that nobody has: lock, read the task, work, remove it, unlock (rule 22)
     follow      read the settings: the rate and the pause. They are read before the first task is taken. While
                 the store does not answer, the worker guesses nothing (for damage see ``repair.settings``)
@@ -143,7 +144,7 @@ class Worker:
                     except LedgerLogError as trouble:
                         logger.info("worker=%s is still registered: %s", self.name, trouble)
 
-    # --- what there is to do --------------------------------------------------------------------
+    # --- the list of tasks and the settings -----------------------------------------------------
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, trio.Event()
@@ -216,7 +217,7 @@ class Worker:
         settings = self._settings
         self.pacer.set(bytes_per_s=settings.worker_bytes_per_s(self._workers), paused=settings.paused)
 
-    # --- doing it -------------------------------------------------------------------------------
+    # --- working on tasks -----------------------------------------------------------------------
 
     async def _next(self) -> int:
         """Wait for a task that may be tried now and that no other lane has. Return its ledger."""
@@ -295,7 +296,7 @@ class Worker:
         waiting = self._waiting[ledger_id] = before or _Waiting(0.0)
         waiting.until, waiting.may_hurry = trio.current_time() + waiting.backoff.next_s(), True
 
-    # --- saying it ------------------------------------------------------------------------------
+    # --- publishing progress --------------------------------------------------------------------
 
     async def _say(self, key: WorkerKey) -> None:
         bytes_before, at_before = self.copying.byte_count, trio.current_time()

@@ -117,6 +117,7 @@ class Filling:
 
     @property
     def is_done(self) -> bool:
+        """Whether every missing entry is confirmed or reported as not to be had."""
         return not self._ranges and not self._lanes and not self._unconfirmed
 
     @property

@@ -149,6 +149,8 @@ def cut(bookie: BookieId, found: Mapping[int, bytes]) -> Iterator[Copy]:
 
 
 class RepairPhase(enum.Enum):
+    """The phase of a fragment's repair; see the module docstring."""
+
     COPYING = "copying"
     WRITING = "writing"
     DONE = "done"
@@ -225,6 +227,7 @@ class FragmentRepair:
 
     @property
     def is_over(self) -> bool:
+        """Whether the repair is done or has failed."""
         return self.phase in (RepairPhase.DONE, RepairPhase.FAILED)
 
     # --- copying ------------------------------------------------------------------------------
