@@ -40,8 +40,7 @@ class Latencies:
         self._counts.append(count)
 
     def add_spread(self, longest_ns: int, shortest_ns: int, count: int) -> None:
-        """Add ``count`` records that were due one after the other at even distances and were done
-        together."""
+        """Add ``count`` records that were due at even distances and were done together."""
         pieces = min(count, 8)
         for piece in range(pieces):
             part = count * (piece + 1) // pieces - count * piece // pieces

@@ -326,8 +326,7 @@ class Driver:
                 self._again.append(self._batch(left[0][0], [record for _, record in left]))
 
     async def _settle(self, end_offset: int) -> None:
-        """Read the part of the log that is now fixed, and find out which of the lost leader's records it
-        has."""
+        """Read the part of the log that is now fixed, to find the lost leader's records in it."""
         audit = Audit(self._account)
         if self._end_offset < end_offset:
             async with self._log.read(self._end_offset, until=end_offset) as records:

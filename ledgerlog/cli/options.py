@@ -144,8 +144,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 
 def replication_options(function: F) -> F:
-    """Add ``--ensemble``, ``--write-quorum``, ``--ack-quorum`` and ``--guaranteed``; see
-    ``replication_of``."""
+    """Add the options of replication, ``--ensemble`` and so on; see ``replication_of``."""
     for option in (
         click.option(
             "--guaranteed", is_flag=True, help="Bring every entry of a closed ledger to its write quorum."

@@ -56,8 +56,7 @@ def print_line(text: str) -> None:
 
 @contextmanager
 def telling_of_output() -> Iterator[None]:
-    """If writing to standard output fails in the body, name it in the OSError: for example, its disk is
-    full."""
+    """Name standard output in an OSError of the body. So you can find, for example, the full disk."""
     try:
         yield
     except OSError as error:

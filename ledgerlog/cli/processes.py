@@ -50,8 +50,10 @@ _SCRIPT = Path(__file__).with_name("exit_with_parent.py")
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours. ``-P`` keeps Python from running a file with the
-    module's name in the working directory."""
+    """Return the command that runs a module of ours.
+
+    ``-P`` keeps Python from running a file with the module's name in the working directory.
+    """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 

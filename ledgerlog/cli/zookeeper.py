@@ -100,7 +100,7 @@ class Server:
         return self.directory / "zoo.cfg"
 
 
-# --- what it takes --------------------------------------------------------------------------------
+# --- jars and Java --------------------------------------------------------------------------------
 
 
 def server_command(config_path: Path, *, environment: Mapping[str, str] = os.environ) -> list[str]:

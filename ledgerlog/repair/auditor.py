@@ -94,9 +94,9 @@ async def pass_over_metadata(
         within_s: End after this many seconds, with the findings until then.
 
     Raises:
-        MetadataUnavailable: The metadata store could not be reached. MetadataCorrupt: A node below
-        ``ledgers`` is no ledger's. Damaged metadata of one ledger is reported in
-            ``Pass.damaged`` and not raised.
+        MetadataUnavailable: The metadata store could not be reached.
+        MetadataCorrupt: A node below ``ledgers`` is no ledger's. Damaged metadata of one ledger is not raised;
+            ``Pass.damaged`` reports it.
     """
     registry = LedgerRegistry(client.store, client.environment)
     deadline = trio.current_time() + within_s

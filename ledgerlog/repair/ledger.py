@@ -1,10 +1,10 @@
 """Repairing one ledger: from its task until every entry has its write quorum (rules 20, 21, 23, 24).
 
-    the metadata now            if the ledger does not exist, the task is done lost bookies of the task    a
-    bookie that is registered again and is not being emptied is not lost damaged ones of the task    a bookie
-    that has read its whole share and found it sound is not damaged fragments that name them    copy their
-    entries to other bookies, then name these     ``repair.core.repair`` an open last fragment       give its
-    writer time to replace them, if it can; then check again, recover the
+    the metadata now            if the ledger does not exist, the task is done
+    lost bookies of the task    a bookie that is registered again and is not being emptied is not lost
+    damaged ones of the task    a bookie that has read its whole share and found it sound is not damaged
+    fragments that name them    copy their entries to other bookies, then name these (``repair.core.repair``)
+    an open last fragment       give its writer time to replace them, if it can; then check again, recover the
                                 ledger, and start over
     every other copy            ask the live bookies which entries they have, and give them what they lack
                                 (``ledger.core.comparison``). The task stays while a bookie is in limbo or
@@ -118,8 +118,7 @@ class _Attempt:
     """Fragments, by first entry, whose lost bookies cannot all be replaced together."""
 
     def stands(self, trouble: str) -> RepairTask:
-        """Return the task as it stands, with the trouble: findings that are no longer true are gone from
-        it."""
+        """Return the task with the trouble and without findings that are no longer true."""
         task = self.task
         lost = task.lost if self.gone is None else sorted({*self.gone, *self.unsteady})
         damaged = task.damaged if self.damaged is None else sorted(self.damaged)
@@ -230,8 +229,10 @@ class LedgerRepair:
     async def _gone(
         self, metadata: LedgerMetadata, task: RepairTask, draining: Collection[BookieId]
     ) -> set[BookieId]:
-        """Return the lost bookies that the ledger names: those that are to be emptied, and those of the task
-        that are still not registered."""
+        """Return the lost bookies that the ledger names.
+
+        These are the bookies that are to be emptied, and those of the task that are still not registered.
+        """
         named = named_bookies(metadata)
         gone = {bookie for bookie in named if bookie in draining}
         for bookie in task.lost:

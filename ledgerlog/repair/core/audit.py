@@ -39,8 +39,7 @@ class Absences:
         return frozenset(bookie for bookie, since in self._since.items() if since + delay_s <= now)
 
     def next_lost_at(self, now: float, delay_s: float) -> float | None:
-        """Return the time at which the next absent bookie counts as lost; None if no other bookie is
-        absent."""
+        """Return the time at which the next absent bookie will count as lost; None if there is none."""
         return min((at for t in self._since.values() if (at := t + delay_s) > now), default=None)
 
 
@@ -55,8 +54,10 @@ def shares_of(metadata: LedgerMetadata) -> dict[BookieId, list[Share]]:
 
 
 def ends(share: Share) -> list[int]:
-    """Return the first and the last entry of a bookie's share of a fragment: two, one or no entries (rule
-    21)."""
+    """Return the first and the last entry of a bookie's share of a fragment (rule 21).
+
+    The share may also have only one entry, or none.
+    """
     first = next(share.ids(share.first, share.last), None)
     if first is None:
         return []

@@ -50,8 +50,10 @@ class _Stock(Holdings):
 
 @attrs.define(eq=False)
 class _Lane:
-    """One class of entries of the round: the entries not read yet, growing, each with the bookies that have
-    it."""
+    """One class of entries of the round.
+
+    ``entries`` has those that are not read yet, growing, each with the bookies that have it.
+    """
 
     entries: dict[int, list[BookieId]] = attrs.Factory(dict)
     asked: RangeAsk | None = None

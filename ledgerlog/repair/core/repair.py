@@ -278,8 +278,11 @@ class FragmentRepair:
         self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{copy.bookie}: {why}"))
 
     def on_target_lost(self, bookie: BookieId, why: str) -> None:
-        """Fail the repair: a new bookie is lost, even if it has confirmed all copies. It is not named, unless
-        a write named it already. Do not call this while a write is under way: the write's outcome decides."""
+        """Fail the repair: a new bookie is lost, even if it has confirmed all copies.
+
+        The bookie is not named, unless a write named it already. Do not call this while a write is under way:
+        the write's outcome decides.
+        """
         assert bookie in self.replacements.values()
         self._fail(RepairFailed(self.ledger_id, self.fragment.first_entry, f"{bookie}: {why}"))
 
