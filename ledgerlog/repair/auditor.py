@@ -95,8 +95,8 @@ async def pass_over_metadata(
 
     Raises:
         MetadataUnavailable: The metadata store could not be reached.
-        MetadataCorrupt: A node below ``ledgers`` is no ledger's. Damaged metadata of one ledger is not raised;
-            ``Pass.damaged`` reports it.
+        MetadataCorrupt: A node below ``ledgers`` is no ledger's. Damaged metadata of one ledger is not
+            raised; ``Pass.damaged`` reports it.
     """
     registry = LedgerRegistry(client.store, client.environment)
     deadline = trio.current_time() + within_s

@@ -380,7 +380,7 @@ class LedgerRepair:
     def _grace_left(self, metadata: LedgerMetadata, grace_s: float) -> float:
         """Return for how many seconds the writer may still change the last ensemble.
 
-        A change starts it anew.
+        A change starts the time anew.
         """
         ensemble, now = metadata.last_fragment.ensemble, trio.current_time()
         seen = self._seen.get(metadata.ledger_id)

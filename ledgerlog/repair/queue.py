@@ -9,7 +9,7 @@ lock and only then reads the task. It works, and *removes* the task at the versi
 added a finding meanwhile, the task stays and is worked on again. The worker releases the lock after the
 removal, never before, so nobody starts on a task that is done.
 
-**Versions come back** if a node is deleted and created again (``meta.store``), and tasks are. For example,
+**Versions come back** if a node is deleted and created again (``meta.store``), as tasks are. For example,
 worker A is cut off, and its lock goes to worker B with A's session. B finishes the task. The auditor makes a
 new task, which gets the same version. If A now removed "its" task, it would remove one that nobody has worked
 on. So the removal is a transaction that also checks the worker's own node. That node is ephemeral, and its
