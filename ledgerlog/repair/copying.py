@@ -59,7 +59,7 @@ from ledgerlog.wire.frame import Status
 __all__ = ["Copying", "Missing", "Pacer"]
 
 _ANSWER_S = CONNECT_TIMEOUT_S + HANDSHAKE_TIMEOUT_S + ADD_TIMEOUT_S
-"""A bookie has failed if it confirms nothing for this long while copies wait for it."""
+"""A bookie has failed if a copy waits this long for the connection, or for the bookie's confirmation."""
 
 logger = logging.getLogger(__name__)
 
