@@ -1,7 +1,8 @@
 """``ledgerlog metadata``: the store that holds a cluster's metadata.
 
-Other commands and ``connect`` never make a cluster. If they did, a mistyped path or chroot would be an empty
-cluster, and all data would seem gone. ``metadata init`` makes one.
+Most commands never make a cluster. If they did, a mistyped path or chroot would be an empty cluster, and all
+data would seem gone. ``metadata init`` makes one. The exceptions are ``log create``, which may make a
+``file:`` cluster, and commands that run a cluster of their own, such as ``cluster run``.
 """
 
 from __future__ import annotations

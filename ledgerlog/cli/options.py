@@ -65,10 +65,7 @@ class FiniteNumber(click.FloatRange):
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """Return a callback that parses a parameter with ``parse``.
-
-    InvalidArgument of it counts as wrong usage.
-    """
+    """Return a callback that parses a parameter with ``parse``. Its InvalidArgument counts as wrong usage."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
         if value is None:
@@ -188,8 +185,8 @@ async def connect(uri: str, *, make: bool = False) -> AsyncIterator[Cluster]:
     """Connect to the cluster that a command names.
 
     Args:
-        uri: The cluster's URI. make: Allow that opening makes the cluster. Opening ``file:`` makes its
-        directory, so for most commands
+        uri: The cluster's URI.
+        make: Allow that opening makes the cluster. Opening ``file:`` makes its directory. Without this check,
             a mistyped path would be an empty cluster.
 
     Raises:

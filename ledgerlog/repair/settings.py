@@ -9,8 +9,8 @@ operator. So the process goes by the first of these that exists:
     the defaults, but paused                        nobody knows whether an operator has paused repair
 
 An operator pauses repair before work on racks or networks and ends the pause afterwards. So a pause that
-cannot be ruled out is taken to stand. Only workers pause; for example, the auditor goes on making tasks. The damage
-is logged once, with the path of the node, and ``repair status`` shows it.
+cannot be ruled out is taken to stand. Only workers pause; for example, the auditor goes on making
+tasks. The damage is logged once, with the path of the node, and ``repair status`` shows it.
 """
 
 from __future__ import annotations
