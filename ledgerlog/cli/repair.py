@@ -376,7 +376,7 @@ _SECONDS = FiniteNumber(0)
 @click.option("--bookie-check", type=FiniteNumber(0.001), help="Seconds between checks of all metadata.")
 @click.option("--entry-check", type=_SECONDS, help="Seconds between checks of entries; 0: none.")
 @click.option(
-    "--entry-check-of", type=click.Choice(["ends", "all"]), help="Entries of a fragment that a check reads."
+    "--entry-check-of", type=click.Choice(["ends", "all"]), help="Entries of a fragment that a check covers."
 )
 @click.option("--checks-per-second", type=click.IntRange(1), help="Requests of a check of entries.")
 @_reset_option
