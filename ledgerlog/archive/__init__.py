@@ -1,3 +1,4 @@
 """Archived parts of logs: the files, their records in the metadata store, and reading them.
 
-``ledgerlog.archive.jobs`` makes them. Nothing here imports pyarrow before a file is to be read."""
+``ledgerlog.archive.jobs`` writes the files. Importing this package does not import pyarrow: the reader
+imports it when it opens a file."""

@@ -1,31 +1,33 @@
 """Where archived files lie: a directory, anywhere that ``pyarrow.fs`` reaches.
 
-A destination is a path of this machine, or a URL of pyarrow's (``file:``, ``s3:``, ``gs:``, ``hdfs:``,
-``abfs:``). Below it each log has a directory, and each archived part of it a file:
+A destination is a path on this machine, or a URL that pyarrow knows (``file:``, ``s3:``, ``gs:``, ``hdfs:``,
+``abfs:``). Each log has a directory below it, and each archived part of the log has a file there:
 
     LOG-INCARNATION-CLUSTER/FIRST-END-DIGEST-NONCE.parquet
 
-LOG is the log's name with ``~`` for each slash (200 characters of it at most), INCARNATION and DIGEST are 16
-hexadecimal digits (of the digest the first ones), CLUSTER the first 16 of the cluster's id, so that clusters
-that share a destination do not meet; FIRST and END are offsets of 20 digits. Files of the same records are
-known by the digest. NONCE is another one for each attempt, so no name comes twice: a file that no log names,
-and that is old, will never be named.
+- LOG is the log's name with ``~`` for each slash, cut to 200 characters.
+- INCARNATION is 16 hexadecimal digits.
+- CLUSTER is the first 16 digits of the cluster's id, so clusters that share a destination do not collide.
+- FIRST and END are offsets of 20 digits.
+- DIGEST is the first 16 hexadecimal digits of the digest. Files with the same records have the same digest.
+- NONCE is new for each attempt, so no name is used twice. An old file that no log names will therefore never
+  be named.
 
-**Names never leave their destination.** A record comes out of the metadata store: it is data, and no order.
-So what it names is taken for a destination and a name below it, and the name must be the one that the file of
-just this record has (``name_of_record``). Every name, whoever gives it, becomes a path in one place
-(``Destination._path``). That refuses whatever is no plain name of two parts at most, and on a disk of this
-machine a name that a symbolic link leads elsewhere.
+**Names never leave their destination.** A record from the metadata store is data, and is not trusted. The
+file that it names is split into a destination and a name below it. The name must be one that the file of this
+very record can have (``name_of_record``). One method turns every name into a path (``Destination._path``). It
+refuses every name that is not a plain name of one or two parts. On a local disk it also refuses a name that
+leads elsewhere through a symbolic link.
 
-**Whole or not there.** A file is written under a name that begins with a dot and ends with ``.tmp``, which
-readers of directories pass over, synced where it lies on a disk of this machine, and then moved to its name,
-and so are the directories on the way to it: copies are given up for a file that is there after a power cut.
-Object stores have no rename; theirs is a copy that appears when it is complete.
+**Whole or not there.** A file is written under a name that begins with a dot and ends with ``.tmp``; readers
+of directories skip such names. On a local disk the file is then synced and moved to its name, and the
+directories above it are synced too. Bookies' copies are given up for this file, so it must survive a power
+cut. Object stores have no rename; there, moving is a copy that appears once it is complete.
 
-Everything here blocks and is to be run in a thread. The errors of file systems are translated here:
-``FileNotFoundError`` and every other ``OSError`` become ``ArchiveUnavailable``. So does a file that a record
-names and that lies where pyarrow finds no files here; a destination that somebody has asked for is
-``InvalidArgument`` then.
+Everything here blocks; run it in a thread. This module translates the errors of file systems:
+``FileNotFoundError`` and every other ``OSError`` become ``ArchiveUnavailable``. If pyarrow cannot find files
+at a URL, the error depends on the URL's source: ``ArchiveUnavailable`` if a record names it,
+``InvalidArgument`` if a caller asked for it.
 """
 
 from __future__ import annotations
@@ -65,30 +67,34 @@ _NAME = re.compile(r"[^/\0]+(/[^/\0]+)?\Z")
 _NONCE = re.compile(r"[0-9a-f]+\Z")
 _CLUSTER_DIGITS = 16
 _LOG_NAME_MAX = 200
-"""Characters of a log's name in that of its directory; incarnation and cluster tell it from others."""
+"""How many characters of a log's name its directory has; incarnation and cluster make the name unique."""
 
 
 def log_directory(log: str, incarnation: int, cluster: str) -> str:
-    """The directory of a log below a destination. ``cluster`` is the cluster's id."""
-    # With the rest it must be a name for file systems, which have 255 bytes at most.
+    """Return the name of a log's directory below a destination. ``cluster`` is the cluster's id."""
+    # File systems allow names of at most 255 bytes, and the name has more parts.
     return f"{log.replace('/', '~')[:_LOG_NAME_MAX]}-{incarnation:016x}-{cluster[:_CLUSTER_DIGITS]}"
 
 
 def file_name(first_offset: int, end_offset: int, digest: bytes, nonce: str) -> str:
-    """The name of a file in its log's directory."""
+    """Return the name of a file in its log's directory."""
     return f"{first_offset:020d}-{end_offset:020d}-{digest[:8].hex()}-{nonce}.parquet"
 
 
 def _divided(url: str) -> tuple[str, str]:
-    """The URL of the destination that an archived file lies in, two levels above it, and its name there."""
+    """Split a file's URL into the URL of its destination, two levels above it, and its name there."""
     base, mark, query = url.partition("?")
     where, *name = base.rsplit("/", 2)
     return where + mark + query, "/".join(name)
 
 
 def name_of_record(record: ArchiveRecord) -> tuple[str, str]:
-    """The URL of the destination that a record's file lies in, and the file's name there. ArchiveCorrupt
-    unless the name is one that a file of this record was given: what a record names is read, and deleted."""
+    """Return the URL of the destination of a record's file, and the file's name below it.
+
+    Raises:
+        ArchiveCorrupt: This record's file cannot have that name. Callers read and delete the named file, so
+            no other file may pass.
+    """
     where, name = _divided(record.file)
     directory, _, file = name.partition("/")
     directory_start = log_directory(record.log, record.incarnation, "")
@@ -110,31 +116,35 @@ def name_of_record(record: ArchiveRecord) -> tuple[str, str]:
 
 
 def offsets_of_name(name: str) -> tuple[int, int] | None:
-    """The first offset of a file by the last part of its name, and the one after its last; None where the
-    name is not one of ``file_name``."""
+    """Return the first offset of a file and the offset after its last, by the last part of its name.
+
+    None if ``file_name`` does not make such names.
+    """
     first, _, rest = name.partition("-")
     end = rest.partition("-")[0]
     return (int(first), int(end)) if first.isdecimal() and end.isdecimal() else None
 
 
 def base_name(url: str) -> str:
-    """The last part of a file's name, by which it is known wherever it lies."""
+    """Return the last part of a file's name, which identifies the file at any destination."""
     return url.partition("?")[0].rpartition("/")[2]
 
 
 @attrs.frozen(kw_only=True)
 class StoredFile:
-    """A file of a destination."""
+    """A file at a destination."""
 
     name: str
-    """Below the destination."""
+    """The name below the destination."""
     modified: datetime
+    """When it was last changed."""
     size: int
+    """Its size in bytes."""
 
 
 @contextmanager
 def files_as_errors(url: str) -> Iterator[None]:
-    """What goes wrong with a file inside, as ArchiveUnavailable."""
+    """Raise the errors of file systems, inside the body, as ArchiveUnavailable."""
     try:
         yield
     except FileNotFoundError as cause:
@@ -147,7 +157,7 @@ def files_as_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def recorded(url: str) -> Iterator[None]:
-    """What a record names, inside, is ArchiveUnavailable where pyarrow knows no such place."""
+    """Raise ArchiveUnavailable if the body uses a URL from a record that pyarrow does not know."""
     try:
         yield
     except InvalidArgument as cause:
@@ -158,14 +168,21 @@ def _resolve(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(url)
     except (pa.ArrowException, ValueError, NotImplementedError) as cause:
-        # Without its cause: that quotes the URL with its password.
+        # Raise it without its cause, which quotes the URL with its password.
         raise InvalidArgument(f"{url!r} is not where pyarrow finds files: {cause}") from None
     return filesystem, path
 
 
 def open_input(file: str | ArchiveRecord) -> Any:
-    """The archived file that a record names, or that was just written under that URL, for reading at any
-    place. ArchiveUnavailable; ArchiveCorrupt where a record names no file of its own."""
+    """Open an archived file for random access.
+
+    Args:
+        file: The record that names the file, or the URL under which it was just written.
+
+    Raises:
+        ArchiveUnavailable: The file is not there or cannot be read.
+        ArchiveCorrupt: The record's file cannot have the name in the record.
+    """
     url, (where, name) = (
         (file, _divided(file)) if isinstance(file, str) else (file.file, name_of_record(file))
     )
@@ -174,7 +191,15 @@ def open_input(file: str | ArchiveRecord) -> Any:
 
 
 class Destination:
-    """A directory for archives. InvalidArgument where pyarrow knows no such place; ArchiveUnavailable."""
+    """A directory for archives.
+
+    Args:
+        where: A path on this machine, or a URL that ``pyarrow.fs`` knows.
+
+    Raises:
+        InvalidArgument: pyarrow cannot find files at ``where``.
+        ArchiveUnavailable: The file system failed.
+    """
 
     def __init__(self, where: str) -> None:
         if "://" not in where and not where.startswith("file:"):
@@ -191,12 +216,12 @@ class Destination:
         return f"<Destination {redact(self.url)}>"
 
     def url_of(self, name: str) -> str:
-        """The URL of a file by its name below here."""
+        """Return the URL of a file, by its name below the destination."""
         base, mark, query = self.url.partition("?")
         return f"{base}/{name}{mark}{query}"
 
     def name_of(self, url: str) -> str | None:
-        """The inverse of ``url_of``; None for a file that lies elsewhere."""
+        """Return the name of a file below the destination, by its URL; None if the file lies elsewhere."""
         base, _, query = self.url.partition("?")
         path, _, its_query = url.partition("?")
         if not path.startswith(f"{base}/") or its_query != query:
@@ -204,8 +229,10 @@ class Destination:
         return path[len(base) + 1 :]
 
     def where(self) -> str:
-        """What tells the place from others, in whatever words it was given: without options and passwords,
-        and on disks of this machine without links. This asks the file system."""
+        """Return a form of the URL that is the same however the destination was given.
+
+        It has no options and no passwords, and on a local disk no symbolic links. This asks the file system.
+        """
         if self._is_local:
             return Path(os.path.realpath(self._root)).as_uri()
         scheme, mark, rest = self.url.partition("?")[0].partition("://")
@@ -214,8 +241,11 @@ class Destination:
         return f"{scheme}{mark}{user.partition(':')[0]}{at}{host}{slash}{path}"
 
     def holds(self, url: str) -> bool:
-        """Whether a file lies below here, be it there or not. On disks of this machine also where the place
-        is given in other words, through a link perhaps; this asks the file system."""
+        """Whether a URL lies below this destination. The file need not exist.
+
+        On a local disk this also finds a URL that names the destination in another way, for example through a
+        symbolic link. This asks the file system.
+        """
         if self.name_of(url) is not None:
             return True
         if not self._is_local or not url.startswith("file:"):
@@ -223,11 +253,15 @@ class Destination:
         try:
             _, path = _resolve(url)
         except InvalidArgument:
-            return False  # A file of another machine, by its name.
+            return False  # By its name, the file lies on another machine.
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root))
 
     def _path(self, name: str) -> str:
-        """Where a name below the destination lies. ArchiveCorrupt for one that would lead out of it."""
+        """Return the path of a name below the destination.
+
+        Raises:
+            ArchiveCorrupt: The name would lead out of the destination.
+        """
         parts = name.split("/")
         if not _NAME.match(name) or "." in parts or ".." in parts:
             raise ArchiveCorrupt(self.url, f"{name!r} is no name of a file in a destination")
@@ -243,19 +277,38 @@ class Destination:
         return path
 
     def open(self, name: str) -> Any:
-        """A file, for reading at any place. ArchiveUnavailable."""
+        """Open a file for random access.
+
+        Raises:
+            ArchiveUnavailable: The file is not there or cannot be read.
+            ArchiveCorrupt: The name leads out of the destination.
+        """
         with files_as_errors(self.url_of(name)):
             return self._filesystem.open_input_file(self._path(name))
 
     def create(self, name: str) -> Any:
-        """A new file, its directory made where it is missing, open for writing."""
+        """Create a file and open it for writing. A missing directory is created first.
+
+        Raises:
+            ArchiveUnavailable: The file system failed.
+            ArchiveCorrupt: The name leads out of the destination.
+        """
         with files_as_errors(self.url_of(name)):
             path = self._path(name)
             self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
             return self._filesystem.open_output_stream(path)
 
     def publish(self, temporary: str, name: str) -> None:
-        """Give a file that is written and closed its name. It is durable under that name afterwards."""
+        """Move a complete, closed file to its name. Afterwards it is durable under that name.
+
+        Args:
+            temporary: The name under which it was written.
+            name: Its final name.
+
+        Raises:
+            ArchiveUnavailable: The file system failed. The file may have either name.
+            ArchiveCorrupt: A name leads out of the destination.
+        """
         with files_as_errors(self.url_of(name)):
             if self._is_local:
                 _sync(self._path(temporary))
@@ -264,7 +317,12 @@ class Destination:
                 _sync_directories(Path(self._path(name)).parent)
 
     def delete(self, name: str) -> bool:
-        """Delete a file; whether there was one."""
+        """Delete a file; return whether it was there.
+
+        Raises:
+            ArchiveUnavailable: The file system failed. The file may be gone or not.
+            ArchiveCorrupt: The name leads out of the destination. Nothing was deleted.
+        """
         try:
             self._filesystem.delete_file(self._path(name))
         except FileNotFoundError:
@@ -274,7 +332,12 @@ class Destination:
         return True
 
     def list(self, directory: str) -> list[StoredFile]:
-        """The files right below a directory of the destination; none where there is none."""
+        """List the files directly in a directory of the destination; empty if there is no such directory.
+
+        Raises:
+            ArchiveUnavailable: The file system failed.
+            ArchiveCorrupt: The name leads out of the destination.
+        """
         with files_as_errors(self.url_of(directory)):
             selector = fs.FileSelector(self._path(directory), allow_not_found=True)
             found = self._filesystem.get_file_info(selector)
@@ -293,19 +356,26 @@ class Destination:
 
 
 def delete_file(record: ArchiveRecord) -> bool:
-    """Delete the file that a record names; whether there was one. ArchiveUnavailable; ArchiveCorrupt where it
-    names no file of its own, and nothing is deleted."""
+    """Delete the file that a record names; return whether it was there.
+
+    Raises:
+        ArchiveUnavailable: The file system failed. The file may be gone or not.
+        ArchiveCorrupt: The record's file cannot have the name in the record. Nothing was deleted.
+    """
     where, name = name_of_record(record)
     with recorded(record.file):
         return Destination(where).delete(name)
 
 
 def _sync_directories(directory: Path) -> None:
-    """Make the names on the way to a file durable. Any of these directories may be new, made by this job or
-    by another just now, and the file is lost with the name of any of them."""
+    """Make all directory names on the path to a file durable.
+
+    This job, or another one just now, may have made any of these directories. If a power cut loses one of
+    them, it loses the file.
+    """
     _sync(str(directory))
     for above in directory.parents:
-        # One that cannot be written to has got no directory for an archive.
+        # If this process cannot write to a directory, no archive's directory was made in it.
         if os.access(above, os.W_OK):
             _sync(str(above))
 

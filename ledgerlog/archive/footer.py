@@ -1,11 +1,11 @@
-"""The end of a Parquet file: where its groups lie, which offsets and moments they hold, and what it is.
+"""The end of a Parquet file. It says where the row groups lie and which offsets and times they hold.
 
     footer   Thrift          length   4 bytes, little-endian          PAR1
 
-Pages carry checksums, and this has none. Nor does what decodes it doubt it: of a footer with one bit wrong it
-gives bounds that lead past records, or it ends the whole process. So the digest of a file's end, SHA-256 of
-the three parts above, is kept in the file's record (``model.archive``), and the end is decoded only when it
-is the one that was recorded.
+Pages carry checksums, but the footer has none, and pyarrow decodes a damaged footer without a check. If one
+bit is wrong, pyarrow may give bounds that skip records, or it may end the whole process. So the file's record
+(``model.archive``) keeps a digest of the end: SHA-256 of the three parts above. The end is decoded only if
+its digest is the recorded one.
 
 Everything here blocks.
 """
@@ -26,11 +26,15 @@ _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
 _READ_BYTES = 64 * KIB
 _END_BYTES_MAX = 64 * MIB
-"""Some hundred thousand groups have as much."""
+"""The limit for the size of an end. A file with some hundred thousand row groups has an end of this size."""
 
 
 def read_end(stream: Any) -> bytes:
-    """The end of an open file. ValueError where it is none; errors of the stream pass."""
+    """Read the end of an open file. Errors of the stream pass through.
+
+    Raises:
+        ValueError: The file does not end as a Parquet file does.
+    """
     size = stream.size()
     start = max(0, size - _READ_BYTES)
     stream.seek(start)
@@ -49,13 +53,21 @@ def read_end(stream: Any) -> bytes:
 
 
 def digest_of(end: bytes) -> bytes:
-    """What a record says of an end."""
+    """Return the digest of an end, as a file's record keeps it."""
     return hashlib.sha256(end).digest()
 
 
 def end_of(file: str | ArchiveRecord) -> tuple[int, bytes]:
-    """The size of a file, by its record or its URL, and the digest of its end. ArchiveUnavailable,
-    ArchiveCorrupt."""
+    """Return the size of a file and the digest of its end.
+
+    Args:
+        file: The file's record, or its URL.
+
+    Raises:
+        ArchiveUnavailable: The file is not there or cannot be read.
+        ArchiveCorrupt: The file does not end as a Parquet file does, or the record's file cannot have the
+            name in the record.
+    """
     url = file if isinstance(file, str) else file.file
     with open_input(file) as stream, files_as_errors(url):
         try:

@@ -1,24 +1,25 @@
-"""The marker of a destination: what tells "not mounted" from "the files are gone".
+"""The marker of a destination: it tells "not mounted" from "the files are gone".
 
-A directory on which nothing is mounted, a bucket's prefix with a letter missing, a host that does not share
-the disk: each of them looks like an archive whose files were all deleted. A job that believed it would
-withdraw records, copy the ledgers again to where nobody else sees them, and give up bookies' copies for
-these. So the first job of a cluster at a destination leaves a file there,
+Three mistakes look like an archive whose files were all deleted: a directory with nothing mounted on it, a
+bucket prefix with a typo, a host that does not share the disk. A job that took one of them for the archive
+would withdraw records, copy the ledgers again to a place that no other host sees, and give up bookies' copies
+for these files. So the first job of a cluster at a destination leaves a file there:
 
     _ledgerlog-archive-CLUSTER-ID
 
-CLUSTER being the first 16 digits of the cluster's id, so that clusters may share a destination, and ID 16
-hexadecimal digits drawn when the marker was made. The metadata store says which id a destination has
-(``model.archive.ArchivePlace``), and that marker alone vouches for it: one that was made below a mount point,
-while the disk was not mounted, does so no more once the disk has got its own. The file is JSON,
+CLUSTER is the first 16 digits of the cluster's id, so clusters may share a destination. ID is 16 random
+hexadecimal digits, drawn when the marker is made. The metadata store says which ID a destination has
+(``model.archive.ArchivePlace``), and only the marker with that ID vouches for the destination. For example, a
+marker may be made below a mount point while the disk is not mounted. It is worth nothing once the disk has
+its own marker. The file is JSON:
 
     {"cluster": "THE WHOLE ID", "format": 1, "id": "ID"}
 
-written under another name and moved, so it is whole or not there. No name is ever used twice, so nobody
-replaces the marker of another. Its name begins with ``_``, which readers of directories of Parquet pass over,
-and nothing that *reads* an archive asks for it.
+It is written under another name and moved, so it is whole or not there. No name is ever used twice, so nobody
+replaces another job's marker. The name begins with ``_``, which readers of Parquet directories skip. Code
+that only *reads* an archive does not ask for the marker.
 
-What is done about one that is missing is told in ``archive.jobs.claiming``. Everything here blocks.
+``archive.jobs.claiming`` says what a job does if a marker is missing. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ _BYTES_MAX = 4096
 
 
 def marker_name(cluster: str, marker: bytes) -> str:
-    """The name of a marker below its destination, by the cluster's id and its own."""
+    """Return the name of a marker below its destination, by the cluster's id and the marker's own."""
     return f"_ledgerlog-archive-{cluster[:16]}-{marker.hex()}"
 
 
 def destination_of_file(url: str) -> Destination:
-    """The destination that an archived file lies in: two levels above it. ArchiveUnavailable."""
+    """Return the destination of an archived file, two levels above it.
+
+    Raises:
+        ArchiveUnavailable: pyarrow cannot find files at the URL.
+    """
     base, mark, query = url.partition("?")
     with recorded(url):
         return Destination(base.rsplit("/", 2)[0] + mark + query)
@@ -51,8 +56,12 @@ def _content(cluster: str, marker: bytes) -> dict[str, object]:
 
 
 def has_marker(destination: Destination, cluster: str, marker: bytes) -> bool:
-    """Whether that marker is there. ArchiveUnavailable where the file system does not say, or where it is
-    another file than the marker."""
+    """Whether a marker is at a destination.
+
+    Raises:
+        ArchiveUnavailable: The file system did not say, or the file with the marker's name is not that
+            marker.
+    """
     url = destination.url_of(marker_name(cluster, marker))
     try:
         with destination.open(marker_name(cluster, marker)) as stream, files_as_errors(url):
@@ -75,7 +84,11 @@ def has_marker(destination: Destination, cluster: str, marker: bytes) -> bool:
 
 
 def make_marker(destination: Destination, cluster: str, marker: bytes) -> None:
-    """Leave a marker at a destination, which is made where there is none. ArchiveUnavailable."""
+    """Leave a marker at a destination. The destination's directory is created if it is missing.
+
+    Raises:
+        ArchiveUnavailable: The file system failed. The marker may be there or not.
+    """
     name = marker_name(cluster, marker)
     temporary = f".{name}.tmp"
     with files_as_errors(destination.url_of(name)), destination.create(temporary) as stream:

@@ -1,39 +1,40 @@
-"""An archived part of a log as a Parquet file (format 1; docs/ARCHIVE.md has the page).
+"""An archived part of a log as a Parquet file (format 1; docs/ARCHIVE.md describes it).
 
-    offset     int64                     dense, but in a compacted file
+    offset     int64                     without gaps, unless the file is compacted
     timestamp  timestamp[ms, UTC]        the leader's wall clock; it never decreases
     value      binary                    the record
-    ledger_id  int64                     where it lay: its position is (ledger_id, entry_id, slot)
+    ledger_id  int64                     the record's position is (ledger_id, entry_id, slot)
     entry_id   int64
     slot       int32
-    epoch      int64                     of the leader that appended it
+    epoch      int64                     of the leader that appended the record
 
-No column has nulls, rows grow by ``offset``. Row groups have about ``limits.ARCHIVE_GROUP_ROWS`` rows or
-``limits.ARCHIVE_GROUP_BYTES`` bytes of records, which is what a reader holds at a time. Pages are zstd and
-carry checksums, which are verified whenever one is read. Any program that reads Parquet reads the file as a
+No column has nulls. Rows are sorted by ``offset``. A row group has about ``limits.ARCHIVE_GROUP_ROWS`` rows
+or ``limits.ARCHIVE_GROUP_BYTES`` bytes of records; a reader holds one group at a time. Pages are compressed
+with zstd and carry checksums, which every read verifies. Any program that reads Parquet reads the file as a
 table.
 
-The footer's key-value metadata say what the file is (all text):
+The footer's key-value metadata describe the file (all values are text):
 
     ledgerlog.format       1                     ledgerlog.count      rows
     ledgerlog.log          the log's name        ledgerlog.compacted  true or false
     ledgerlog.incarnation                        ledgerlog.digest     64 hexadecimal digits
     ledgerlog.ledgers      JSON [[id, first offset, end offset, last entry], ...]
 
-**The digest** is over the records and not over the bytes of the file, so it says the same of every file that
-holds the same records, whoever wrote it: SHA-256 of eight SHA-256 digests, one after the other, of offset,
-timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the lengths of the values, each as
-little-endian 64-bit numbers, and of the values joined. What it does not cover, the end of the file, has
-another one (``archive.footer``).
+**The digest** covers the records, not the bytes of the file. Files with the same records therefore have the
+same digest, whoever wrote them. It is the SHA-256 of eight SHA-256 digests, one after the other. The first
+seven are of offset, timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the lengths of the values,
+each as little-endian 64-bit numbers. The eighth is of the values joined. The end of the file, which this
+digest does not cover, has a digest of its own (``archive.footer``).
 
-Everything here blocks; ``archive.reader`` and the jobs run it in threads. A file that does not decode, whose
-pages do not match their checksums, or that is not what its record says, is ``ArchiveCorrupt``; one that
-cannot be read as bytes is ``ArchiveUnavailable``.
+Everything here blocks; ``archive.reader`` and the jobs run it in threads. ``ArchiveCorrupt`` means: the file
+does not decode, its pages do not match their checksums, or it is not the file that its record describes.
+``ArchiveUnavailable`` means: the bytes of the file cannot be read.
 
-**Damaged, or not read.** pyarrow tells a page whose checksum is wrong, and an object store that broke off, by
-the same OSError without a number. So what does not decode is decoded a second time, from the file opened
-anew. Where that fails as well, the bytes that it was decoded from are read, and no others: a step has a
-deadline, and a file may be large. Only when they can all be read the file is said to be damaged.
+**Damaged or unreadable?** pyarrow raises the same OSError, without an errno, for a page with a wrong checksum
+and for an object store that broke the connection. So if something does not decode, it is decoded a second
+time, from the file opened anew. If that fails too, the bytes that decoding needed are read. No other bytes
+are read, because a step has a deadline and a file may be large. The file counts as damaged only if all these
+bytes can be read.
 """
 
 from __future__ import annotations
@@ -77,29 +78,38 @@ SCHEMA = pa.schema(
 
 _NUMBERS = ("offset", "timestamp", "ledger_id", "entry_id", "slot", "epoch")
 _ENCODED = ("timestamp", "ledger_id", "entry_id", "epoch")
-"""Columns of few different values."""
+"""Columns with few different values, which are stored as a dictionary."""
 
 _READ_BYTES = MIB
 _FOOTER_BYTES = MIB
 _REREAD_BYTES_MAX = 8 * ARCHIVE_GROUP_BYTES
+"""How many bytes ``_read_bytes`` reads at most."""
 
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What a file says of itself in its footer."""
+    """What a file says about itself in its footer."""
 
     log: str
+    """The name of the log."""
     incarnation: int
+    """The incarnation of the log."""
     ledgers: tuple[ArchivedLedger, ...]
+    """The ledgers that the file holds, in the order of the log."""
     record_count: int
+    """How many records the file has."""
     compacted: bool
+    """Whether compaction may have dropped records."""
     digest: bytes
+    """The digest of the records."""
 
 
 # --- the digest -----------------------------------------------------------------------------------
 
 
 class _Digest:
+    """The digest of records that are added table by table."""
+
     def __init__(self) -> None:
         self._columns = {name: hashlib.sha256() for name in (*_NUMBERS, "length", "value")}
 
@@ -138,8 +148,20 @@ def _value_bytes(values: Any) -> memoryview:
 
 
 class ArchiveWriter:
-    """One file, from records that grow by their offsets. For one thread at a time. ``nonce`` is a word that
-    no other file has in its name."""
+    """Writes one file, from records in the order of their offsets. For one thread at a time.
+
+    Args:
+        destination: The destination of the file.
+        directory: The log's directory at the destination.
+        log: The name of the log.
+        incarnation: The incarnation of the log.
+        ledgers: The ledgers that the file holds, in the order of the log.
+        compacted: Whether compaction may have dropped records.
+        nonce: Hexadecimal digits that no other file has in its name.
+
+    Raises:
+        ArchiveUnavailable: The file cannot be created.
+    """
 
     def __init__(
         self,
@@ -163,7 +185,7 @@ class ArchiveWriter:
         self._digest = _Digest()
         self._count = 0
         self.file_bytes = 0
-        """Written so far."""
+        """How many bytes were written so far."""
         self._gathered: list[RecordBatch] = []
         self._rows = self._bytes = 0
         self._sink = destination.create(self._temporary)
@@ -185,7 +207,11 @@ class ArchiveWriter:
         return files_as_errors(self._destination.url_of(self._temporary))
 
     def add(self, batches: Sequence[RecordBatch]) -> None:
-        """The next records. ArchiveUnavailable."""
+        """Add the next records.
+
+        Raises:
+            ArchiveUnavailable: The file system failed. Call ``discard``.
+        """
         for batch in batches:
             self._gathered.append(batch)
             self._rows += len(batch)
@@ -204,7 +230,14 @@ class ArchiveWriter:
             self.file_bytes = self._sink.tell()
 
     def close(self) -> Facts:
-        """End the file, which does not have its name yet; what it says of itself. ArchiveUnavailable."""
+        """End the file. It does not have its final name yet.
+
+        Returns:
+            What the file says about itself.
+
+        Raises:
+            ArchiveUnavailable: The file system failed. Call ``discard``.
+        """
         if self._gathered:
             self._write_group()
         facts = Facts(
@@ -222,19 +255,33 @@ class ArchiveWriter:
         return facts
 
     def publish(self, facts: Facts) -> str:
-        """Give the file, which is closed, its name; its URL. ArchiveUnavailable."""
+        """Give the closed file its final name.
+
+        Args:
+            facts: The result of ``close``.
+
+        Returns:
+            The URL of the file.
+
+        Raises:
+            ArchiveUnavailable: The file system failed. The file may have its final name or not.
+        """
         first, end = self._ledgers[0].first_offset, self._ledgers[-1].end_offset
         name = f"{self._directory}/{file_name(first, end, facts.digest, self._nonce)}"
         self._destination.publish(self._temporary, name)
         return self._destination.url_of(name)
 
     def discard(self) -> None:
-        """Delete the file as far as it was written. ArchiveUnavailable."""
+        """Delete the unfinished file.
+
+        Raises:
+            ArchiveUnavailable: The file system failed. The file may be gone or not.
+        """
         self._delete_unfinished(self._writer, self._sink)
 
     def _delete_unfinished(self, *parts: Any) -> None:
         for part in parts:
-            # Closing it writes what is left, which a full disk refuses. The file goes all the more.
+            # Closing writes what is buffered, which fails on a full disk. The file is deleted all the same.
             with suppress(OSError, pa.ArrowException):
                 part.close()
         self._destination.delete(self._temporary)
@@ -282,12 +329,12 @@ def _footer(facts: Facts) -> dict[str, str]:
 
 
 _UNDECODABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, EOFError)
-"""What decoding raises for a file that is damaged, and some of it for one that could not be read."""
+"""What decoding raises for a damaged file. It raises some of them for an unreadable file too."""
 
 
 @contextmanager
 def _computing(url: str) -> Iterator[None]:
-    """Work on what was read and decoded: what goes wrong inside is said by the file."""
+    """Raise ArchiveCorrupt, with the file's URL, if the body fails on data that was read and decoded."""
     try:
         yield
     except _UNDECODABLE as cause:
@@ -295,15 +342,25 @@ def _computing(url: str) -> Iterator[None]:
 
 
 def _raise_unless_decoding(url: str, cause: BaseException) -> None:
-    """ArchiveUnavailable where the operating system has said why the file cannot be read."""
+    """Raise ArchiveUnavailable if the operating system said why the file cannot be read."""
     if isinstance(cause, OSError) and cause.errno is not None:
         with files_as_errors(url):
             raise cause
 
 
 def _read_bytes(url: str, start: int | None, length: int) -> None:
-    """ArchiveUnavailable unless these bytes of a file can be read, or the last ones where there is no start.
-    They are where a damaged file says, and are cut to what it has and to what a group may need."""
+    """Read some bytes of a file and drop them, to find out whether the file can be read.
+
+    A damaged file may give any bounds. They are cut to the file's size and to ``_REREAD_BYTES_MAX``.
+
+    Args:
+        url: The URL of the file.
+        start: Where the bytes begin; None: read the last ``length`` bytes.
+        length: How many bytes to read.
+
+    Raises:
+        ArchiveUnavailable: The bytes cannot be read.
+    """
     with open_input(url) as stream, files_as_errors(url):
         size = stream.size()
         left = max(0, min(length, size, _REREAD_BYTES_MAX))
@@ -313,8 +370,17 @@ def _read_bytes(url: str, start: int | None, length: int) -> None:
 
 
 class ArchiveFile:
-    """One file, open for reading, by its row groups. For one thread at a time. With the ``record`` that names
-    it, it must be the one that was recorded: ArchiveUnavailable, ArchiveCorrupt."""
+    """One file, open for reading by row group. For one thread at a time.
+
+    Args:
+        url: The URL of the file.
+        record: The record that names the file. The file must be the one that was recorded. None: accept any
+            archived file.
+
+    Raises:
+        ArchiveUnavailable: The file is not there or cannot be read.
+        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+    """
 
     def __init__(self, url: str, record: ArchiveRecord | None = None) -> None:
         self.url = url
@@ -326,7 +392,7 @@ class ArchiveFile:
             self._decode_again(self._open, None, _FOOTER_BYTES)
 
     def _open(self) -> None:
-        """Open the file, and read what it says of itself."""
+        """Open the file and read what it says about itself."""
         stream = open_input(self.url if self._record is None else self._record)
         try:
             end = read_end(stream)
@@ -352,7 +418,17 @@ class ArchiveFile:
         self._stream = stream
 
     def _decode_again(self, work: Callable[[], T], start: int | None, length: int) -> T:
-        """The second attempt; the bytes are those that it needs. ArchiveUnavailable, ArchiveCorrupt."""
+        """Do ``work`` a second time, on the file opened anew.
+
+        Args:
+            work: Opens the file, and decodes it.
+            start: Where the bytes begin that ``work`` decodes; None: they are at the file's end.
+            length: How many bytes these are.
+
+        Raises:
+            ArchiveUnavailable: The bytes cannot be read.
+            ArchiveCorrupt: The bytes can be read and do not decode.
+        """
         try:
             return work()
         except _UNDECODABLE as cause:
@@ -361,6 +437,7 @@ class ArchiveFile:
             raise ArchiveCorrupt(self.url, f"it is damaged: {cause}") from cause
 
     def close(self) -> None:
+        """Close the file."""
         self._stream.close()
 
     @property
@@ -417,16 +494,29 @@ class ArchiveFile:
             )
 
     def bounds(self, group: int) -> tuple[int, int, int]:
-        """What the file says of a group: its first and last offset, and its last timestamp, by which offsets
-        and moments are found."""
+        """Return what the file says about a group: its first offset, its last offset, its last timestamp.
+
+        Offsets and times are searched by these bounds. The timestamp is in milliseconds.
+        """
         return self._first[group], self._last[group], int(self._bound(group, "timestamp", "max_raw"))
 
     def group_of_offset(self, offset: int) -> int:
-        """The first group with a record at or after an offset; ``groups`` where there is none."""
+        """Return the first group with a record at or after an offset; ``groups`` if there is none."""
         return self._first_where(lambda group: self._last[group] >= offset)
 
     def offset_of_moment(self, when_ms: int) -> int | None:
-        """The offset of the first record that is not older; None where all are."""
+        """Return the offset of the first record that is not older than a time.
+
+        Args:
+            when_ms: The time, in milliseconds since the epoch.
+
+        Returns:
+            The offset; None if all records are older.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged.
+        """
         with _computing(self.url):
             group = self._first_where(
                 lambda group: int(self._bound(group, "timestamp", "max_raw")) >= when_ms
@@ -441,8 +531,21 @@ class ArchiveFile:
             return int(table.column("offset")[found].as_py())
 
     def offset_of_entry(self, ledger: ArchivedLedger, entry_id: int, slot: int) -> int:
-        """The offset of a record by its place in a ledger; where there is none, of the next in the file, or
-        the end of the ledger."""
+        """Return the offset of a record by its place in a ledger.
+
+        Args:
+            ledger: A ledger of this file.
+            entry_id: The entry of the record.
+            slot: The place of the record in the entry.
+
+        Returns:
+            The offset of the record. If the file does not have it, the offset of the ledger's next record in
+            the file, or else the ledger's end offset.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged.
+        """
         with _computing(self.url):
             for group in range(self.group_of_offset(ledger.first_offset), self.groups):
                 if self._first[group] >= ledger.end_offset:
@@ -465,13 +568,18 @@ class ArchiveFile:
         return low
 
     def _read(self, group: int, columns: list[str] | None = None) -> Any:
-        """Some columns of a row group, or all. ArchiveUnavailable, ArchiveCorrupt."""
+        """Read a row group, or some of its columns.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged, or another file has replaced it.
+        """
         try:
             return self._file.read_row_group(group, columns=columns, use_threads=False)
         except _UNDECODABLE as cause:
             _raise_unless_decoding(self.url, cause)
         before = self.facts
-        with suppress(OSError):  # It may have failed for good; what is opened anew counts.
+        with suppress(OSError):  # The stream may be broken. Only the file opened anew counts.
             self._stream.close()
 
         def anew() -> Any:
@@ -483,7 +591,7 @@ class ArchiveFile:
         return self._decode_again(anew, *self._bytes_of(group))
 
     def _bytes_of(self, group: int) -> tuple[int, int]:
-        """Where a row group lies, and how long it is, as far as the file is to be believed."""
+        """Return where a row group begins and how long it is, as the footer says."""
         with _computing(self.url):
             row_group = self._file.metadata.row_group(group)
             columns = [row_group.column(at) for at in range(row_group.num_columns)]
@@ -491,12 +599,21 @@ class ArchiveFile:
             return min(starts), sum(each.total_compressed_size for each in columns)
 
     def read_table(self, group: int) -> Any:
-        """A row group as an Arrow table. ArchiveUnavailable, ArchiveCorrupt."""
+        """Return a row group as an Arrow table.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged.
+        """
         return self._read(group)
 
     def read_group(self, group: int) -> list[RecordBatch]:
-        """A row group as batches, each of consecutive records of one entry. ArchiveUnavailable,
-        ArchiveCorrupt."""
+        """Return a row group as batches, each of consecutive records of one entry.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged.
+        """
         table = self._read(group)
         with _computing(self.url):
             batches = _batches_of(table)
@@ -540,23 +657,40 @@ def _batches_of(table: Any) -> list[RecordBatch]:
 
 
 class FileCheck:
-    """Reads a whole file, a row group at a time, and holds it against what it says of itself: rows, their
-    order, their bounds, their digest. With ``record`` as ``ArchiveFile``. For one thread at a time."""
+    """Reads a whole file, one row group at a time, and checks it against its footer.
+
+    It checks the number of rows, their order, the bounds of each group and the digest. For one thread at a
+    time. Call ``step`` until it returns False, then ``end``.
+
+    Args:
+        url: The URL of the file.
+        record: The record that names the file, as for ``ArchiveFile``.
+
+    Raises:
+        ArchiveUnavailable: The file is not there or cannot be read.
+        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+    """
 
     def __init__(self, url: str, record: ArchiveRecord | None = None) -> None:
         self._file = ArchiveFile(url, record)
         self._url = url
         self._digest = _Digest()
         self._count = self._group = 0
-        with _computing(url):  # The footer may say anything.
+        with _computing(url):  # A damaged footer may name no ledger.
             self._offset = self._file.facts.ledgers[0].first_offset - 1
         self._ms = 0
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def step(self) -> bool:
-        """Check one more group; False once all were. ArchiveCorrupt, ArchiveUnavailable."""
+        """Check one more group; return False if all groups are checked.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The group is damaged, or its records are not in order.
+        """
         if self._group == self._file.groups:
             return False
         table = self._file.read_table(self._group)
@@ -582,7 +716,14 @@ class FileCheck:
         return True
 
     def end(self) -> Facts:
-        """What the file says, which is true. ArchiveCorrupt."""
+        """Check the number of records and the digest, after the last group.
+
+        Returns:
+            What the file says about itself. It is true.
+
+        Raises:
+            ArchiveCorrupt: The records are not those that the footer describes.
+        """
         facts = self._file.facts
         if self._count != facts.record_count or self._digest.digest() != facts.digest:
             raise ArchiveCorrupt(

@@ -1,13 +1,14 @@
-"""Reading an archived part of a log from the loop: a thread reads, a row group at a time.
+"""Reading an archived part of a log from the event loop: a thread reads one row group at a time.
 
-A file is opened for one reader and read from one place on. What is held in memory is one row group, about
-``limits.ARCHIVE_GROUP_BYTES``. Each step has a deadline (``limits.ARCHIVE_READ_TIMEOUT_S``): a file system
-that does not answer is ``ArchiveUnavailable``, and the thread that waits for it is left to itself. There are
-``limits.ARCHIVE_THREADS_MAX`` of them for archives and no more, so that such a file system does not take the
-threads that everything else in the process needs, name lookups among them.
+A file is opened for one reader and read from one offset on. Memory holds one row group, about
+``limits.ARCHIVE_GROUP_BYTES``. Each step has a deadline (``limits.ARCHIVE_READ_TIMEOUT_S``). If a file system
+does not answer in time, the step raises ``ArchiveUnavailable`` and abandons its thread. At most
+``limits.ARCHIVE_THREADS_MAX`` threads read archives. Such a file system therefore cannot use up the threads
+that the rest of the process needs, for example for name lookups.
 
-pyarrow is imported with the first file. Where it is not installed that is ``ArchiveSupportMissing``, which
-names what to install; whoever reads no archive does not need it.
+pyarrow is imported when the first file is opened. If it is not installed, that raises
+``ArchiveSupportMissing``, which names the command that installs it. A program that reads no archive does not
+need pyarrow.
 """
 
 from __future__ import annotations
@@ -44,9 +45,21 @@ def _limiter() -> trio.CapacityLimiter:
 
 
 async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None = None) -> T:
-    """What ``work`` returns or raises, done in a thread. ArchiveUnavailable where it takes longer than
-    ``timeout_s``, by default ``limits.ARCHIVE_READ_TIMEOUT_S``; it goes on then, and nobody hears of it, as
-    when the caller is cancelled."""
+    """Run ``work`` in a thread for archives.
+
+    Args:
+        work: The function to run.
+        file: The file that it works on, for the error.
+        timeout_s: How long to wait, in seconds; None: ``limits.ARCHIVE_READ_TIMEOUT_S``.
+
+    Returns:
+        What ``work`` returns. What it raises is raised.
+
+    Raises:
+        ArchiveUnavailable: ``work`` took longer than ``timeout_s``. It still runs; its result is dropped.
+
+    Cancelling: abandons the wait. ``work`` still runs; its result is dropped.
+    """
     timeout_s = ARCHIVE_READ_TIMEOUT_S if timeout_s is None else timeout_s
     with trio.move_on_after(timeout_s):
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
@@ -54,33 +67,74 @@ async def in_thread(work: Callable[[], T], *, file: str, timeout_s: float | None
 
 
 def _close_beside(close: Callable[[], None]) -> None:
-    """Close a file that was read, in a thread that nobody waits for: a file system that does not answer may
-    not answer this either, and what it says to it changes nothing."""
+    """Close a file in a thread that nobody waits for.
+
+    A file system that does not answer may not answer a close either. The file was only read, so an error of
+    the close changes nothing.
+    """
     trio.lowlevel.start_thread_soon(close, lambda outcome: None)
 
 
 class ArchiveReader:
-    """An archived part of a log. From ``open_archive``; for one task at a time. Every method may raise
-    ArchiveUnavailable (retryable) and ArchiveCorrupt, and never holds more than a row group."""
+    """Reads an archived part of a log. ``open_archive`` makes one. For one task at a time.
+
+    Every method may raise ArchiveUnavailable (try again later) and ArchiveCorrupt. None holds more than one
+    row group.
+    """
 
     def __init__(self, record: ArchiveRecord, file: ArchiveFile) -> None:
         self.record = record
         self.is_busy = False
-        """Whether a thread is in the file, or was left there."""
+        """Whether a thread uses the file, or was abandoned in it."""
         self._file = file
 
     async def offset_of_moment(self, when_ms: int) -> int:
-        """The offset of the first record that is not older than that; the end where all are."""
+        """Return the offset of the first record that is not older than a time.
+
+        Args:
+            when_ms: The time, in milliseconds since the epoch.
+
+        Returns:
+            The offset; the end offset of the file if all records are older.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged.
+        """
         found = await self._run(lambda: self._file.offset_of_moment(when_ms))
         return self.record.end_offset if found is None else found
 
     async def offset_of_entry(self, ledger: ArchivedLedger, entry_id: int, slot: int) -> int:
-        """The offset of a record by its place in a ledger; where there is none, of the next one."""
+        """Return the offset of a record by its place in a ledger.
+
+        Args:
+            ledger: A ledger of this file.
+            entry_id: The entry of the record.
+            slot: The place of the record in the entry.
+
+        Returns:
+            The offset of the record. If the file does not have it, the offset of the ledger's next record in
+            the file, or else the ledger's end offset.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged.
+        """
         return await self._run(lambda: self._file.offset_of_entry(ledger, entry_id, slot))
 
     async def batches(self, start: int) -> AsyncGenerator[list[RecordBatch], None]:
-        """The records from an offset on, by the row group; a batch may begin before it. Offsets grow, and
-        without gaps unless the file is compacted."""
+        """Read the records from an offset on, one row group at a time.
+
+        Args:
+            start: The first offset that you need. The first batch may begin before it.
+
+        Yields:
+            The batches of a row group. Offsets grow, and have gaps only if the file is compacted.
+
+        Raises:
+            ArchiveUnavailable: The file cannot be read.
+            ArchiveCorrupt: The file is damaged, or it lacks records.
+        """
         group = self._file.group_of_offset(start)
         next_offset: int | None = None
         while group < self._file.groups:
@@ -123,7 +177,7 @@ class ArchiveReader:
 
 @contextmanager
 def pyarrow_needed(where: str) -> Iterator[None]:
-    """For a body that imports what reads and writes archives: ArchiveSupportMissing where that fails."""
+    """Raise ArchiveSupportMissing if the body's import of archive modules fails for lack of pyarrow."""
     try:
         yield
     except ImportError as cause:
@@ -134,8 +188,13 @@ def pyarrow_needed(where: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
-    """The file that a record names, which must be the one that was recorded, for the body of the ``async
-    with``. ArchiveUnavailable, ArchiveCorrupt, ArchiveSupportMissing."""
+    """Open the file that a record names, for the body of the ``async with``.
+
+    Raises:
+        ArchiveUnavailable: The file is not there, cannot be read, or its file system did not answer in time.
+        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+        ArchiveSupportMissing: pyarrow is not installed.
+    """
 
     def load() -> ArchiveFile:
         with pyarrow_needed(record.file):
@@ -148,12 +207,17 @@ async def open_archive(record: ArchiveRecord) -> AsyncIterator[ArchiveReader]:
         yield reader
     finally:
         if not reader.is_busy:
-            _close_beside(file.close)  # Otherwise with the last reference to it, which the thread has.
+            _close_beside(file.close)  # Else a thread uses the file, which closes with its last reference.
 
 
 async def check_end(record: ArchiveRecord) -> None:
-    """Hold a file against its record by its size and its end, which says what it holds; records are not
-    read. ArchiveCorrupt, ArchiveUnavailable, ArchiveSupportMissing."""
+    """Check a file against its record by its size and its end. The records are not read.
+
+    Raises:
+        ArchiveUnavailable: The file is not there, cannot be read, or its file system did not answer in time.
+        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+        ArchiveSupportMissing: pyarrow is not installed.
+    """
 
     def look() -> None:
         with pyarrow_needed(record.file):
@@ -168,8 +232,13 @@ async def check_end(record: ArchiveRecord) -> None:
 
 
 async def check_archive(record: ArchiveRecord) -> None:
-    """Read a file whole, a row group at a time, and hold it against its record. ArchiveCorrupt,
-    ArchiveUnavailable, ArchiveSupportMissing."""
+    """Read a whole file, one row group at a time, and check it against its record.
+
+    Raises:
+        ArchiveUnavailable: The file is not there, cannot be read, or its file system did not answer in time.
+        ArchiveCorrupt: The file is damaged, or it is not the one that was recorded.
+        ArchiveSupportMissing: pyarrow is not installed.
+    """
 
     def begin() -> FileCheck:
         with pyarrow_needed(record.file):
@@ -180,4 +249,5 @@ async def check_archive(record: ArchiveRecord) -> None:
     while await in_thread(check.step, file=record.file):
         pass
     check.end()
-    _close_beside(check.close)  # Where it fails, with the last reference: a thread may be in the file still.
+    # After a failure a thread may still use the file. It then closes with its last reference.
+    _close_beside(check.close)

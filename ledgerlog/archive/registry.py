@@ -1,9 +1,10 @@
-"""Records of archived ledgers in the store: the typed face of the metadata capability for archives.
+"""The records of archived ledgers in the metadata store, read and written as typed values.
 
-Who looks for a ledger whose metadata are gone finds its record here if it was archived: the record is written
-before the ledger is deleted, and deleted only when the log's list names the ledger no more. A ledger that was
-merged with the ones before it has no record of its own any more; the log's list then names the ledger that
-the file is recorded under, in one transaction with the record itself.
+If the metadata of a ledger are gone, a reader looks here for the record of its file. The record is written
+before the ledger is deleted. It is deleted only after the log's list no longer names the ledger.
+
+A merge puts several ledgers into one file, which is recorded under the first of them. One transaction writes
+this record, deletes the records of the others, and lets the log's list name only the first ledger.
 """
 
 from __future__ import annotations
@@ -29,30 +30,43 @@ __all__ = ["ArchiveRegistry", "PlaceRegistry"]
 
 
 class ArchiveRegistry:
-    """All archives' records. Every method may raise MetadataUnavailable, and MetadataCorrupt."""
+    """The records of all archives.
+
+    Every method may raise MetadataUnavailable (the store did not answer) and MetadataCorrupt (a record does
+    not decode).
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def find(self, incarnation: int, ledger_id: int) -> tuple[ArchiveRecord, int] | None:
-        """The record that a ledger names, and its version."""
+        """Return the record that is stored under a ledger, and its version; None if there is none."""
         node = await self._store.get(archive_path(incarnation, ledger_id))
         if node is None:
             return None
         return ArchiveRecord.decode_untrusted(node.value, incarnation, ledger_id), node.version
 
     async def holding(self, incarnation: int, ledger_id: int, offset: int) -> ArchiveRecord | None:
-        """The record of the file that holds an offset of a log, which was last seen in that ledger. None
-        where the offset is not archived; also where it was truncated away, or the log is gone.
+        """Return the record of the file that holds an offset of a log.
 
-        The log's list and one or two records are read, however much is archived, and again only where a merge
-        came between: this is asked for every ledger that no bookie gives, archived or not."""
+        It reads the log's list and one or two records, however large the archive is, and starts again only if
+        a merge intervenes. Readers ask this for every ledger that no bookie can give, archived or not.
+
+        Args:
+            incarnation: The incarnation of the log.
+            ledger_id: The ledger in which the reader last saw the offset.
+            offset: The offset.
+
+        Returns:
+            The record; None if the offset is not archived, was truncated away, or the log is gone.
+        """
         while True:
             found = await self.find(incarnation, ledger_id)
             if found is not None and found[0].holds(offset):
                 return found[0]
-            # It was merged with the ones before it, perhaps, and is listed under the first of them. The list
-            # is read behind the record: a ledger that it names and that had no record then is not archived.
+            # The ledger may have been merged with the ones before it. It is then listed under the first of
+            # them. The list is read after the record: if the list names a ledger that had no record then, the
+            # ledger is not archived.
             node = await self._store.get(log_record_path(incarnation))
             if node is None:
                 return None
@@ -60,14 +74,16 @@ class ArchiveRegistry:
             if listed is None or (listed == ledger_id and found is None):
                 return None
             if listed == ledger_id:
-                # Others were merged into it since its record was read, or it never reached so far.
+                # A merge added ledgers after the record was read, or the record never reached this offset.
                 found = await self.find(incarnation, ledger_id)
                 return found[0] if found is not None and found[0].holds(offset) else None
             ledger_id = listed
 
     async def of_log(self, incarnation: int) -> list[tuple[ArchiveRecord, int]]:
-        """All records of a log with their versions, by offset. Of a merge that happens meanwhile it shows the
-        state before it, or after it."""
+        """Return all records of a log with their versions, by offset.
+
+        If a merge happens meanwhile, the result shows the state before it or after it.
+        """
         while True:
             components = await self._store.children(archives_path(incarnation))
             found = []
@@ -81,13 +97,16 @@ class ArchiveRegistry:
                     found.append(read)
             if len(found) == len(components):
                 break
-            # One has gone since: it may be in another now, which was read before. Look again.
+            # A record has gone since. A merge may have put its ledger into a record that was read before the
+            # merge. Look again.
         found.sort(key=lambda read: (read[0].first_offset, -read[0].end_offset))
         return found
 
     async def ledgers(self, incarnation: int) -> list[int]:
-        """The ledgers that name the records of a log, be these readable or not. Nodes of other names are not
-        ours."""
+        """Return the ledgers under which records of a log are stored, even if a record does not decode.
+
+        Nodes with other names are skipped.
+        """
         found = []
         for component in await self._store.children(archives_path(incarnation)):
             with contextlib.suppress(ValueError):
@@ -95,7 +114,7 @@ class ArchiveRegistry:
         return sorted(found)
 
     async def incarnations(self) -> list[int]:
-        """The logs of which anything is archived, those that are deleted included."""
+        """Return the logs that have archived ledgers, deleted logs included."""
         found = []
         for component in await self._store.children(ARCHIVES):
             try:
@@ -107,7 +126,7 @@ class ArchiveRegistry:
         return found
 
     async def of_ledger(self, ledger_id: int) -> ArchiveRecord | None:
-        """The record of the file that a ledger lies in, whichever log it was of."""
+        """Return the record of the file that holds a ledger of any log; None if there is none."""
         for incarnation in await self.incarnations():
             found = await self.find(incarnation, ledger_id)
             if found is not None:
@@ -119,7 +138,7 @@ class ArchiveRegistry:
 
 
 def _listed_at(metadata: LogMetadata, offset: int) -> int | None:
-    """The ledger that the list names for an offset, if that is counted."""
+    """Return the ledger that the list names for an offset; None if the offset is not counted."""
     if not metadata.segments:
         return None
     segment = metadata.segments[metadata.index_at(offset)]
@@ -129,14 +148,23 @@ def _listed_at(metadata: LogMetadata, offset: int) -> int | None:
 
 
 class PlaceRegistry:
-    """What is known of destinations. Every method may raise MetadataUnavailable; the writes
-    MetadataOutcomeUnknown."""
+    """The records of destinations.
+
+    Every method may raise MetadataUnavailable: the store did not answer, and nothing was written.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def find(self, where: str) -> tuple[ArchivePlace, int] | None:
-        """What is known of a destination, and its version. MetadataCorrupt."""
+        """Return the record of a destination and its version; None if there is none.
+
+        Args:
+            where: The destination, as ``Destination.where`` returns it.
+
+        Raises:
+            MetadataCorrupt: The record does not decode, or it is of another destination.
+        """
         path = destination_path(where)
         node = await self._store.get(path)
         if node is None:
@@ -147,7 +175,11 @@ class PlaceRegistry:
         return place, node.version
 
     async def all(self) -> list[ArchivePlace]:
-        """Every destination. MetadataCorrupt."""
+        """Return the records of all destinations.
+
+        Raises:
+            MetadataCorrupt: A record does not decode.
+        """
         found = []
         for component in await self._store.children(DESTINATIONS):
             path = f"{DESTINATIONS}/{component}"
@@ -157,8 +189,18 @@ class PlaceRegistry:
         return found
 
     async def write(self, place: ArchivePlace, version: int | None) -> None:
-        """Make it known (``version`` None), or put it in place of what was. NodeExists, NodeMissing,
-        VersionConflict: somebody else has done so."""
+        """Write the record of a destination.
+
+        Args:
+            place: The record.
+            version: The version that it replaces; None: create it.
+
+        Raises:
+            NodeExists: Another job has created the record; nothing was written.
+            NodeMissing: There is no record to replace; nothing was written.
+            VersionConflict: Another job has changed the record; nothing was written.
+            MetadataOutcomeUnknown: The answer was lost; the record may be written or not.
+        """
         path = destination_path(place.where)
         if version is None:
             await self._store.create(path, place.encode())

@@ -1,22 +1,24 @@
 """Latest-per-key compaction: which records of an archive stay.
 
-A *rule* takes the key out of a record:
+A *rule* takes the key out of a record. It is one of these, or any function from a record to a key or None:
 
-    prefix:N      its first N bytes; a shorter record has no key
-    until:TEXT    what comes before the first TEXT in it; a record without TEXT has no key
-    json:PATH     the value at PATH (names separated by dots) of the JSON that it is, by its canonical form;
-                  what is no JSON, or has nothing there, has no key. Neither has a number that is written with
-                  more digits than a double tells from others
+    prefix:N      The first N bytes. A shorter record has no key.
+    until:TEXT    The bytes before the first TEXT. A record without TEXT has no key.
+    json:PATH     The value at PATH (names separated by dots) of a JSON record, in its canonical form. For
+                  example, ``json:user.id`` finds 7 in ``{"user": {"id": 7}}``. A record has no key if it is
+                  not JSON, if it has nothing at PATH, or if the value there has a number with more digits
+                  than a double can hold.
 
-or is any function from a record to a key, or to None. Of each key the record with the highest offset stays,
-and so does every record without a key: compaction never drops what it does not understand.
+The record with the highest offset of each key stays. Every record without a key stays too: compaction never
+drops a record that it does not understand.
 
 A *tombstone* says that its key is to be forgotten. For ``prefix`` and ``until`` it is a record with nothing
-behind its key, for ``json`` one whose value at a path of its own is ``true``. One that is the latest of its
-key stays until it has a certain age, so that everybody who reads the log sees it, and goes then.
+after its key. For ``json`` it is a record with the value ``true`` at a path of its own. If a tombstone is the
+latest record of its key, it stays until it has a certain age, so that every reader of the log sees it. Then
+compaction drops it.
 
-Keys are held as digests of 16 bytes, so the table of the latest offsets takes some 150 bytes a key in one
-process, of at most ``KEYS_MAX`` keys; where there are more, Spark groups them.
+Keys are held as digests of 16 bytes. The table of the latest offsets takes about 150 bytes for each key, in
+one process, and holds at most ``KEYS_MAX`` keys. If there are more, compact on Spark, which groups the keys.
 """
 
 from __future__ import annotations
@@ -46,26 +48,35 @@ __all__ = [
 ]
 
 KEYS_MAX = 20_000_000
+"""How many keys one process holds at most."""
 
 _DIGEST_BYTES = 16
 
 
 class TooManyKeys(LedgerLogError):
-    """An archive has more keys than one process holds; compact it on Spark."""
+    """An archive has more keys than one process can hold. Nothing was changed. Compact it on Spark."""
 
 
 @attrs.frozen(kw_only=True)
 class KeyRule:
-    """How a record is read by compaction."""
+    """How compaction reads a record."""
 
     key: Callable[[bytes], bytes | None]
-    """The key of a record; None: it has none, and stays."""
+    """Returns the key of a record. None: the record has no key, and stays."""
     is_tombstone: Callable[[bytes], bool] = attrs.field(default=lambda record: False)
-    """Asked of records that have a key."""
+    """Whether a record is a tombstone. Called only for records that have a key."""
 
 
 def prefix_rule(length: int, *, tombstones: bool = False) -> KeyRule:
-    """The first ``length`` bytes are the key. InvalidArgument."""
+    """Make a rule: the first ``length`` bytes of a record are its key.
+
+    Args:
+        length: The length of a key, at least 1 byte.
+        tombstones: Whether a record of exactly ``length`` bytes is a tombstone.
+
+    Raises:
+        InvalidArgument: ``length`` is below 1.
+    """
     if length < 1:
         raise InvalidArgument(f"a key has a byte at least, not {length}")
     return KeyRule(
@@ -75,7 +86,15 @@ def prefix_rule(length: int, *, tombstones: bool = False) -> KeyRule:
 
 
 def until_rule(separator: bytes, *, tombstones: bool = False) -> KeyRule:
-    """What comes before the first ``separator`` is the key. InvalidArgument."""
+    """Make a rule: the bytes before the first ``separator`` are the key.
+
+    Args:
+        separator: The bytes that end a key; at least one byte.
+        tombstones: Whether a record with nothing after ``separator`` is a tombstone.
+
+    Raises:
+        InvalidArgument: ``separator`` is empty.
+    """
     if not separator:
         raise InvalidArgument("what a key ends at must not be empty")
 
@@ -87,8 +106,16 @@ def until_rule(separator: bytes, *, tombstones: bool = False) -> KeyRule:
 
 
 def json_rule(path: str, *, tombstone: str | None = None) -> KeyRule:
-    """The value at a path of a JSON object is the key; with ``tombstone`` a record whose value at that path
-    is ``true`` is one. InvalidArgument."""
+    """Make a rule: the value at a path of a JSON object is the key.
+
+    Args:
+        path: Names separated by dots, for example ``user.id``.
+        tombstone: The path of a value that makes a record a tombstone if it is ``true``. None: no record is
+            one.
+
+    Raises:
+        InvalidArgument: A path has an empty name.
+    """
     names, mark = _path(path), None if tombstone is None else _path(tombstone)
 
     def key(record: bytes) -> bytes | None:
@@ -97,7 +124,7 @@ def json_rule(path: str, *, tombstone: str | None = None) -> KeyRule:
             return None
         try:
             if not isinstance(value, str | int):
-                # There may be fractions in it, of which two that differ can be one and the same double.
+                # It may hold fractions, and two different ones may be the same double.
                 value = _at(record, names, exact=True)[1]
             return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
         except (TypeError, RecursionError):
@@ -110,8 +137,17 @@ def json_rule(path: str, *, tombstone: str | None = None) -> KeyRule:
 
 
 def parse_key_rule(text: str, tombstones: str | None = None) -> KeyRule:
-    """A rule as it is written for people: see the module. ``tombstones`` is "empty", or "json:PATH".
-    InvalidArgument."""
+    """Parse a rule as people write it; the module explains the forms.
+
+    Args:
+        text: ``prefix:N``, ``until:TEXT`` or ``json:PATH``.
+        tombstones: ``empty`` for ``prefix`` and ``until``: a record with nothing after its key is a
+            tombstone. ``json:PATH`` for ``json``: a record with ``true`` at PATH is one. None: no record is
+            one.
+
+    Raises:
+        InvalidArgument: ``text`` or ``tombstones`` is malformed, or they do not go together.
+    """
     kind, _, rest = text.partition(":")
     if tombstones is not None and tombstones != "empty" and not tombstones.startswith("json:"):
         raise InvalidArgument(f"{tombstones!r} is not a kind of tombstones: 'empty' or 'json:PATH'")
@@ -135,8 +171,10 @@ def _path(text: str) -> tuple[str, ...]:
 
 
 def _at(record: bytes, names: tuple[str, ...], *, exact: bool = False) -> tuple[bool, Any]:
-    """Whether there is a value at a path, and which. ``exact``: with what JSON cannot have in place of
-    fractions that a double does not hold."""
+    """Return whether a JSON record has a value at a path, and the value.
+
+    With ``exact``, a fraction that a double cannot hold is replaced by an object that JSON cannot encode.
+    """
     try:
         if exact:
             value = json.loads(record, parse_float=_exact_float, parse_constant=lambda text: _INEXACT)
@@ -158,17 +196,24 @@ def _exact_float(text: str) -> Any:
     value = float(text)
     try:
         return value if Decimal(text) == Decimal(repr(value)) else _INEXACT
-    except ArithmeticError:  # An exponent beyond all bounds.
+    except ArithmeticError:  # The exponent is out of bounds.
         return _INEXACT
 
 
 def key_digest(key: bytes) -> bytes:
-    """What stands for a key in tables."""
+    """Return the digest that stands for a key in tables."""
     return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class Latest:
-    """The highest offset of each key of an archive: fed with all records, in their order, then asked."""
+    """The highest offset of each key of an archive. First feed it all records, in order; then ask ``keeps``.
+
+    Args:
+        rule: The rule that takes the key out of a record.
+        tombstones_before_ms: Drop tombstones that were appended before this time, in milliseconds since the
+            epoch. 0: drop none.
+        keys_max: How many keys to hold at most.
+    """
 
     def __init__(self, rule: KeyRule, *, tombstones_before_ms: int = 0, keys_max: int = KEYS_MAX) -> None:
         self._rule = rule
@@ -177,7 +222,11 @@ class Latest:
         self._offsets: dict[bytes, int] = {}
 
     def feed(self, batches: Iterable[RecordBatch]) -> None:
-        """The next records. TooManyKeys."""
+        """Take the next records.
+
+        Raises:
+            TooManyKeys: There are more than ``keys_max`` keys.
+        """
         for batch in batches:
             for offset, record in enumerate(batch.payloads, batch.first_offset):
                 key = self._rule.key(record)
@@ -193,14 +242,15 @@ class Latest:
         key = self._rule.key(record)
         if key is None:
             return True
-        # One that has a key only now, by a rule that does not always say the same, is in no table. It stays.
+        # A rule that is not deterministic may find a key now where it found none before. The table lacks that
+        # key. The record stays.
         if self._offsets.get(key_digest(key), offset) != offset:
             return False
         return timestamp_ms >= self._tombstones_before_ms or not self._rule.is_tombstone(record)
 
 
 def survivors(batch: RecordBatch, keeps: Callable[[int, bytes, int], bool]) -> list[RecordBatch]:
-    """What is left of a batch, as batches of consecutive records."""
+    """Return the records of a batch that stay, as batches of consecutive records."""
     kept = [
         keeps(offset, record, batch.timestamp_ms)
         for offset, record in enumerate(batch.payloads, batch.first_offset)

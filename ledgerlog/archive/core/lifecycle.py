@@ -1,31 +1,32 @@
 """What may be archived now, what may be deleted now, what may be merged: decisions about one log.
 
-An archived ledger goes through this, and each step may be done by anybody, again, and from what the metadata
-store says alone:
+An archived ledger goes through four states. Any job may carry out a step, and repeat it. A step needs to know
+only what the metadata store says.
 
-    copied     its records are in a file, which was read again and found right; the record of it is written
-               while the log's list names the ledger. Both bookies and the file have the records now
-    given up   after a delay, and after the file was read once more, the ledger's metadata are deleted while
-               the record stands; bookies collect their copies as those of any ledger that was deleted
-    merged     neighbours whose copies are given up are one file, and one segment of the list in place of
-               theirs, from one transaction on
-    retired    the list names the ledger no more (truncation, retention, the log was deleted): its file is
-               deleted, then its record
+    copied     A file holds the ledger's records. A job has read the file again and found it right. It wrote
+               the file's record while the log's list named the ledger. Bookies and the file both have the
+               records now.
+    given up   After a delay, and after reading the file once more, a job deletes the ledger's metadata while
+               the file's record exists. Bookies then collect their copies, as for any deleted ledger.
+    merged     Neighbours whose copies are given up become one file. One transaction replaces their segments
+               in the log's list by one segment.
+    retired    The list does not name the ledger any more, because of truncation, retention or the deletion of
+               the log. A job deletes the file, then its record.
 
-**Never a gap.** At every moment the ledger's metadata or its archive's record are there. The record is
-withdrawn only while the ledger is there, and the ledger deleted only while the record is there, each in one
+**Never a gap.** At every moment the ledger's metadata or its archive's record exists. A job withdraws the
+record only while the ledger exists, and deletes the ledger only while the record exists. Each takes one
 transaction that checks the other.
 
-**Never two truths.** Only ledgers that are counted are copied: they are CLOSED, and what is in them never
-changes. Only files that bookies hold no copies of any more are merged or compacted.
+**Never two truths.** Only counted ledgers are copied. They are CLOSED, and their contents never change. A
+file is merged or compacted only if bookies hold no copies of its ledgers any more.
 
-**What stays on bookies.** The newest counted ledger with records is copied and not given up until there is a
-newer one: who takes over may have to read there who appended what. A sealed log is never taken over, and goes
-whole. Ledgers without records are not worth a file.
+**What stays on bookies.** The newest counted ledger with records is copied, but not given up until there is a
+newer one: a takeover may have to read in it which producer appended what. Nobody takes a sealed log over, so
+all its ledgers are given up. Ledgers without records are not archived.
 
-**Compaction** goes over the longest stretch, from the first of the list, of ledgers that are given up. Of
-each key it keeps the latest record in that stretch. Files are replaced from the oldest on: whatever a crash
-leaves, a record is missing only where a later one of its key is there.
+**Compaction** covers the longest run of ledgers that are given up, from the first ledger of the list. It
+keeps the latest record of each key in that run. It replaces files from the oldest on. If it crashes midway,
+every record that is missing has a later record of its key in the log.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ __all__ = ["ArchivePlan", "compactable", "merge_groups", "plan_archive"]
 
 @attrs.frozen(kw_only=True)
 class ArchivePlan:
-    """What is to do for one log."""
+    """What there is to do for one log."""
 
     copy: tuple[Segment, ...]
-    """Ledgers to be copied, in the order of the log."""
+    """Ledgers to copy, in the order of the log."""
     give_up: tuple[tuple[ArchiveRecord, int], ...]
-    """Ledgers whose copies may be given up, each with the record of its file."""
+    """Ledgers whose copies on bookies may be given up, each with the record of its file."""
     waiting: tuple[ArchiveRecord, ...]
-    """Archived, and their copies stay for now."""
+    """Archived ledgers whose copies on bookies stay for now."""
     retire: tuple[ArchiveRecord, ...]
-    """Records of ledgers that the list does not name."""
+    """Records of files whose ledgers the list does not name."""
 
 
 def plan_archive(
@@ -63,9 +64,16 @@ def plan_archive(
     now_ms: int,
     keep_copies_ms: int,
 ) -> ArchivePlan:
-    """What may be done now. ``records`` must have been read before the log's record (None: the log is gone),
-    or one that was made between the two would look as if its ledger had left the list; ``with_copies`` are
-    those of the ledgers of both that have metadata."""
+    """Decide what may be done now.
+
+    Args:
+        metadata: The record of the log; None if the log is gone.
+        records: The records of its archive. Read them before ``metadata``. Otherwise a ledger that is
+            appended to the list and archived between the two reads would look as if it had left the list.
+        with_copies: Those ledgers of ``metadata`` and ``records`` that have metadata.
+        now_ms: The wall clock, in milliseconds.
+        keep_copies_ms: How long bookies keep their copies of an archived ledger, in milliseconds.
+    """
     if metadata is None:
         return ArchivePlan(copy=(), give_up=(), waiting=(), retire=tuple(records))
     counted = [segment for segment in metadata.segments if segment.record_count]
@@ -80,7 +88,8 @@ def plan_archive(
             retire.append(record)
             continue
         standing = [each.ledger_id for each in record.ledgers if each.ledger_id in with_copies]
-        # A clock that was set back makes it wait longer, and never shorter than by what it was set back.
+        # If the clock is set back meanwhile, the wait gets longer. If it is set forward, the wait gets
+        # shorter by no more than that.
         is_due = now_ms - record.archived_ms >= keep_copies_ms and newest not in standing
         if standing and is_due:
             give_up.extend((record, ledger_id) for ledger_id in standing)
@@ -106,8 +115,18 @@ def merge_groups(
     bytes_max: int,
     ledgers_max: int,
 ) -> list[tuple[ArchiveRecord, ...]]:
-    """Neighbours that may become one file each, of about ``bytes_max`` at most and of no more ledgers. A file
-    that is half as large already stays as it is, so that none is written over and over."""
+    """Return groups of neighbouring files that may become one file each.
+
+    A file that is larger than half of ``bytes_max`` stays as it is, so that no file is rewritten over and
+    over.
+
+    Args:
+        metadata: The record of the log.
+        records: The records of its archive.
+        with_copies: Those of their ledgers that have metadata.
+        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
+        ledgers_max: How many ledgers a new file holds at most.
+    """
     groups: list[tuple[ArchiveRecord, ...]] = []
     group: list[ArchiveRecord] = []
 
@@ -138,8 +157,10 @@ def compactable(
     bytes_max: int,
     ledgers_max: int,
 ) -> list[tuple[ArchiveRecord, ...]]:
-    """The files that compaction goes over, from the oldest on, grouped as they are to be written: one or
-    several neighbours become one."""
+    """Return the files that compaction covers, from the oldest on, in groups that become one file each.
+
+    The arguments are those of ``merge_groups``. A group may be a single file, of any size.
+    """
     groups: list[tuple[ArchiveRecord, ...]] = []
     group: list[ArchiveRecord] = []
     for record in _given_up(metadata, records, with_copies):
@@ -157,15 +178,17 @@ def compactable(
 
 
 def _adjoin(one: ArchiveRecord, other: ArchiveRecord) -> bool:
-    """Whether nothing was lost between two neighbours (``model.log``): no file reaches over a gap."""
+    """Whether nothing was lost between two neighbours (``model.log``). No file may reach over a gap."""
     return one.end_offset == other.first_offset
 
 
 def _given_up(
     metadata: LogMetadata, records: Sequence[ArchiveRecord], with_copies: Collection[int]
 ) -> list[ArchiveRecord | None]:
-    """For each listed ledger with records, in order: its file, None where bookies have the ledger or it has
-    no file."""
+    """Return the file of each listed ledger with records, in order.
+
+    An item is None if bookies have copies of the ledger, or if it has no file.
+    """
     by_ledger = {record.ledger_id: record for record in records}
     found: list[ArchiveRecord | None] = []
     for segment in metadata.segments:
