@@ -1,1 +1,1 @@
-"""Jobs that archive logs: copying closed ledgers to files, giving up bookies' copies, merging, compaction."""
+"""Jobs that archive logs: copy closed ledgers to files, give up bookies' copies, merge and compact files."""

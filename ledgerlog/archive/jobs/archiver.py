@@ -1,28 +1,31 @@
-"""Archiving one log: the steps that ``archive.core.lifecycle`` plans, each carried out so that a crash at any
-moment leaves something that a later run finishes.
+"""Archiving one log: the steps that ``archive.core.lifecycle`` plans.
 
-    copy      1  every bookie of the ledger's write sets says that it has its entries; else the ledger is left
-                 to auto-recovery
-              2  the entries are read, and written to a temporary file
-              3  the file gets its name
-              4  the file is read again, whole, and is what was written
-              5  its record is created, in a transaction that checks the log's record: the ledger is listed
-    give up   1  the file is read again, whole, and is what was recorded
-              2  the ledger's metadata are deleted, in a transaction that checks the file's record
-    withdraw     where 1 finds that the file is gone or damaged, and bookies give all entries: the record is
-                 deleted, in a transaction that checks the ledger's metadata, and the ledger is copied again
-    retire    1  the log's record, read after the archive's, does not name the ledger
-              2  the file is deleted, then its record
-    clean        files in the log's directory that no record names (``archive.jobs.cleaning``)
+A step may crash at any moment. A later run then finishes its work.
 
-What a file says is believed where the marker of its destination is there (``archive.jobs.claiming``): copy
-asks for it behind 4, give up before 1 and behind it, and retire where it finds no file to delete.
+    copy      1  Check that every bookie of the ledger's write sets says that it has its entries. Otherwise
+                 leave the ledger to auto-recovery.
+              2  Read the entries, and write them to a temporary file.
+              3  Give the file its name.
+              4  Read the whole file again, and check that it is what was written.
+              5  Create its record, in a transaction that checks the log's record: the ledger is listed.
+    give up   1  Read the whole file again, and check that it is what was recorded.
+              2  Delete the ledger's metadata, in a transaction that checks the file's record.
+    withdraw     If step 1 of "give up" finds the file gone or damaged, and bookies give all entries: delete
+                 the record, in a transaction that checks the ledger's metadata. The ledger is copied again.
+    retire    1  Check that the log's record, read after the archive's, does not name the ledger.
+              2  Delete the file, then its record.
+    clean        Delete files in the log's directory that no record names (``archive.jobs.cleaning``).
 
-A crash before copy's step 5 leaves a file that nothing names, for ``clean``; one anywhere else leaves a state
-that the plan knows. Two jobs at once do some work twice: of two records for one ledger the first stands, and
-the second job deletes its own file, which nothing has named.
+A step concludes something from a file only if the marker of the file's destination is there
+(``archive.jobs.claiming``). "Copy" checks the marker after step 4. "Give up" checks it before step 1 and
+after it. "Retire" checks it before it deletes the file, and again if there is no file to delete.
 
-Steps are told to ``environment.mark`` as they are done, under names that begin with "archive:".
+A crash before step 5 of "copy" leaves a file that no record names; "clean" deletes it. A crash at any other
+moment leaves a state that the plan knows. Two jobs at the same time do some work twice. If both make a record
+for one ledger, the first one stands, and the second job deletes its own file, which no record names.
+
+Each step reports its progress to ``environment.mark``, under names that begin with "archive:". Tests crash it
+there.
 """
 
 from __future__ import annotations
@@ -78,48 +81,62 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """What became of one ledger, or one file."""
+    """What a job did about one ledger, or one file."""
 
     what: str
-    """``copied``, ``given up``, ``withdrawn``, ``retired``, ``merged``, ``compacted``, ``cleaned``; or
-    ``unchanged``, ``skipped`` and ``failed``, which changed nothing."""
+    """What happened: ``copied``, ``given up``, ``withdrawn``, ``retired``, ``merged``, ``compacted`` or
+    ``cleaned``. ``unchanged``, ``skipped`` and ``failed`` mean that nothing was changed."""
     ledger_id: int | None
+    """The ledger; for a merged file its first one. None for a cleaned file."""
     records: int = 0
+    """How many records the file has."""
     bytes: int = 0
-    """Of the file."""
+    """The size of the file, in bytes."""
     file: str = attrs.field(default="", converter=redact)
-    """Its URL, for people: without a password."""
+    """The URL of the file, without a password. For people."""
     why: str = attrs.field(default="", converter=redact)
-    """For what changed nothing."""
+    """The reason, for a step that was withdrawn or that changed nothing."""
 
 
 @attrs.frozen(kw_only=True)
 class LogState:
-    """What the metadata store says of a log and its archive."""
+    """What the metadata store says about a log and its archive."""
 
     metadata: LogMetadata | None
-    """None: the log is gone."""
+    """The record of the log; None if the log is gone."""
     version: int
+    """The version of this record."""
     records: tuple[tuple[ArchiveRecord, int], ...]
-    """With their versions, by offset."""
+    """The records of the archive with their versions, by offset."""
     with_copies: frozenset[int]
-    """The ledgers, of the list and of files, that have metadata."""
+    """Those ledgers of the list and of the files that have metadata."""
 
     def version_of(self, record: ArchiveRecord) -> int:
+        """Return the version of one of ``records``."""
         return next(version for found, version in self.records if found == record)
 
 
 OnStep = Callable[[Step], None]
+"""Called with each step when it is done."""
 
 LATE = "its new file was made too long ago, and may be cleaned away as one that no log names"
 _STRAY_MARGIN_S = ARCHIVE_STRAY_AGE_S / 24
-"""What the clocks of a job, of a cleaner and of the destination may differ by."""
+"""How far the clocks of a job, of a cleaner and of the destination may be apart, in seconds."""
 _BYTES_PER_S_MIN = 4 * MIB
-"""A destination that takes a whole file more slowly than this counts as one that does not answer."""
+"""If a destination takes a whole file more slowly than this, it counts as one that does not answer."""
 
 
 class Archiver:
-    """The archive of one log at one destination. From ``open_archiver``; for one task at a time."""
+    """The archive of one log at one destination. ``open_archiver`` makes one. For one task at a time.
+
+    Args:
+        client: The cluster.
+        name: The name of the log.
+        incarnation: The incarnation of the log.
+        destination: Where new files go.
+        cluster: The cluster's id.
+        keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds.
+    """
 
     def __init__(
         self,
@@ -142,7 +159,7 @@ class Archiver:
         self.destination = destination
         self.markers = Markers(client, cluster)
         self.directory = destinations.log_directory(name, incarnation, cluster)
-        """Where its files lie below the destination."""
+        """The log's directory below the destination."""
         self.archives = ArchiveRegistry(client.store)
         self.logs = LogRegistry(client.store, client.environment)
         self.ledgers = LedgerRegistry(client.store, client.environment)
@@ -150,12 +167,18 @@ class Archiver:
         self._pace = Pace(RepairSettings().checks_per_s)
 
     def mark(self, step: str) -> None:
+        """Report progress to the environment. Tests crash the process here."""
         self.client.environment.mark(f"archive: {step}")
 
     # --- looking ------------------------------------------------------------------------------
 
     async def look(self) -> LogState:
-        """The log and its archive as they are now. MetadataUnavailable."""
+        """Read the current state of the log and its archive.
+
+        Raises:
+            MetadataUnavailable: The metadata store did not answer.
+            MetadataCorrupt: A record does not decode.
+        """
         await self.client.store.sync()
         records = await self.archives.of_log(self.incarnation)
         metadata, version = await self.logs.read(self.incarnation)
@@ -167,8 +190,15 @@ class Archiver:
         )
 
     async def look_at(self, ledger_id: int) -> LogState:
-        """The same with no more of the archive than one ledger's part, and as if no other ledger had
-        metadata. LogState.metadata is the whole list."""
+        """Read the current state of the log, and of one ledger's part of the archive.
+
+        ``LogState.metadata`` is the whole list. ``LogState.records`` has at most the record that is stored
+        under the ledger, and ``LogState.with_copies`` at most this ledger.
+
+        Raises:
+            MetadataUnavailable: The metadata store did not answer.
+            MetadataCorrupt: A record does not decode.
+        """
         await self.client.store.sync()
         found = await self.archives.find(self.incarnation, ledger_id)
         metadata, version = await self.logs.read(self.incarnation)
@@ -181,7 +211,7 @@ class Archiver:
         )
 
     def plan(self, state: LogState) -> ArchivePlan:
-        """What may be done."""
+        """Decide what may be done now."""
         return plan_archive(
             state.metadata,
             [record for record, _ in state.records],
@@ -193,8 +223,21 @@ class Archiver:
     # --- copying ------------------------------------------------------------------------------
 
     async def copy(self, segment: Segment) -> Step:
-        """Archive one counted ledger of the log. What cannot be archived now is skipped, and says why.
-        ArchiveUnavailable, ArchiveCorrupt, EntryCorrupt, MetadataUnavailable; LogNotFound."""
+        """Archive one counted ledger of the log.
+
+        Args:
+            segment: The ledger, which has records.
+
+        Returns:
+            A step that was ``copied``; or ``skipped``, with the reason, if the ledger cannot be archived now.
+
+        Raises:
+            ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+            ArchiveCorrupt: The new file is not what was written, or another job archived other records.
+            EntryCorrupt: The ledger's entries are not those that the log counts.
+            MetadataUnavailable: The metadata store did not answer. The ledger is not archived by this call.
+            MetadataOutcomeUnknown: The ledger may be archived or not. Run the job again.
+        """
         ledger_id = segment.ledger_id
         assert segment.record_count, "a ledger with records, and counted"
         assert segment.first_offset is not None
@@ -262,8 +305,18 @@ class Archiver:
 
     @asynccontextmanager
     async def writing(self, ledgers: Sequence[ArchivedLedger], *, compacted: bool) -> AsyncIterator[_Writing]:
-        """A new file for these ledgers, for the body of the ``async with``, which adds records and ends with
-        ``finish``. ArchiveUnavailable."""
+        """Create a file for some ledgers, for the body of the ``async with``.
+
+        The body adds the records and ends with ``finish``. If the body raises an error before the file has
+        its name, the file is deleted.
+
+        Args:
+            ledgers: The ledgers, in the order of the log.
+            compacted: Whether compaction may drop records of theirs.
+
+        Raises:
+            ArchiveUnavailable: The destination failed or did not answer in time.
+        """
         nonce = self.client.environment.new_token()[:8].hex()
         url = self.destination.url
 
@@ -285,17 +338,17 @@ class Archiver:
         try:
             yield writing
         except LedgerLogError:
-            # Where a thread did not come back from it, or when this is killed, the file is left to ``clean``.
+            # If a thread is stuck in the file, or this process is killed, the file is left to ``clean``.
             if not writing.is_published and not writing.is_busy:
                 await in_thread(writer.discard, file=url)
             raise
 
     async def _record(self, record: ArchiveRecord) -> Step:
-        """Copy's step 5."""
+        """Create the record of a new file: step 5 of "copy"."""
         path = archive_path(self.incarnation, record.ledger_id)
 
         async def write(is_unsure: bool) -> Step:
-            # Once an answer was lost the record may come yet, and its file must stay.
+            # Once an answer was lost, the record may still be created. Its file must stay then.
             metadata, version = await self.logs.read(self.incarnation)
             existing = await self.archives.find(self.incarnation, record.ledger_id)
             if existing is not None:
@@ -335,8 +388,23 @@ class Archiver:
     # --- giving up ----------------------------------------------------------------------------
 
     async def give_up(self, record: ArchiveRecord, ledger_id: int) -> Step:
-        """Delete the ledger, whose records are in the file: bookies collect their copies. ``withdrawn`` where
-        the file is not what was recorded any more, or is gone. ArchiveUnavailable, MetadataUnavailable."""
+        """Delete the metadata of a ledger whose records are in a file. Bookies then collect their copies.
+
+        Args:
+            record: The record of the file.
+            ledger_id: A ledger of the file.
+
+        Returns:
+            A step that was ``given up``. ``withdrawn``: the file is gone or damaged, so its record was
+            deleted; bookies have all entries. ``skipped``: the archive or the log has changed meanwhile.
+
+        Raises:
+            ArchiveUnavailable: The file could not be read, or the marker of its destination is missing.
+            ArchiveCorrupt: The file is gone or damaged, and bookies do not have all its entries either.
+            EntryCorrupt: The ledger does not end with the entry that was archived last.
+            MetadataUnavailable: The metadata store did not answer. This call changed nothing.
+            MetadataOutcomeUnknown: The change may have happened or not. Run the job again.
+        """
         found = await self.archives.find(self.incarnation, record.ledger_id)
         if found is None or found[0] != record:
             return done("skipped", record, why="its archive has changed meanwhile")
@@ -344,8 +412,8 @@ class Archiver:
         ledger = record.ledger(ledger_id)
         assert ledger is not None
         gone: str | None = None
-        # Before the look at the file and behind it: what was there may have gone away under it, and what was
-        # looked at may have been what lies below a mount point.
+        # Check the marker before reading the file and again after it. The destination may be unmounted while
+        # the file is read, and the file that was read may lie below a mount point.
         await self.markers.expect(record.file)
         try:
             await check_archive(record)
@@ -364,15 +432,15 @@ class Archiver:
         async def write(_: bool) -> Step:
             stored = await self.ledgers.find(ledger_id)
             if stored is None:
-                return given_up  # Perhaps by our own transaction, whose answer was lost.
+                return given_up  # Perhaps our own transaction deleted it, and its answer was lost.
             if stored[0].last_entry != ledger.last_entry:
                 raise EntryCorrupt(
                     ledger_id,
                     ledger.last_entry,
                     f"it was archived up to there and ends with {stored[0].last_entry}",
                 )
-            # Again, for a record that was withdrawn and made anew may have the version of the old one, and
-            # its own delay to wait for.
+            # Read the record again. If a job withdrew it and another one made a new one, the new record may
+            # have the version of the old one, and has a delay of its own.
             found = await self.archives.find(self.incarnation, record.ledger_id)
             if found is None or found[0] != record:
                 return done("skipped", record, why="its archive has changed meanwhile")
@@ -391,16 +459,18 @@ class Archiver:
         return step
 
     async def _withdraw(self, record: ArchiveRecord, version: int, ledger_id: int, why: str) -> Step:
+        """Delete the record of a file that is gone or damaged, if bookies have all its entries."""
         stored = await self.ledgers.find(ledger_id)
         if stored is None or len(record.ledgers) > 1:
-            # Nobody else has the records: the file is all there is, and it must be restored.
+            # Only the file has all the records, so it must be restored.
             raise ArchiveCorrupt(record.file, f"{why}; no bookie has its records any more")
         metadata, _ = await self.logs.read(self.incarnation)
         index = None if metadata is None else metadata.index_of(ledger_id)
         if metadata is None or index is None:
             return done("skipped", record, why="its records were truncated away meanwhile")
-        # Who has the metadata of a ledger may have lost its entries. What is left of the file, or a copy of
-        # it that is brought back, may be all that there is then, and it is the record that makes it count.
+        # The metadata of a ledger may exist although its entries are lost. Then the remains of the file, or a
+        # copy of it that somebody brings back, may hold the only records, and they count only with the
+        # record.
         try:
             async for _ in self._entries(metadata.segments[index], record.ledgers[0].last_entry):
                 pass
@@ -428,19 +498,30 @@ class Archiver:
     # --- what nobody needs --------------------------------------------------------------------
 
     async def retire(self, record: ArchiveRecord) -> Step:
-        """Delete the file of a ledger that its log names no more, and its record. ArchiveUnavailable."""
+        """Delete a file whose ledgers the log names no more, and then its record.
+
+        Returns:
+            A step that was ``retired``; or ``skipped``, with the reason.
+
+        Raises:
+            ArchiveUnavailable: The file could not be deleted, or the marker of its destination is missing.
+            ArchiveCorrupt: The record names a file that is not this log's. Nothing was deleted.
+            MetadataUnavailable: The metadata store did not answer. The record is still there.
+            MetadataOutcomeUnknown: The record may be deleted or not. Run the job again.
+        """
         found = await self.archives.find(self.incarnation, record.ledger_id)
         if found is None or found[0] != record:
             return done("skipped", record, why="its archive has changed meanwhile")
         metadata, _ = await self.logs.read(self.incarnation)
         if metadata is not None and metadata.index_of(record.ledger_id) is not None:
             return done("skipped", record, why="its log names it")
-        # Only files of this log go, in a place that is vouched for: a record is no order.
+        # The record is data and is not trusted: delete only files of this log, at a destination with its
+        # marker.
         self.expect_own(record)
         await self.markers.expect(record.file)
         if not await self.delete_file(record):
-            # A job that ended here may have deleted it. Or it is where nobody looks just now, and nobody
-            # would ever come back for it.
+            # A job that crashed here may have deleted the file. Or the destination was just unmounted. Then
+            # deleting the record would leave the file there for ever.
             await self.markers.expect(record.file)
         self.mark("file deleted")
         path = archive_path(self.incarnation, record.ledger_id)
@@ -454,20 +535,30 @@ class Archiver:
         return done("retired", record)
 
     def is_late(self, record: ArchiveRecord) -> bool:
-        """Whether a file was made so long ago that a cleaner may be about to delete it, since no record names
-        it. Then it must not get one any more."""
+        """Whether a file is so old that a cleaner may be about to delete it, since no record names it.
+
+        Such a file must not get a record any more.
+        """
         age_ms = self.client.environment.now_ms() - record.archived_ms
         return age_ms > 1000 * (ARCHIVE_STRAY_AGE_S - _STRAY_MARGIN_S)
 
     async def expect_file(self, record: ArchiveRecord) -> None:
-        """ArchiveUnavailable where the file of a record that is about to be written is gone; ArchiveCorrupt
-        where it is another."""
+        """Check that the file of a record that is about to be written is there.
+
+        Raises:
+            ArchiveUnavailable: The file is gone or cannot be read.
+            ArchiveCorrupt: Another file is in its place.
+        """
         _, footer = await in_thread(lambda: self._footer.end_of(record), file=record.file)
         if footer != record.footer:
             raise ArchiveCorrupt(record.file, "it is not the file that was written")
 
     def expect_own(self, record: ArchiveRecord) -> None:
-        """ArchiveCorrupt unless a record names a file of this log and this cluster."""
+        """Check that a record names a file of this log and this cluster.
+
+        Raises:
+            ArchiveCorrupt: It does not.
+        """
         _, name = self._destinations.name_of_record(record)
         directory = name.partition("/")[0]
         if directory != self.directory:
@@ -476,12 +567,17 @@ class Archiver:
             )
 
     async def delete_file(self, record: ArchiveRecord) -> bool:
-        """Delete the file that a record names; whether there was one. ArchiveUnavailable, ArchiveCorrupt."""
+        """Delete the file that a record names; return whether it was there.
+
+        Raises:
+            ArchiveUnavailable: The destination failed or did not answer in time.
+            ArchiveCorrupt: The record's file cannot have the name in the record. Nothing was deleted.
+        """
         return await in_thread(lambda: self._destinations.delete_file(record), file=record.file)
 
 
 class _Writing:
-    """A file that is being written. From ``Archiver.writing``."""
+    """A file that is being written. ``Archiver.writing`` makes one."""
 
     def __init__(self, archiver: Archiver, writer: ArchiveWriter, url: str) -> None:
         self._archiver = archiver
@@ -489,16 +585,19 @@ class _Writing:
         self._url = url
         self.is_published = False
         self.is_busy = False
-        """Whether a thread is in the file, or was left there."""
+        """Whether a thread uses the file, or was abandoned in it."""
 
     async def add(self, batches: Sequence[RecordBatch]) -> None:
-        """The next records."""
+        """Add the next records."""
         if batches:
             await self._run(lambda: self._writer.add(batches))
 
     async def _run(self, work: Callable[[], T], *, is_for_all: bool = False) -> T:
-        """``work`` on the file; with ``is_for_all`` it has to do with all that was written, and takes its
-        time: what is synced, copied or sent to the end is as long as the file."""
+        """Run ``work`` on the file, in a thread.
+
+        With ``is_for_all``, ``work`` handles all bytes of the file, for example syncs or uploads it. Its
+        deadline then grows with the size of the file.
+        """
 
         def step() -> T:
             try:
@@ -513,8 +612,15 @@ class _Writing:
         return await in_thread(step, file=self._url, timeout_s=timeout_s)
 
     async def finish(self) -> ArchiveRecord:
-        """Give the file its name, read it again, and say what is to be recorded. ArchiveCorrupt where it is
-        not what was written."""
+        """Give the file its name, and read it again.
+
+        Returns:
+            The record of the file, which is not stored yet.
+
+        Raises:
+            ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+            ArchiveCorrupt: The file is not what was written.
+        """
         archiver, writer = self._archiver, self._writer
         facts: Facts = await self._run(writer.close, is_for_all=True)
         archiver.mark("file written")
@@ -537,14 +643,14 @@ class _Writing:
             token=environment.new_token(),
         )
         await check_archive(record)
-        # A destination that was unmounted under the job has got the file below its mount point.
+        # If the destination was unmounted meanwhile, the file lies below its mount point.
         await archiver.markers.expect(url)
         archiver.mark("verified")
         return record
 
 
 def done(what: str, record: ArchiveRecord, *, why: str = "") -> Step:
-    """A step about a file."""
+    """Make a step about a file."""
     return Step(
         what=what,
         ledger_id=record.ledger_id,
@@ -556,8 +662,10 @@ def done(what: str, record: ArchiveRecord, *, why: str = "") -> Step:
 
 
 async def guarded(work: Awaitable[Step], ledger_id: int) -> Step:
-    """What the step says, or that it failed. MetadataUnavailable and the like pass: nothing else would do
-    either."""
+    """Wait for a step; return one that ``failed`` if a file or an entry is at fault.
+
+    Other errors pass, for example MetadataUnavailable, because every further step would fail the same way.
+    """
     try:
         return await work
     except (ArchiveCorrupt, ArchiveUnavailable, EntryCorrupt) as failure:

@@ -1,26 +1,28 @@
-"""Whether a destination is the one that the cluster's files lie in (``archive.marker`` says why it is asked).
+"""Checking that a destination is the one that the cluster's files lie in (``archive.marker`` says why).
 
-The metadata store names, for each destination, the marker that vouches for it. A job that opens one:
+For each destination, the metadata store names the marker that vouches for it. A job opens a destination:
 
-    the store   its marker        a job
-    knows it    there             works
-    knows it    missing           refuses with ArchiveUnavailable, before it has looked at any file
-    does not    another's there   works: a destination that the store knows, in other words or at another host
-    does not    missing           refuses where records name files there; else the destination is new: the job
-                                  leaves a marker, tells the store of it, and works
+    destination is  its marker is            the job
+    known           there                    works
+    known           missing                  refuses with ArchiveUnavailable, before it looks at any file
+    not known       there, of a known one    works: this is a known destination under another name, for
+                                             example another path or another host
+    not known       missing                  refuses if records name files there. Otherwise the destination
+                                             is new: the job makes a marker, records it in the store, and
+                                             works
 
-"Missing" is a destination that is not mounted, or not the one that it is taken for. It is also one that was
-restored without its marker: who knows that says so once (``accept_destination``). A new marker is made, and
-the store told of it; what was made elsewhere under the old id, below a mount point perhaps, vouches for
-nothing from then on.
+A missing marker means that the destination is not mounted, or that it is the wrong one. It may also have been
+restored without its marker. An operator who knows that says so once (``accept_destination``). The job then
+makes a new marker and records it. From then on the old id vouches for nothing, for example below a mount
+point.
 
-**The file comes first**, and then its node. So a crash leaves a file that nobody knows, and never a
-destination that is known and lacks its marker. Of two jobs that both find a new one, one makes the node; the
-other finds that, and the marker, and takes its own away.
+**The file comes first**, and then its node in the store. So a crash leaves a file that no node names, and
+never a known destination that lacks its marker. If two jobs find a new destination at once, one of them makes
+the node. The other one finds the node and its marker, and deletes its own marker.
 
-A destination may go away under a job, and a record may name a file of another destination than the job's. So
-a step that is about to conclude something from a file (it is gone, it is new and whole) asks for the marker
-of the place *where that file lies*, after it has looked at the file.
+A destination may be unmounted while a job works, and a record may name a file at another destination than the
+job's. So before a step concludes something from a file (it is gone, or it is new and whole), it looks at the
+file and then checks the marker of the destination *in which that file lies*.
 """
 
 from __future__ import annotations
@@ -49,9 +51,18 @@ _HOW_TO_ACCEPT = "ledgerlog spark archive --accept-destination (accept_destinati
 
 
 async def load_destination(where: str) -> Destination:
-    """A destination by its name, with what it takes to read and write files. Some file systems are asked for
-    that, so it is done in a thread and has a deadline. InvalidArgument, ArchiveUnavailable,
-    ArchiveSupportMissing."""
+    """Make a destination from its name, and import the modules that read and write files.
+
+    It runs in a thread with a deadline, because some file systems are contacted here.
+
+    Args:
+        where: A path on this machine, or a URL that ``pyarrow.fs`` knows.
+
+    Raises:
+        InvalidArgument: pyarrow cannot find files at ``where``.
+        ArchiveUnavailable: The file system failed or did not answer in time.
+        ArchiveSupportMissing: pyarrow is not installed.
+    """
 
     def load() -> Destination:
         with pyarrow_needed(where):
@@ -62,8 +73,15 @@ async def load_destination(where: str) -> Destination:
 
 
 class Markers:
-    """The markers of one cluster. pyarrow must be there (``load_destination``). Every method may raise
-    ArchiveUnavailable, MetadataUnavailable and MetadataCorrupt."""
+    """The markers of one cluster. Call ``load_destination`` first; it imports pyarrow.
+
+    Every method may raise ArchiveUnavailable (see each), MetadataUnavailable (the store did not answer) and
+    MetadataCorrupt (a record does not decode).
+
+    Args:
+        client: The cluster.
+        cluster: The cluster's id.
+    """
 
     def __init__(self, client: LedgerClient, cluster: str) -> None:
         from ledgerlog.archive import marker
@@ -71,12 +89,21 @@ class Markers:
         self._marker = marker
         self._client = client
         self._cluster = cluster
-        """The cluster's id."""
         self._places = PlaceRegistry(client.store)
 
     async def claim(self, destination: Destination, *, accept: bool = False) -> None:
-        """Have the destination vouched for; its marker is made where it may be (see above), or where
-        ``accept`` says so. Cancelling leaves a marker there or not."""
+        """Check that a marker vouches for the destination. If the destination is new, make its marker.
+
+        Args:
+            destination: The destination.
+            accept: Make a new marker even if the destination's marker is missing.
+
+        Raises:
+            ArchiveUnavailable: The marker is missing and ``accept`` is not set, or the file system failed.
+            MetadataOutcomeUnknown: The new marker may be recorded or not. Call it again.
+
+        Cancelling: a new marker may be there or not.
+        """
         where = await in_thread(destination.where, file=destination.url)
         while True:
             await self._client.store.sync()
@@ -86,13 +113,14 @@ class Markers:
                     return
             except ArchiveUnavailable:
                 if not accept:
-                    raise  # Else one that was changed is replaced; what fails for good fails then as well.
+                    raise
+                # Go on: a changed marker is replaced. If the file system failed, ``_make`` fails too.
             if not accept:
                 if found is not None:
                     raise self._refusal(destination, destination.url, found[0])
                 named = await self._file_below(destination)
                 if named is not None:
-                    # Another job may have begun it meanwhile: its node was there before its first record.
+                    # Another job may have claimed it meanwhile: it made the node before its first record.
                     if await self._places.find(where) is not None:
                         continue
                     raise self._refusal(destination, named, None)
@@ -100,7 +128,14 @@ class Markers:
                 return
 
     async def expect(self, file: str) -> None:
-        """ArchiveUnavailable unless the destination that a file lies in, or ought to, is vouched for."""
+        """Check that a marker vouches for the destination in which a file lies, or should lie.
+
+        Args:
+            file: The URL of the file.
+
+        Raises:
+            ArchiveUnavailable: No marker does, or the file system failed.
+        """
 
         def find() -> tuple[Destination, str]:
             destination = self._marker.destination_of_file(file)
@@ -112,6 +147,7 @@ class Markers:
             raise self._refusal(destination, file, found and found[0])
 
     async def _is_vouched(self, destination: Destination, known: ArchivePlace | None) -> bool:
+        """Whether the marker of ``known`` is there. If ``known`` is None: the marker of any destination."""
         candidates = [known] if known is not None else await self._places.all()
         for place in candidates:
             if await in_thread(
@@ -122,7 +158,7 @@ class Markers:
         return False
 
     async def _make(self, destination: Destination, where: str, version: int | None) -> bool:
-        """Make a marker, and tell the store; whether ours is the one that it knows."""
+        """Make a marker and record it in the store; return whether the store has ours."""
         environment = self._client.environment
         marker = environment.new_token()[:MARKER_BYTES]
         place = ArchivePlace(where=where, marker=marker, made_ms=environment.now_ms())
@@ -133,10 +169,11 @@ class Markers:
 
         async def write(is_unsure: bool) -> bool:
             try:
-                # The same each time: whichever write arrives, it is one and the same.
+                # Each attempt writes the same value, so it does not matter which attempt arrives.
                 await self._places.write(place, version)
             except CONFLICTS:
-                # Whoever's the store knows, it is looked for again; ours stays where it may be that.
+                # The caller looks for the marker that the store has. After a lost answer it may be ours, so
+                # ours stays.
                 if not is_unsure:
                     await in_thread(lambda: destination.delete(name), file=destination.url)
                 return False
@@ -160,7 +197,7 @@ class Markers:
         )
 
     async def _file_below(self, destination: Destination) -> str | None:
-        """A file below the destination that a record of any log names."""
+        """Return a file below the destination that a record of any log names; None if there is none."""
         registry = ArchiveRegistry(self._client.store)
         for incarnation in await registry.incarnations():
             files = [record.file for record, _ in await registry.of_log(incarnation)]

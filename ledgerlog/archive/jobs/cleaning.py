@@ -1,18 +1,18 @@
-"""Deleting what nothing names: files in a log's directory that no record of the archive has.
+"""Deleting files in a log's directory that no record of the archive names.
 
-A job that ended before it made its record has left them, and so has whoever replaced or withdrew a record.
-Such a file will never be named: no name comes twice, and no job records a file that is almost as old as this
-asks for (``Archiver.is_late``). Yet it may be the last that there is of some records. So it stays
+A job that ended before it made its record leaves such a file. So does a job that replaced or withdrew a
+record. The file will never be named: no name is used twice, and no job records a file that is almost a day
+old (``Archiver.is_late``). But it may hold the last copy of some records. So it stays in each of these cases:
 
-    while it is younger than a day, since a job may be about to record it
-    while the first file that came after it with all of its offsets is younger than a day: who reads the old
-    one comes to its end
-    while a file that has its offsets now is not there, or is another: a cleaner whose clock is ahead may have
-    taken that one just before it was recorded
-    while the log lists a ledger with its offsets that is in no file: bookies alone have that, and are asked
-    for all of it before they are trusted with it for long
+- It is younger than a day. A job may be about to record it.
+- The first file that was made after it with all its offsets is younger than a day. A reader of the old file
+  may need that time to finish.
+- A recorded file that has some of its offsets is not there, or another file is in its place. A cleaner whose
+  clock is ahead may have deleted that file just before it was recorded.
+- The log lists a ledger with some of its offsets, and this ledger is in no file. Only bookies have that
+  ledger. It is archived only after they were asked for all of it.
 
-The last two are told as ``skipped``. None of it holds for logs that were deleted.
+The last two cases are reported as ``skipped``. If the log was deleted, no case applies.
 """
 
 from __future__ import annotations
@@ -40,9 +40,23 @@ logger = logging.getLogger(__name__)
 
 
 async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -> list[Step]:
-    """Delete files in the log's directory that no record names, that are so old, and whose records are
-    elsewhere (above). With ``min_age_s`` 0, which is for logs that were deleted, all that no record names.
-    ArchiveUnavailable, MetadataUnavailable."""
+    """Delete old files in the log's directory that no record names and whose records are elsewhere.
+
+    The module has the exact conditions.
+
+    Args:
+        archiver: The archive of the log.
+        min_age_s: The age from which a file may be deleted, in seconds. 0: delete all files that no record
+            names, whatever they hold. This is for logs that were deleted.
+
+    Returns:
+        A step for each file that was ``cleaned`` or ``skipped``.
+
+    Raises:
+        ArchiveUnavailable: The destination failed or did not answer in time.
+        MetadataUnavailable: The metadata store did not answer.
+        MetadataCorrupt: A record does not decode.
+    """
     from ledgerlog.archive import destinations
 
     destination, store = archiver.destination, archiver.client.store
@@ -54,10 +68,10 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
         return []
     await store.sync()
     records = [record for record, _ in await archiver.archives.of_log(archiver.incarnation)]
-    # Behind the records: a ledger that was archived in between counts as one that is not.
+    # Read the log's record last: a ledger that is archived in between then counts as not archived.
     metadata, _ = await archiver.logs.read(archiver.incarnation)
-    # By the last part of the name, which no two files have: the same place may be given in other words than
-    # when the record was made, through a link or with other options.
+    # Compare the last part of the names, which is unique. The same destination may be given in another way
+    # than when the record was made, for example through a symbolic link or with other options.
     named = {destinations.base_name(record.file) for record in records}
     strays = {
         file.name: destinations.offsets_of_name(destinations.base_name(file.name)) or (0, 0)
@@ -88,11 +102,17 @@ async def clean(archiver: Archiver, *, min_age_s: float = ARCHIVE_STRAY_AGE_S) -
 
 
 def _replaced(made: Sequence[tuple[int, int, int, str | None]]) -> dict[str, int]:
-    """When other files took the places of strays. ``made`` has first offset, end, when it was made (ms) and
-    name of each file, None for a name where it is no stray. A file is replaced by the first one made after it
-    that has all of its offsets. In one pass, for there may be thousands of both."""
+    """Return when other files replaced the strays, in milliseconds.
+
+    A file is replaced by the first file made after it that has all its offsets. This takes one pass, because
+    there may be thousands of files.
+
+    Args:
+        made: For each file its first offset, its end offset, when it was made (ms) and its name. The name is
+            None if the file is not a stray.
+    """
     found: dict[str, int] = {}
-    begun: list[tuple[int, int]] = []  # End and moment of those that may reach over what comes next.
+    begun: list[tuple[int, int]] = []  # End and time of the files that may reach beyond the next one.
     for first, end, ms, name in sorted(made, key=lambda each: (each[0], -each[1], -each[2])):
         begun = [each for each in begun if each[0] > first]
         later = [moment for other_end, moment in begun if other_end >= end and moment > ms]
@@ -108,21 +128,21 @@ def _ms(when: datetime) -> int:
 
 @attrs.define(eq=False)
 class _Others:
-    """Where else the records of a file are."""
+    """Finds out whether the records of a file are elsewhere too."""
 
     archiver: Archiver
     metadata: LogMetadata | None
     records: Sequence[ArchiveRecord]
-    """By offset."""
+    """The records of the archive, by offset."""
     _archived: set[int] = attrs.field(init=False)
     _there: dict[bytes, bool] = attrs.field(factory=dict, init=False)
-    """What is known of files, by the tokens of their records."""
+    """Whether the file of a record is there, by the record's token; for the files that were asked for."""
 
     def __attrs_post_init__(self) -> None:
         self._archived = {ledger.ledger_id for record in self.records for ledger in record.ledgers}
 
     async def lack(self, first: int, end: int) -> str | None:
-        """Why a file with these offsets may be the last that has them; None where it is not."""
+        """Return why a file with these offsets may be the last one with some record; None if it is not."""
         at = bisect_right(self.records, first, key=lambda record: record.end_offset)
         for record in itertools.takewhile(lambda record: record.first_offset < end, self.records[at:]):
             if not await self._is_there(record):
@@ -138,8 +158,7 @@ class _Others:
         return None
 
     async def _is_there(self, record: ArchiveRecord) -> bool:
-        """Whether its file is known to be there, and to be the right one; it may lie at another
-        destination."""
+        """Whether the file of a record is there and is the right one. It may lie at another destination."""
         if record.token not in self._there:
             try:
                 await self.archiver.expect_file(record)

@@ -1,4 +1,4 @@
-"""Archiving a log as a whole: all that may be done for it now (``archive.jobs.archiver`` has the steps)."""
+"""Archiving a whole log: everything that may be done for it now (``archive.jobs.archiver`` has the steps)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,26 @@ async def open_archiver(
     incarnation: int | None = None,
     accept_destination: bool = False,
 ) -> Archiver:
-    """The archive of the log of that name. LogNotFound, also where it is not that ``incarnation`` any more;
-    InvalidArgument, ArchiveSupportMissing. ArchiveUnavailable where the destination's file system fails or
-    does not answer, and where it has no marker and must have one (``archive.jobs.claiming``), unless
-    ``accept_destination``."""
+    """Open the archive of a log.
+
+    Args:
+        client: The cluster.
+        name: The name of the log.
+        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds.
+        incarnation: The incarnation that the log must have; None: any.
+        accept_destination: Work even if the destination's marker is missing, and make a new one
+            (``archive.jobs.claiming``).
+
+    Raises:
+        LogNotFound: There is no log of this name, or it has another incarnation.
+        InvalidArgument: pyarrow cannot find files at ``destination``.
+        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing and
+            ``accept_destination`` is not set.
+        NotEnoughBookies: No bookie has ever served this cluster.
+        MetadataUnavailable: The metadata store did not answer.
+    """
     found = await LogRegistry(client.store, client.environment).find(name)
     if found is None or (incarnation is not None and found != incarnation):
         raise LogNotFound(name)
@@ -59,16 +75,41 @@ async def archive_log(
     accept_destination: bool = False,
     on_step: OnStep | None = None,
 ) -> list[Step]:
-    """Do all that may be done now for one log: copy its closed ledgers to ``destination`` (a directory, or a
-    URL that ``pyarrow.fs`` knows), give up bookies' copies of those that were archived ``keep_copies_s`` ago,
-    retire files that are not needed any more. What was done, in order; ``on_step`` hears of each as it is
-    done.
+    """Do everything that may be done now for one log.
 
-    A ledger that fails does not keep the others from being archived: it is a step that ``failed``. Running it
-    again, after a crash or not, goes on where it ended. LogNotFound, InvalidArgument, MetadataUnavailable,
-    ArchiveSupportMissing; ArchiveUnavailable where files of the cluster lie at the destination and its marker
-    is not there, so it may not be mounted. ``accept_destination`` says that it is the right one all the same,
-    and makes the marker. Cancelling is harmless."""
+    Copy its closed ledgers to ``destination``. Give up bookies' copies of the ledgers that were archived
+    ``keep_copies_s`` ago. Delete files that are not needed any more. If one ledger fails, its step ``failed``
+    and the others are still archived. Run it again at any time, also after a crash; it goes on from there.
+
+    Args:
+        client: The cluster, for example ``cluster.client``.
+        name: The name of the log.
+        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds. 0: give them up
+            in this run.
+        accept_destination: The destination is the right one although its marker is missing; make a new one.
+        on_step: Called with each step when it is done.
+
+    Returns:
+        The steps, in order.
+
+    Raises:
+        LogNotFound: There is no log of this name.
+        InvalidArgument: pyarrow cannot find files at ``destination``.
+        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveUnavailable: The destination failed or did not answer in time. Or it has files of this cluster,
+            its marker is missing, and ``accept_destination`` is not set: it may not be mounted.
+        NotEnoughBookies: No bookie has ever served this cluster.
+        MetadataUnavailable: The metadata store did not answer. The steps until then are done.
+
+    Cancelling: harmless. The next run goes on from there.
+
+    Example:
+        ```python
+        async with ledgerlog.connect(uri) as cluster:
+            steps = await archive_log(cluster.client, "orders", "/archive", keep_copies_s=7 * 86400)
+        ```
+    """
     archiver = await open_archiver(
         client, name, destination, keep_copies_s=keep_copies_s, accept_destination=accept_destination
     )
@@ -103,8 +144,25 @@ async def retire_gone(
     accept_destination: bool = False,
     on_step: OnStep | None = None,
 ) -> list[Step]:
-    """Delete the files, and their records, of logs that were deleted. MetadataUnavailable, and
-    ArchiveUnavailable as ``archive_log``."""
+    """Delete the files, and then their records, of all logs that were deleted.
+
+    Args:
+        client: The cluster.
+        destination: A directory, or a URL that ``pyarrow.fs`` knows. Files at other destinations whose marker
+            is there are deleted too.
+        accept_destination: The destination is the right one although its marker is missing; make a new one.
+        on_step: Called with each step when it is done.
+
+    Returns:
+        The steps, in order.
+
+    Raises:
+        InvalidArgument: pyarrow cannot find files at ``destination``.
+        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveUnavailable: The destination failed or did not answer in time, or its marker is missing and
+            ``accept_destination`` is not set.
+        MetadataUnavailable: The metadata store did not answer. The steps until then are done.
+    """
     steps: list[Step] = []
 
     def tell(step: Step) -> None:
@@ -118,7 +176,7 @@ async def retire_gone(
         metadata, _ = await LogRegistry(client.store, client.environment).read(incarnation)
         if metadata is not None:
             continue
-        # Its log is gone for good, so no record is added to these any more.
+        # The log is gone for good, so no record is added to these any more.
         records = await archives.of_log(incarnation)
         if not records:
             continue
@@ -131,8 +189,8 @@ async def retire_gone(
             keep_copies_s=ARCHIVE_KEEP_COPIES_S,
         )
         await archiver.markers.claim(archiver.destination, accept=accept_destination)
-        # First what no record names, of whatever age, for nobody comes here again after the last record: a
-        # job that is about to make one finds no log to name its file in.
+        # First delete the files that no record names, whatever their age: after the last record is deleted,
+        # no job comes here again. A job that is about to make a record finds no log, and deletes its file.
         for step in await clean(archiver, min_age_s=0):
             tell(step)
         for record, _ in records:

@@ -1,18 +1,18 @@
-"""Merging archived files, and compacting them: several neighbours become one file, and one segment of the
-log.
+"""Merging and compacting archived files: several neighbours become one file, and one segment of the log.
 
-    1  the files are read, and what stays of them is written to a new one, which is read again and checked
-    2  one transaction replaces their records by one and their segments in the log's list by one, if the log's
-       record and all of theirs are at the versions that were read
+    1  Read the files, write the records that stay to a new one, read that one again and check it.
+    2  In one transaction, replace their records by one record and their segments in the log's list by one
+       segment. The transaction checks that the log's record and all of theirs have the versions that were
+       read.
 
-A crash before 2 leaves a file that nothing names. After it the old files are what nothing names; they are
-deleted by ``archive.jobs.cleaning`` with the next run of the archive, so that who reads one of them comes to
-its end, and who looks for one that is gone finds the new one by its offset.
+A crash before step 2 leaves a new file that no record names. After step 2, no record names the old files. A
+later run of the archive deletes either (``archive.jobs.cleaning``), after a delay. So the reader of an old
+file comes to its end. A reader that looks for an old file that is gone finds the new one by its offset.
 
-Only files whose ledgers bookies have no more are touched (``archive.core.lifecycle``). Offsets, positions,
-timestamps and epochs stay what they were. A merged file has all records; a compacted one the latest of each
-key (``archive.core.compaction``). Its groups are committed from the oldest on and no further than the first
-that fails: a tombstone goes only after everything that it speaks of.
+A file is rewritten only if bookies have no copies of its ledgers (``archive.core.lifecycle``). Offsets,
+positions, timestamps and epochs do not change. A merged file has all records. A compacted file has the latest
+record of each key (``archive.core.compaction``). Compaction commits its groups from the oldest on, and stops
+at the first one that fails. So a tombstone goes only after all records that it deletes.
 """
 
 from __future__ import annotations
@@ -54,15 +54,28 @@ __all__ = [
 ]
 
 Group = tuple[ArchiveRecord, ...]
-"""Neighbours, in the order of the log."""
+"""Neighbouring files, in the order of the log."""
 
 Keeps = Callable[[int, bytes, int], bool]
-"""Whether a record stays, by its offset, its bytes and its timestamp."""
+"""Whether a record stays. Its arguments are the offset, the bytes and the timestamp (ms) of the record."""
 
 
 async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None) -> ArchiveRecord:
-    """Write what stays of the files to a new one; without ``keeps`` all of it. Nothing names it yet.
-    ArchiveUnavailable, ArchiveCorrupt."""
+    """Write the records that stay in some files to a new file, which no record names yet.
+
+    Args:
+        archiver: The archive of the log.
+        group: The files.
+        keeps: Says whether a record stays; None: all stay.
+
+    Returns:
+        The record of the new file.
+
+    Raises:
+        ArchiveUnavailable: A file cannot be read, or the destination failed, did not answer in time, or its
+            marker is missing.
+        ArchiveCorrupt: A file is damaged, or the new one is not what was written.
+    """
     ledgers = [ledger for record in group for ledger in record.ledgers]
     compacted = keeps is not None or any(record.compacted for record in group)
     async with archiver.writing(ledgers, compacted=compacted) as file:
@@ -76,7 +89,7 @@ async def rewrite_group(archiver: Archiver, group: Group, *, keeps: Keeps | None
 
 
 async def _pages(record: ArchiveRecord) -> AsyncGenerator[list[RecordBatch], None]:
-    """All records of a file. ArchiveUnavailable, ArchiveCorrupt."""
+    """Read all records of a file, one row group at a time."""
     async with open_archive(record) as archive, aclosing(archive.batches(record.first_offset)) as pages:
         async for batches in pages:
             yield batches
@@ -87,9 +100,24 @@ def _left_of(batches: Sequence[RecordBatch], keeps: Keeps) -> list[RecordBatch]:
 
 
 async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) -> Step:
-    """Step 2: ``merged`` or ``compacted``; ``skipped`` where the files were truncated away or changed by
-    another job, or the new one is almost a day old, and the new file is deleted then. ArchiveUnavailable
-    where the new file is gone; MetadataUnavailable."""
+    """Replace the records of a group by the record of the new file (step 2).
+
+    Args:
+        archiver: The archive of the log.
+        group: The old files.
+        made: The record of the new file.
+
+    Returns:
+        A step that was ``merged`` or ``compacted``. ``skipped``: the old files were truncated away, another
+        job changed them, or the new file is almost a day old. The new file is deleted then, unless an answer
+        of the store was lost.
+
+    Raises:
+        ArchiveUnavailable: The new file is gone or cannot be read.
+        ArchiveCorrupt: Another file is in the place of the new one.
+        MetadataUnavailable: The metadata store did not answer. The old files stand.
+        MetadataOutcomeUnknown: The old files stand, or the new one does.
+    """
     what = "compacted" if made.compacted else "merged"
     path = archive_path(archiver.incarnation, made.ledger_id)
 
@@ -97,16 +125,16 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
         metadata, version = await archiver.logs.read(archiver.incarnation)
         found = [await archiver.archives.find(archiver.incarnation, each.ledger_id) for each in group]
         if found[0] is not None and found[0][0].token == made.token:
-            return []  # By our own transaction, whose answer was lost.
+            return []  # Our own transaction took effect, and its answer was lost.
         listed = metadata is not None and all(metadata.index_of(each.ledger_id) is not None for each in group)
         if metadata is None or not listed or [each and each[0] for each in found] != list(group):
-            # Where an answer was lost this may be our own transaction, which came late and was seen by some
-            # of these reads only: the file may be named then, and is left to ``clean``.
+            # If an answer was lost, our own transaction may have arrived between these reads, so that only
+            # some of them show it. Then a record may name the new file, so leave the file to ``clean``.
             if not is_unsure:
                 await archiver.delete_file(made)
             return done("skipped", group[0], why="it was truncated, or changed by another job meanwhile")
-        # A job that was held up for a day finds its file cleaned away; the old ones are all there is then.
-        # Just before that it may meet a cleaner who has read the records already.
+        # If this job was held up for a day, its file may be deleted, and only the old ones are left. Shortly
+        # before that, a cleaner may have read the records already and be about to delete the file.
         if not is_unsure and archiver.is_late(made):
             await archiver.delete_file(made)
             return done("skipped", group[0], why=LATE)
@@ -132,7 +160,7 @@ async def commit_group(archiver: Archiver, group: Group, made: ArchiveRecord) ->
     if isinstance(dropped, Step):
         return dropped
     archiver.mark("merged")
-    # Between them lay ledgers without records, perhaps, which have left the list with them.
+    # Ledgers without records may lie between them. These have left the list too.
     await delete_ledgers(archiver.client.ledgers, dropped)
     return done(what, made)
 
@@ -145,10 +173,31 @@ async def merge_log(
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_step: OnStep | None = None,
 ) -> list[Step]:
-    """Make fewer and larger files of the log's archived ledgers, of about ``bytes_max`` at most, and fewer
-    segments of its list. Only ledgers whose copies bookies have given up. LogNotFound, InvalidArgument,
-    MetadataUnavailable, ArchiveSupportMissing; a file that cannot be read is a step that ``failed``.
-    Cancelling is harmless."""
+    """Merge the log's archived files into fewer and larger ones, and shorten the log's list of ledgers.
+
+    It merges only files of ledgers whose copies bookies have given up. A file that cannot be read or replaced
+    is a step that ``failed``; the others are still merged.
+
+    Args:
+        client: The cluster.
+        name: The name of the log.
+        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
+        on_step: Called with each step when it is done.
+
+    Returns:
+        The steps, in order.
+
+    Raises:
+        LogNotFound: There is no log of this name.
+        InvalidArgument: pyarrow cannot find files at ``destination``.
+        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+        NotEnoughBookies: No bookie has ever served this cluster.
+        MetadataUnavailable: The metadata store did not answer. The steps until then are done.
+
+    Cancelling: harmless. Run it again.
+    """
     archiver = await open_archiver(client, name, destination)
     state = await archiver.look()
     if state.metadata is None:
@@ -170,7 +219,12 @@ async def merge_log(
 
 
 async def groups_to_compact(archiver: Archiver, *, bytes_max: int) -> list[Group]:
-    """What compaction goes over. LogNotFound."""
+    """Return the groups of files that compaction covers, from the oldest on.
+
+    Raises:
+        LogNotFound: The log is gone.
+        MetadataUnavailable: The metadata store did not answer.
+    """
     state = await archiver.look()
     if state.metadata is None:
         raise LogNotFound(archiver.name)
@@ -193,13 +247,38 @@ async def compact_log(
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_step: OnStep | None = None,
 ) -> list[Step]:
-    """Keep, of each key, the latest record in the archived part of the log, which is everything from its
-    first ledger on up to the first that bookies have copies of. Offsets stay what they are, so the log has
-    gaps there. Tombstones go ``tombstones_after_s`` seconds after they were appended; None: never.
+    """Keep only the latest record of each key in the archived part of the log.
 
-    One process reads everything twice and holds the keys' digests (TooManyKeys: do it on Spark). The first
-    file that cannot be read or replaced ends it, as a step that ``failed`` or was ``skipped``; run it again.
-    Errors as for ``merge_log``. Cancelling is harmless."""
+    This part begins with the log's first ledger. It ends before the first ledger that bookies have copies of.
+    Offsets do not change, so they have gaps afterwards.
+
+    One process reads everything twice and holds a digest of each key. If a file cannot be read or replaced,
+    compaction ends with a step that ``failed`` or was ``skipped``. Run it again then.
+
+    Args:
+        client: The cluster.
+        name: The name of the log.
+        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        rule: Takes the key out of a record. ``archive.core.compaction.parse_key_rule`` makes one.
+        tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
+        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
+        on_step: Called with each step when it is done.
+
+    Returns:
+        The steps, in order.
+
+    Raises:
+        TooManyKeys: The archive has more keys than one process can hold. Nothing was changed; compact it on
+            Spark.
+        LogNotFound: There is no log of this name.
+        InvalidArgument: pyarrow cannot find files at ``destination``.
+        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+        NotEnoughBookies: No bookie has ever served this cluster.
+        MetadataUnavailable: The metadata store did not answer. The steps until then are done.
+
+    Cancelling: harmless. Run it again.
+    """
     archiver = await open_archiver(client, name, destination)
     groups = await groups_to_compact(archiver, bytes_max=bytes_max)
     before_ms = 0
@@ -227,6 +306,7 @@ async def compact_log(
 
 
 async def _feed(latest: Latest, record: ArchiveRecord) -> Step | None:
+    """Feed a file's records to ``latest``; return a step that ``failed`` if the file cannot be read."""
     try:
         async with aclosing(_pages(record)) as pages:
             async for batches in pages:
@@ -237,6 +317,7 @@ async def _feed(latest: Latest, record: ArchiveRecord) -> Step | None:
 
 
 async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> Step:
+    """Rewrite and commit a group; return a step that ``failed`` if a file is at fault."""
     try:
         made = await rewrite_group(archiver, group, keeps=keeps)
         return await finish_group(archiver, group, made)
@@ -245,8 +326,11 @@ async def _guarded(archiver: Archiver, group: Group, keeps: Keeps | None) -> Ste
 
 
 async def finish_group(archiver: Archiver, group: Group, made: ArchiveRecord) -> Step:
-    """Commit the new file; one that is as the only old one is deleted instead, and the step is
-    ``unchanged``."""
+    """Commit the new file of a group.
+
+    If the group is a single file and the new one has as many records, the new one is deleted instead, and the
+    step is ``unchanged``. The other steps and the errors are those of ``commit_group``.
+    """
     if len(group) == 1 and made.record_count == group[0].record_count:
         await archiver.delete_file(made)
         return done("unchanged", group[0])
