@@ -1,8 +1,9 @@
 """Spark finds this module by its name, and with it ``spark.read.format("ledgerlog")``.
 
 Spark imports every installed module whose name begins with ``pyspark_``, in each process that plans a query,
-and takes its ``DefaultSource``. One that fails to import breaks all Python sources, also those of others. So
-nothing is imported here but what Spark has loaded already; the rest comes with the first use of this source.
+and takes the module's ``DefaultSource``. If one such import fails, no Python source works any more, from any
+package. So this module imports only what Spark has loaded already. It imports the rest when this source is
+first used.
 """
 
 from __future__ import annotations
@@ -22,33 +23,42 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """The format ``ledgerlog``; see docs/SPARK.md."""
+    """The format ``ledgerlog``; see docs/SPARK.md. Spark calls its methods."""
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "ledgerlog"
 
     def schema(self) -> str:
+        """Return the columns of a table if its reader declares none."""
         from ledgerlog.spark.columns import DECLARED
 
         return DECLARED
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader for ``spark.read``. Raises InvalidArgument for a wrong option or schema."""
         from ledgerlog.spark.source import batch_reader
 
         return batch_reader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader for ``spark.readStream``. Raises InvalidArgument for a wrong option or schema."""
         from ledgerlog.spark.source import stream_reader
 
         return stream_reader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer for ``df.write``. Raises InvalidArgument for a wrong option, schema or mode."""
         from ledgerlog.spark.sink import batch_writer
 
         return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer for ``df.writeStream``.
+
+        Raises InvalidArgument for a wrong option, schema or mode.
+        """
         from ledgerlog.spark.sink import stream_writer
 
         return stream_writer(dict(self.options), schema, overwrite)

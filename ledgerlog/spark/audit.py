@@ -1,26 +1,24 @@
-"""Spark's side of an audit: ``spark.read.format("ledgeraudit")``, a table of the copies that are not as they
-should be, and of lost ledgers, logs and archived files.
+"""Spark's side of an audit: ``spark.read.format("ledgeraudit")``.
 
-Planned on the driver's host (``audit_plan``), carried out in tasks (``audit_task``), each of which connects
-to the cluster by itself: a task reads the metadata of its ledgers when it checks them. What a task found is
-in no order that means anything, and there is nothing to shuffle.
+The table has a row for copies that are missing or at fault, and for lost ledgers, logs and archived files.
+The driver's host plans the audit (``audit_plan``). Tasks carry it out (``audit_task``); each of them connects
+to the cluster by itself, and reads the metadata of its ledgers when it checks them. The order of the rows has
+no meaning. Nothing is shuffled.
 
-    log           string   the logs that list the ledger, separated by commas; null: none does
+    log           string   the logs that list the ledger, separated by commas; null if none does
     ledger_id     long
-    bookie        string   which has, or should have, the copies
-    first_entry   long     the run of its entries that the row is about
+    bookie        string   the bookie that has the copies, or should have them
+    first_entry   long     the first and the last of the entries that the row is about
     last_entry    long
-    copies        long     how many of them are the bookie's
-    copies_left   int      sound copies of each of them on other bookies, at least
-    write_quorum  int      copies that there should be
-    kind          string   missing, corrupt, diverging, limbo, unreachable
-                  (``ledger.core.comparison.FaultKind``);
-    metadata
-                           where those of the ledger cannot be read; lost, log, archive, file_missing,
-                           file_corrupt, file_unreachable; with ``summary`` also checked, checked_log and
-                           checked_file (``audit_task``)
-    file         string    the archived file that the row is about
-    why          string    for people, of the kinds that are not about copies
+    copies        long     how many of these entries the bookie has, or should have
+    copies_left   int      how many sound copies of each of them other bookies have, at least
+    write_quorum  int      how many copies of each there should be
+    kind          string   missing, corrupt, diverging, limbo or unreachable
+                           (``ledger.core.comparison.FaultKind``); metadata if the metadata of the ledger
+                           cannot be read; lost, log, archive, file_missing, file_corrupt, file_unreachable;
+                           with ``summary`` also checked, checked_log and checked_file (``audit_task``)
+    file          string   the archived file that the row is about
+    why           string   the reason, for people, for kinds that are not about copies
 """
 
 from __future__ import annotations
@@ -73,19 +71,26 @@ assert list(_TYPES) == [field.name for field in attrs.fields(AuditRow)]
 
 
 class AuditPartition(InputPartition):
-    """One task's ledgers."""
+    """One task's ledgers, logs and archived files."""
 
     def __init__(self, part: AuditPart) -> None:
         super().__init__(part)
 
 
 def audit_schema(declared: StructType) -> Any:
-    """The Arrow schema of a declared one. InvalidArgument for a column that there is not, or not so."""
+    """Return the Arrow schema of a declared one.
+
+    Args:
+        declared: The schema that the reader asks for.
+
+    Raises:
+        InvalidArgument: ``declared`` has a column that does not exist, or that has another type.
+    """
     return arrow_schema(declared, _TYPES)
 
 
 def batch_of(rows: list[AuditRow], schema: Any) -> Any:
-    """Rows as an Arrow batch."""
+    """Make an Arrow batch of rows, with the columns of ``schema``."""
     if not schema.names:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), type=pa.struct([])))
     columns = [pa.array([getattr(row, field.name) for row in rows], type=field.type) for field in schema]
@@ -93,7 +98,17 @@ def batch_of(rows: list[AuditRow], schema: Any) -> Any:
 
 
 def read_audit(part: AuditPart, schema: Any) -> Iterator[Any]:
-    """What a task finds, as Arrow batches. A consumer that stops early leaves nothing running."""
+    """Carry out one task, and yield its rows as Arrow batches.
+
+    If you stop early, close the generator; then nothing keeps running.
+
+    Args:
+        part: The task.
+        schema: The result of ``audit_schema``.
+
+    Raises:
+        MetadataUnavailable: The metadata store did not answer. Spark runs the task again.
+    """
     portal = Portal()
     try:
         client, _ = portal.enter(connected(part.uri, cluster=part.cluster))
@@ -102,7 +117,7 @@ def read_audit(part: AuditPart, schema: Any) -> Iterator[Any]:
             try:
                 rows = portal.run(take)
             except AuditBroken:
-                held.leave()  # It says why.
+                held.leave()  # Raises the reason.
                 raise
             if rows is None:
                 return
@@ -112,7 +127,15 @@ def read_audit(part: AuditPart, schema: Any) -> Iterator[Any]:
 
 
 class AuditReader(DataSourceReader):
-    """``spark.read.format("ledgeraudit")``."""
+    """The reader for ``spark.read.format("ledgeraudit")``. Spark calls it.
+
+    Args:
+        options: Which copies to check, and how.
+        schema: The columns that the reader asks for.
+
+    Raises:
+        InvalidArgument: ``schema`` has a column that does not exist, or that has another type.
+    """
 
     def __init__(self, options: AuditOptions, schema: StructType) -> None:
         self._options = options
@@ -120,7 +143,7 @@ class AuditReader(DataSourceReader):
         audit_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """The plan: which ledgers there are now. What becomes of them is seen by who checks them."""
+        """Plan the audit: list the ledgers that exist now. A later change of a ledger is seen by its task."""
 
         async def make() -> list[AuditPart]:
             async with connected(self._options.uri) as client:
@@ -133,11 +156,20 @@ class AuditReader(DataSourceReader):
             portal.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # An empty plan arrives as one partition without a value.
+        """Carry out one task, and yield its rows as Arrow batches."""
+        # Spark passes an empty plan as one partition without a value.
         if isinstance(partition, AuditPartition):
             yield from read_audit(partition.value, audit_schema(self._schema))
 
 
 def audit_reader(options: dict[str, str], schema: StructType) -> AuditReader:
-    """What ``spark.read`` gets. InvalidArgument for the options or the schema."""
+    """Return the reader for ``spark.read``.
+
+    Args:
+        options: The options of the query, by name.
+        schema: The columns that the query asks for.
+
+    Raises:
+        InvalidArgument: An option or a column is wrong.
+    """
     return AuditReader(parse_audit_options(options), schema)

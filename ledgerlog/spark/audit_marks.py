@@ -1,15 +1,17 @@
-"""From the rows of an audit to tasks for auto-recovery: the one step of an audit that changes anything.
+"""From the rows of an audit to tasks for auto-recovery. Only this step of an audit changes anything.
 
-    missing      the bookie is given what it lacks
-    corrupt      the bookie is replaced in the fragments that name it, like one that is lost, so that takes a
-                 bookie more than the ensemble has; if its own scrubbing is faster nothing is left to do
-    diverging    nothing: a person has to look. No disk and no network makes copies that are sound by
-                 themselves and differ. Whatever did, to copy one of them over the others would destroy what
-                 tells of it, and be right by chance
-    limbo        nothing: the bookie brings itself what it lost
-    unreachable  nothing: whether a bookie is lost is decided by its registration
+    missing      The task gives the bookie what it lacks.
+    corrupt      The task replaces the bookie in the fragments that name it, as if the bookie were lost. This
+                 needs one bookie more than the ensemble has. If the bookie's own scrubbing mends the copy
+                 first, nothing is left to do.
+    diverging    No task: a person has to look. Neither disks nor networks make sound copies that differ. A
+                 repair that copied one over the others would destroy the evidence, and might keep the wrong
+                 copy.
+    limbo        No task: the bookie itself copies what it lost.
+    unreachable  No task: the bookie's registration decides whether it is lost.
 
-A task is a hint (``model.repair``): whoever works on it looks for himself, so one too many costs a look.
+A task is a hint (``model.repair``). The repair worker checks the ledger itself, so a needless task costs one
+check.
 """
 
 from __future__ import annotations
@@ -33,26 +35,29 @@ __all__ = ["Ailments", "Marked", "mark_for_repair", "post_tasks"]
 
 @attrs.frozen
 class Marked:
-    """What became of the rows."""
+    """What ``mark_for_repair`` did with the rows."""
 
     ledgers: int
-    """Ledgers that have a task now for what was found."""
+    """How many ledgers have a task now for what was found."""
     changed: int
-    """Of these, those whose task is new or was added to."""
+    """How many of these tasks are new, or were added to."""
     undecided: int
-    """Ledgers with copies that differ, which are for a person to look at."""
+    """How many ledgers have copies that differ. A person has to look at them."""
 
 
 @attrs.define
 class Ailments:
-    """What rows say of each ledger, gathered a row at a time, in any order."""
+    """The findings of each ledger, collected from rows in any order."""
 
     incomplete: dict[int, set[BookieId]] = attrs.Factory(dict)
+    """The bookies that lack entries of a ledger, by ledger."""
     damaged: dict[int, set[BookieId]] = attrs.Factory(dict)
+    """The bookies with damaged entries of a ledger, by ledger."""
     undecided: set[int] = attrs.Factory(set)
+    """The ledgers with copies that differ."""
 
     def add(self, ledger_id: int, bookie: str | None, kind: str) -> None:
-        """One row; of a kind that there is nothing to do about, nothing."""
+        """Take one row. Kinds that need no action are ignored."""
         if bookie is not None and kind == FaultKind.MISSING.value:
             self.incomplete.setdefault(ledger_id, set()).add(bookie)
         elif bookie is not None and kind == FaultKind.CORRUPT.value:
@@ -62,13 +67,21 @@ class Ailments:
 
     @property
     def ledgers(self) -> list[int]:
-        """Those to make tasks of, growing."""
+        """The ledgers that need a task, in order."""
         return sorted({*self.incomplete, *self.damaged})
 
 
 async def post_tasks(client: LedgerClient, ailments: Ailments) -> Marked:
-    """Make a task for each ledger, or add to the one that is there. MetadataUnavailable: some were made, and
-    to do it again harms nothing."""
+    """Make a task for each ledger, or add to the ledger's task.
+
+    Args:
+        client: The cluster.
+        ailments: The findings.
+
+    Raises:
+        MetadataUnavailable: The metadata store did not answer. Some tasks may be made; it is safe to call
+            this again.
+    """
     board = Board(client)
     changed = 0
     for ledger_id in ailments.ledgers:
@@ -81,10 +94,22 @@ async def post_tasks(client: LedgerClient, ailments: Ailments) -> Marked:
 
 
 def mark_for_repair(table: DataFrame, uri: str) -> Marked:
-    """Make tasks for auto-recovery of the rows of an audit, or of some of them.
+    """Make tasks for auto-recovery from the rows of an audit, or from some of them.
 
-    A table that is not persisted is computed for this, which is another audit. Each ledger of the rows takes
-    some tens of bytes here. MetadataUnavailable."""
+    If you have not persisted the table, Spark computes it again here, which runs another audit. This process
+    needs some tens of bytes of memory for each ledger of the rows.
+
+    Args:
+        table: Rows of an audit, with the columns ``ledger_id``, ``bookie`` and ``kind``.
+        uri: The URI of the cluster.
+
+    Returns:
+        How many ledgers have tasks now.
+
+    Raises:
+        MetadataUnavailable: The metadata store did not answer. Some tasks may be made; it is safe to call
+            this again.
+    """
     ailments = Ailments()
     for row in table.select("ledger_id", "bookie", "kind").toLocalIterator():
         ailments.add(row["ledger_id"], row["bookie"], row["kind"])

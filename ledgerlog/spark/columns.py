@@ -1,20 +1,21 @@
-"""The columns of a table of records, and the one place where Arrow batches are made.
+"""The columns of a table of records, and the only code that makes Arrow batches of them.
 
     log        string      the log's name
     offset     long        the record's number in the log
-    timestamp  timestamp   the leader's wall clock when it was appended, to the millisecond
-    value      binary      its bytes
-    ledger_id  long        where it lies
-    entry_id   long
-    epoch      long        of the leader that appended it
+    timestamp  timestamp   the leader's wall clock when it appended the record, in milliseconds
+    value      binary      the record's bytes
+    ledger_id  long        the ledger that the record lies in
+    entry_id   long        the entry that the record lies in
+    epoch      long        of the leader that appended the record
 
-A reader may ask for any of them, in any order, by a schema of its own: what is not asked for is not made,
-which is all the pruning there is. Spark compares the batches' schema with the declared one to the last bit
-(names, order, whether null is allowed, the time zone UTC), so the Arrow schema is made from the declared one
-here and from nothing else.
+A reader may ask for any of them, in any order, by a schema of its own. Other columns are not made; no other
+pruning is done. Spark compares the schema of the batches with the declared one in every detail: names, order,
+nullability, the time zone UTC. So the Arrow schema is derived here from the declared one, and from nothing
+else.
 
-Entries arrive as they were written, the bytes of their records joined. They are gathered to some thousands of
-rows or a few mebibytes and turned into columns by the batch; no Python object is made for a row.
+Entries arrive as they were written, with the bytes of their records joined. They are collected until there
+are ``ROWS_PER_BATCH`` rows or ``BYTES_PER_BATCH`` bytes, and turned into columns at once. No Python object is
+made for a single row.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ DECLARED = (
     "log STRING NOT NULL, offset LONG NOT NULL, timestamp TIMESTAMP NOT NULL, value BINARY NOT NULL, "
     "ledger_id LONG NOT NULL, entry_id LONG NOT NULL, epoch LONG NOT NULL"
 )
-"""What a table of records has where its reader asks for nothing else."""
+"""The columns of a table of records, if its reader declares no schema."""
 
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last that Spark shows; a clock that was beyond it is shown as that."""
+"""The end of the year 9999, the last moment that Spark can show. A later timestamp is shown as this one."""
 
 Gathered = list[tuple[str, PackedBatch]]
+"""Entries, each with the name of its log."""
 
 ColumnTypes = Mapping[str, tuple[DataType, Any]]
-"""The columns of a source: for each what Spark and what Arrow call its type."""
+"""The columns of a source: the Spark type and the Arrow type of each."""
 
 _TYPES: ColumnTypes = {
     "log": (StringType(), pa.string()),
@@ -60,8 +62,15 @@ _TYPES: ColumnTypes = {
 
 
 def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
-    """The Arrow schema of a declared one, of records unless ``columns`` are others. InvalidArgument for a
-    column that there is not, or not so."""
+    """Return the Arrow schema of a declared one.
+
+    Args:
+        declared: The schema that the reader asks for.
+        columns: The columns that there are, by default those of records.
+
+    Raises:
+        InvalidArgument: ``declared`` has a column that does not exist, or that has another type.
+    """
     fields = []
     for field in declared.fields:
         known = columns.get(field.name)
@@ -76,14 +85,20 @@ def arrow_schema(declared: StructType, columns: ColumnTypes = _TYPES) -> Any:
 
 
 def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
-    """Arrow batches of the records, in their order; none of them is empty."""
+    """Make Arrow batches of records, in their order. No batch is empty.
+
+    Args:
+        fetched: Entries, in their order.
+        schema: The result of ``arrow_schema``.
+    """
     gathered: Gathered = []
     rows = size = 0
     for entries in fetched:
         for log, batch in entries:
             gathered.append((log, batch))
             rows += len(batch)
-            size += batch.byte_length  # It is held until then, whether it is asked for or not.
+            # Memory holds the bytes until then, even if no column needs them.
+            size += batch.byte_length
             if rows >= ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
                 yield _record_batch(gathered, rows, schema)
                 gathered, rows, size = [], 0, 0
@@ -93,7 +108,7 @@ def batches_of(fetched: Iterable[Gathered], schema: Any) -> Iterator[Any]:
 
 def _record_batch(gathered: Gathered, rows: int, schema: Any) -> Any:
     if not schema.names:
-        # A count needs no column; the batch says how many rows it has all the same.
+        # A count needs no column. The batch still says how many rows it has.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
     counts = np.fromiter((len(batch) for _, batch in gathered), dtype=np.int64, count=len(gathered))
     columns = [_COLUMNS[name](gathered, counts) for name in schema.names]

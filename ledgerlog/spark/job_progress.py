@@ -1,5 +1,6 @@
-"""A job of Spark's that somebody waits for: it runs in a thread of its own, and whoever waits sees how many
-of its tasks are done. An interruption ends them."""
+"""Running a Spark job in a thread of its own, while the caller sees how many of its tasks are done.
+
+If the caller is interrupted, the job is cancelled."""
 
 from __future__ import annotations
 
@@ -18,11 +19,21 @@ _LOOK_S = 0.2
 _numbers = itertools.count()
 
 Progress = Callable[[int, int], None]
-"""Told how many tasks are done, and of how many."""
+"""Called with the number of tasks that are done, and the number of tasks that there are."""
 
 
 def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: Progress | None) -> T:
-    """What ``work`` returns or raises, while ``on_progress`` is told of the tasks that it has started."""
+    """Run ``work`` in a thread, and report the progress of the Spark tasks that it starts.
+
+    Args:
+        spark: The session.
+        what: What the job does, for Spark's displays.
+        work: Runs Spark jobs.
+        on_progress: Called several times a second; None: report nothing.
+
+    Returns:
+        What ``work`` returns. What it raises is raised.
+    """
     context = spark.sparkContext
     group = f"ledgerlog {what} {next(_numbers)}"
     results: list[T] = []
@@ -32,7 +43,7 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
         try:
             context.setJobGroup(group, what, interruptOnCancel=True)
             results.append(work())
-        except BaseException as failure:  # Raised below, where somebody waits for it.
+        except BaseException as failure:  # The caller's thread raises it below.
             failures.append(failure)
 
     thread = threading.Thread(target=run, name=group, daemon=True)
@@ -52,6 +63,7 @@ def watched(spark: SparkSession, what: str, work: Callable[[], T], on_progress: 
 
 
 def _tasks(context: Any, group: str) -> tuple[int, int]:
+    """Return how many tasks of a job group are done, and how many there are."""
     tracker = context.statusTracker()
     done = total = 0
     for job in tracker.getJobIdsForGroup(group):

@@ -1,16 +1,17 @@
-"""How far a stream has come, a line for each micro-batch:
+"""How far a stream has come: one line for each micro-batch.
 
     copy batch 7: 40 rows, 133 rows/s; orders at 320, 1,203 behind
 
-Spark says of every micro-batch what went into it, where each of its sources stood at its end, and what the
-newest offset was when it was planned. ``micro_batch`` reads that; ``show_progress`` writes a line of it to
-the terminal, for every query of the session, and gives it to whoever wants to draw it. Sources of other kinds
-have their rows counted and no offsets shown.
+Spark reports each micro-batch: its rows, the position of each source at its end, and the newest position when
+it was planned. ``micro_batch`` turns such a report into a value. ``show_progress`` writes one line for each
+micro-batch of the session's queries to standard error, or hands the value to your own function. For sources
+of other formats, rows are counted and no offsets are shown.
 
-**Behind** is the number of records between what was read and the end of the log when the batch was planned. A
-log that is read to its end has 0; so has one whose newest offset Spark does not say.
+**Behind** is the number of records between the end of the batch and the end of the log when the batch was
+planned. It is 0 if the stream has read to the end of the log, or if Spark does not report the newest offset.
 
-A log that was made anew while the stream reads it has an incarnation of its own: all of it is behind.
+If a log was deleted and made again while the stream reads it, the new log has another incarnation. All its
+records are behind.
 """
 
 from __future__ import annotations
@@ -44,20 +45,24 @@ _LOGS_SHOWN = 6
 
 @attrs.frozen(kw_only=True)
 class MicroBatch:
-    """What Spark says of one micro-batch."""
+    """What Spark reports about one micro-batch."""
 
     query: str
-    """Its name; the start of its id where it has none."""
+    """The name of the query; if it has none, the first 8 characters of its id."""
     batch: int
+    """The number of the batch."""
     begun: datetime
+    """When the batch began."""
     duration_s: float
+    """How long it took, in seconds."""
     rows: int
+    """How many rows it read, from all sources."""
     rows_per_s: float
-    """Rows of the batch by its duration."""
+    """``rows`` divided by ``duration_s``."""
     reached: Mapping[str, int]
-    """The offset that is read next, by log."""
+    """The offset that the stream reads next, by log."""
     behind: Mapping[str, int]
-    """Records of each log that were there when the batch was planned, and that it left."""
+    """How many records the log had beyond the batch when it was planned, by log."""
 
     def __str__(self) -> str:
         shown = sorted(self.reached, key=lambda log: (-self.behind[log], log))
@@ -76,7 +81,11 @@ def _behind(count: int) -> str:
 
 
 def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
-    """``json.loads(progress.json)`` of a query's progress, as a value."""
+    """Turn a query's progress into a value.
+
+    Args:
+        progress: ``json.loads(progress.json)`` of a ``StreamingQueryProgress``.
+    """
     reached: dict[str, int] = {}
     behind: dict[str, int] = {}
     for source in progress["sources"]:
@@ -100,7 +109,7 @@ def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
 
 
 def _offsets(said: Any) -> Mapping[str, StreamOffset]:
-    """What a source says of where it is, as an object or as text; empty where it is not one of ours."""
+    """Decode the position of a source, an object or text; empty for a source of another format."""
     try:
         return decode_offsets(json.loads(said) if isinstance(said, str) else said)
     except (InvalidArgument, ValueError):
@@ -108,30 +117,43 @@ def _offsets(said: Any) -> Mapping[str, StreamOffset]:
 
 
 class ProgressLines(StreamingQueryListener):
-    """Tells somebody of every micro-batch of the session's queries that read something. Spark calls it on a
-    thread of its own, one event after the other."""
+    """Calls a function for each micro-batch of the session's queries that read at least one row.
+
+    Spark calls it in a thread of its own, one event after the other.
+
+    Args:
+        told: The function.
+    """
 
     def __init__(self, told: Callable[[MicroBatch], object]) -> None:
         self._told = told
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing has been read yet."""
+        """Ignored: nothing has been read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Report the micro-batch if it has rows."""
         batch = micro_batch(json.loads(event.progress.json))
         if batch.rows:
             self._told(batch)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """What was said last is still so."""
+        """Ignored: the last report still holds."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Whoever waits for the query is told why."""
+        """Ignored: Spark tells the caller that waits for the query why it ended."""
 
 
 def show_progress(spark: SparkSession, told: Callable[[MicroBatch], object] | None = None) -> ProgressLines:
-    """From now on a line on standard error for each micro-batch of the session's queries that read something,
-    or a call of ``told`` in its place. ``spark.streams.removeListener`` of what it returns ends that."""
+    """Report each micro-batch of the session's queries that read at least one row.
+
+    Args:
+        spark: The session.
+        told: Called with each micro-batch, in a thread of Spark's. None: write a line to standard error.
+
+    Returns:
+        The listener. ``spark.streams.removeListener(listener)`` ends the reports.
+    """
     listener = ProgressLines(told or _say)
     spark.streams.addListener(listener)
     return listener

