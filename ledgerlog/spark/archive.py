@@ -1,16 +1,16 @@
 """Archiving and compacting a log on Spark: the steps of ``ledgerlog.archive.jobs``, many at a time.
 
-Spark adds nothing to what a step does, and nothing to why it is right: a task carries whole steps out, each
-of which ends in its own transaction or leaves a file that nothing names. So a task that fails, is killed or
-runs twice costs work and no more.
+Spark does not change what a step does, nor why it is right. A task carries out whole steps. Each step ends in
+its own transaction, or leaves a file that no record names. So a task that fails, is killed or runs twice only
+costs work.
 
-    archive   the driver's host plans; each task copies some ledgers, or checks and gives up some
-    compact   each task takes the digests of keys out of some files; Spark finds the latest offset of each; a
-              task for each new file writes it, with a bit for each offset in memory; the driver's host
-              commits the files, from the oldest on
+    archive   The driver's host plans. Each task copies some ledgers, or checks and gives up some.
+    compact   Each task computes the digests of the keys in some files. Spark finds the latest offset of each
+              key. One task writes each new file, with one bit in memory for each offset. The driver's host
+              commits the new files, from the oldest on.
 
-Tasks reach the metadata store, the bookies and the destination by themselves. A destination on a local disk
-must be one that all hosts see.
+Tasks connect to the metadata store, the bookies and the destination by themselves. If the destination is a
+local path, all hosts must see the same files there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["archive_on_spark", "compact_on_spark"]
 T = TypeVar("T")
 
 _TASKS_PER_CORE = 4
-"""Of ledgers of different size some tasks are done early."""
+"""More tasks than cores: ledgers differ in size, so some tasks are done early."""
 
 _STEPS = "what STRING, ledger_id LONG, records LONG, bytes LONG, file STRING, why STRING"
 _KEYS = "part LONG, offset LONG, digest BINARY, is_dead BOOLEAN"
@@ -71,7 +71,7 @@ _MADE_ARROW = pa.schema([("part", pa.int64()), ("record", pa.binary()), ("why", 
 
 @attrs.frozen(kw_only=True)
 class _Where:
-    """The archive that tasks work on. Sent to them."""
+    """The archive that tasks work on. It is sent to them."""
 
     uri: str = attrs.field(repr=redact)
     name: str
@@ -80,13 +80,16 @@ class _Where:
     keep_copies_s: float
 
     def pinned_by(self, archiver: Archiver) -> _Where:
-        """The same for tasks: this incarnation of the log and no other; and the destination whole, since a
-        path that is not would lead to as many places as tasks have directories that they work in."""
+        """Return the same archive for tasks, bound to this incarnation of the log and to an absolute
+        destination.
+
+        Each task may have another working directory, in which a relative path would be another place.
+        """
         return attrs.evolve(self, incarnation=archiver.incarnation, destination=archiver.destination.url)
 
 
 def _run(uri: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
-    """``work`` with a client of its own, in the portal's loop."""
+    """Run ``work`` with a client of its own, in the portal's event loop."""
 
     async def body() -> T:
         async with connected(uri) as client:
@@ -100,6 +103,7 @@ def _run(uri: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
 
 
 async def _open(where: _Where, client: LedgerClient, *, accept_destination: bool = False) -> Archiver:
+    """Open the archive of the log."""
     return await open_archiver(
         client,
         where.name,
@@ -123,8 +127,31 @@ def archive_on_spark(
     accept_destination: bool = False,
     on_progress: Progress | None = None,
 ) -> list[Step]:
-    """``archive.jobs.job.archive_log``, with ledgers shared out among tasks. What was done, by ledger. Errors
-    as there; what fails in a task fails the job and can be run again."""
+    """Do everything that may be done now for one log, with tasks of Spark: ``archive.jobs.job.archive_log``.
+
+    Args:
+        spark: The session.
+        uri: The URI of the cluster.
+        name: The name of the log.
+        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        keep_copies_s: How long bookies keep their copies of an archived ledger, in seconds. 0: give them up
+            in this run.
+        accept_destination: The destination is the right one although its marker is missing; make a new one.
+        on_progress: Called with the number of tasks that are done, and of all tasks.
+
+    Returns:
+        The steps. Those of tasks are ordered by ledger.
+
+    Raises:
+        LogNotFound: There is no log of this name.
+        InvalidArgument: pyarrow cannot find files at ``destination``.
+        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveUnavailable: The destination failed or did not answer in time, or its marker is missing and
+            ``accept_destination`` is not set.
+        NotEnoughBookies: No bookie has ever served this cluster.
+        MetadataUnavailable: The metadata store did not answer. The steps until then are done.
+        PySparkException: A task failed. Run it again; it goes on from there.
+    """
     where = _Where(uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=keep_copies_s)
 
     async def begin(client: LedgerClient) -> tuple[_Where, list[Step], list[tuple[str, int]]]:
@@ -144,7 +171,7 @@ def archive_on_spark(
             archiver = await _open(where, client)
             return [item for item in _items(archiver.plan(await archiver.look())) if item not in attempted]
 
-        # What was withdrawn is to be copied again; without a delay what was copied is to be given up.
+        # Copy withdrawn ledgers again. Without a delay, give up the ledgers that were just copied.
         items = _run(uri, look_again)
 
     async def end(client: LedgerClient) -> list[Step]:
@@ -154,6 +181,7 @@ def archive_on_spark(
 
 
 def _items(plan: Any) -> list[tuple[str, int]]:
+    """Return the steps of a plan for tasks, each with its ledger."""
     return [
         *(("give up", ledger_id) for _, ledger_id in plan.give_up),
         *(("copy", segment.ledger_id) for segment in plan.copy),
@@ -163,6 +191,8 @@ def _items(plan: Any) -> list[tuple[str, int]]:
 def _on_tasks(
     spark: SparkSession, where: _Where, items: list[tuple[str, int]], on_progress: Progress | None
 ) -> list[Step]:
+    """Carry out steps in tasks of Spark."""
+
     def work(batches: Iterable[Any]) -> Iterator[Any]:
         yield from _steps_of_task(where, batches)
 
@@ -174,6 +204,7 @@ def _on_tasks(
 
 
 def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
+    """Carry out the steps of one task, and yield the results."""
     for batch in batches:
         items = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
@@ -186,7 +217,7 @@ def _steps_of_task(where: _Where, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 async def _step(archiver: Archiver, kind: str, ledger_id: int) -> Step:
-    """A step that was planned, if it still is one."""
+    """Carry out a step of the plan, if the plan still has it."""
     state = await archiver.look_at(ledger_id)
     plan = archiver.plan(state)
     if kind == "copy":
@@ -215,9 +246,36 @@ def compact_on_spark(
     bytes_max: int = ARCHIVE_MERGE_BYTES,
     on_progress: Progress | None = None,
 ) -> list[Step]:
-    """``archive.jobs.rewrite.compact_log`` with the keys grouped by Spark; ``key`` and ``tombstones`` as in
-    ``archive.core.compaction``. What was done, in the order of the log. InvalidArgument; errors as there."""
-    parse_key_rule(key, tombstones)  # What is wrong with it is said before anything is read.
+    """Keep only the latest record of each key in the archived part of the log, with tasks of Spark.
+
+    It does what ``archive.jobs.rewrite.compact_log`` does, and Spark groups the keys.
+
+    Args:
+        spark: The session.
+        uri: The URI of the cluster.
+        name: The name of the log.
+        destination: Where new files go: a directory, or a URL that ``pyarrow.fs`` knows.
+        key: The rule for keys, for example ``json:user.id``; see ``archive.core.compaction``.
+        tombstones: ``empty`` or ``json:PATH``; see ``archive.core.compaction.parse_key_rule``. None: no
+            record is a tombstone.
+        tombstones_after_s: Drop a tombstone this many seconds after it was appended. None: never.
+        bytes_max: The size of a new file, at most: the sum of the sizes of its old files.
+        on_progress: Called with the number of tasks that are done, and of all tasks.
+
+    Returns:
+        The steps, in the order of the log.
+
+    Raises:
+        InvalidArgument: ``key`` or ``tombstones`` is malformed, or pyarrow cannot find files at
+            ``destination``.
+        LogNotFound: There is no log of this name.
+        ArchiveSupportMissing: pyarrow is not installed.
+        ArchiveUnavailable: The destination failed, did not answer in time, or its marker is missing.
+        NotEnoughBookies: No bookie has ever served this cluster.
+        MetadataUnavailable: The metadata store did not answer. The steps until then are done.
+        PySparkException: A task failed. Nothing was changed. Run it again.
+    """
+    parse_key_rule(key, tombstones)  # Refuse a wrong rule before anything is read.
     where = _Where(
         uri=uri, name=name, incarnation=None, destination=destination, keep_copies_s=ARCHIVE_KEEP_COPIES_S
     )
@@ -258,15 +316,17 @@ def compact_on_spark(
                 record = ArchiveRecord.decode_untrusted(bytes(row["record"]), incarnation)
                 steps.append(await finish_group(archiver, group, record))
             if steps[-1].what in ("failed", "skipped"):
-                break  # A tombstone goes only after all that it speaks of.
+                break  # A tombstone may go only after all records that it deletes.
         return steps
 
     return _run(uri, end)
 
 
 def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
-    """The offsets that stay, by the new file that they belong to; and -1 for each, since a file of which
-    nothing is left is written as well."""
+    """Return the offsets that stay, each with the new file that it belongs to.
+
+    Each new file also has the offset -1, so that a file without any records left is written too.
+    """
     newest = (
         keys.where(keys.digest.isNotNull())
         .groupBy("digest")
@@ -282,6 +342,7 @@ def _kept(spark: SparkSession, keys: DataFrame, parts: int) -> DataFrame:
 def _keys_of_task(
     key: str, tombstones: str | None, before_ms: int, incarnation: int, batches: Iterable[Any]
 ) -> Iterator[Any]:
+    """Yield the digests of the keys of the files of one task, with their offsets."""
     rule = parse_key_rule(key, tombstones)
     for batch in batches:
         for part, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -304,6 +365,7 @@ def _keys_of_task(
 
 
 def _rewrite_in_task(where: _Where, groups: list[Group], table: Any) -> Any:
+    """Write one new file; return its record, or why it failed."""
     part = table.column("part")[0].as_py()
     group = groups[part]
     first, end = group[0].first_offset, group[-1].end_offset

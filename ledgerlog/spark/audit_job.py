@@ -1,7 +1,7 @@
-"""An audit as a job: one pass over the copies, counted, listed, and marked for repair if that is asked for.
+"""An audit as a job: one pass over all copies, whose rows you can count, list, and mark for repair.
 
-The table is kept while the job goes on (it has no more rows than there are faults, ledgers and bookies), so
-the copies are checked once however often it is looked at.
+The table is persisted while the job goes on, so the copies are checked once, however often you look at the
+table. It has few rows: one for each fault, and one for each ledger and bookie.
 """
 
 from __future__ import annotations
@@ -25,47 +25,68 @@ __all__ = ["Audit", "AuditFailed", "Found", "audit"]
 
 
 class AuditFailed(LedgerLogError):
-    """Spark could not carry the audit out; the message is what a task or the plan failed with."""
+    """Spark could not carry the audit out. The message is the error of the plan or of a task."""
 
 
 @attrs.frozen
 class Found:
-    """The rows of one kind together."""
+    """The sum of the rows of one kind."""
 
     kind: str
+    """The kind; docs/SPARK.md lists the kinds."""
     runs: int
+    """How many rows there are."""
     copies: int
+    """How many copies these rows are about."""
 
 
 @attrs.frozen
 class Audit:
-    """An audit that was carried out, for as long as it is kept."""
+    """The result of an audit. Use it inside the ``with`` block of ``audit``."""
 
     ledgers: int
-    """Ledgers of which copies were checked."""
+    """How many ledgers have copies that were checked."""
     checked: int
-    """Copies that bookies answered about."""
+    """How many copies bookies answered about."""
     logs: int
-    """Logs whose record is sound."""
+    """How many logs have a sound record."""
     files: int
-    """Archived files that are sound."""
+    """How many archived files are sound."""
     found: tuple[Found, ...]
-    """What is not as it should be, by kind."""
+    """The faults, by kind."""
     table: DataFrame
-    """The rows about that, the ones with the fewest copies left first."""
+    """The rows about faults. Those with the fewest copies left come first."""
     uri: str
+    """The URI of the cluster."""
 
     @property
     def is_clean(self) -> bool:
+        """Whether the audit found no fault."""
         return not self.found
 
     def mark(self) -> Marked:
-        """Make tasks for auto-recovery of it. MetadataUnavailable, AuditFailed."""
+        """Make tasks for auto-recovery from the faults.
+
+        Returns:
+            How many ledgers have tasks now.
+
+        Raises:
+            MetadataUnavailable: The metadata store did not answer. Some tasks may be made; it is safe to call
+                this again.
+            AuditFailed: Spark failed.
+        """
         with _translated():
             return mark_for_repair(self.table, self.uri)
 
     def rows(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """The rows, by column. AuditFailed."""
+        """Yield the rows about faults, each as a dictionary by column.
+
+        Args:
+            limit: How many rows to yield at most; None: all.
+
+        Raises:
+            AuditFailed: Spark failed.
+        """
         with _translated():
             table = self.table if limit is None else self.table.limit(limit)
             for row in table.toLocalIterator():
@@ -76,8 +97,24 @@ class Audit:
 def audit(
     spark: SparkSession, uri: str, *, on_progress: Progress | None = None, **options: str
 ) -> Iterator[Audit]:
-    """Check copies, and give what came out for the body of the ``with``. ``options`` are those of the format
-    ``ledgeraudit``. AuditFailed."""
+    """Check copies, and give the result to the body of the ``with``.
+
+    Args:
+        spark: The session.
+        uri: The URI of the cluster.
+        on_progress: Called with the number of tasks that are done, and of all tasks.
+        options: Options of the format ``ledgeraudit``; see docs/SPARK.md.
+
+    Raises:
+        AuditFailed: Spark could not carry the audit out.
+
+    Example:
+        ```python
+        with audit(spark, "zk://localhost:2181/ledgerlog", log="orders") as result:
+            for row in result.rows(limit=10):
+                print(row["ledger_id"], row["bookie"], row["kind"])
+        ```
+    """
     with _translated():
         parallelism = str(spark.sparkContext.defaultParallelism)
         given = {"minPartitions": parallelism, **options, "uri": uri, "summary": "true"}
@@ -103,7 +140,7 @@ def audit(
 
 
 def _counts(table: DataFrame) -> list[tuple[str, int, int, int]]:
-    """By kind: rows, copies, ledgers."""
+    """Return for each kind of rows: the kind, rows, copies, ledgers."""
     by_kind = table.groupBy("kind").agg(
         functions.count("*"), functions.sum("copies"), functions.countDistinct("ledger_id")
     )
@@ -112,6 +149,7 @@ def _counts(table: DataFrame) -> list[tuple[str, int, int, int]]:
 
 @contextmanager
 def _translated() -> Iterator[None]:
+    """Raise the errors of Spark, inside the body, as AuditFailed."""
     try:
         yield
     except (PySparkException, Py4JError) as failure:
@@ -119,7 +157,7 @@ def _translated() -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """Of Spark's long story, the line that says what our own code failed with; else its first line."""
+    """Return the line of Spark's message with our own code's error; if there is none, the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("ledgerlog.") and ": " in line]
     return ours[-1].partition(": ")[2] if ours else (lines[0] if lines else "Spark does not say why")

@@ -1,16 +1,16 @@
-"""Which ledgers, logs and archived files an audit checks, and how they are shared out to tasks.
+"""Which ledgers, logs and archived files an audit checks, and how tasks share them.
 
-Each of them is looked at by one task, which gives it a verdict; one whose record cannot be read gets that,
-and keeps no other from being looked at. A ledger that a log lists and that has no metadata is looked at as
-well: it is in an archive, or lost.
+One task looks at each of them and gives a verdict. A record that cannot be read gets a verdict too, and does
+not keep the others from being checked. The audit also looks at a ledger that a log lists and that has no
+metadata: it is archived, or lost.
 
-A task takes whole ledgers, about ``replicasPerPartition`` copies, since faults of a ledger are counted
-against each other. What a plan says of a ledger is no more than its number: a task reads the metadata itself,
-because what it reports must be true of them as they are then. So a plan has no secrets in it.
+A task takes whole ledgers, of about ``replicasPerPartition`` copies together, because the faults of a ledger
+are compared with each other. A plan holds only the number of a ledger. The task reads the metadata itself,
+because its report must be true of the metadata at that time. So a plan contains no secrets.
 
-**What a ledger weighs** is the copies there are to check and what asking about a ledger costs however small
-it is. Where bookies are to read what they have, its bytes weigh as well, as far as the list of its log says
-how many they are.
+**The weight of a ledger** is the number of copies to check, plus the cost of asking about any ledger, however
+small. If bookies have to read their entries (``scrub``), the ledger's bytes count too, as far as the list of
+its log says how many it has.
 """
 
 from __future__ import annotations
@@ -36,56 +36,81 @@ __all__ = ["AuditPart", "ListedFile", "ListedLedger", "ListedLog", "pack_ledgers
 T = TypeVar("T")
 
 _READS_AT_ONCE = 32
-"""Requests to the metadata store that are under way together."""
+"""How many requests to the metadata store are under way at once."""
 
 _LEDGER_WEIGHT = 1000
-"""What a ledger weighs beside its copies, in copies."""
+"""The weight of a ledger besides its copies. A copy has weight 1."""
 
 _REPLICA_BYTES = KIB
-"""So many bytes that a bookie has to read weigh as much as a copy that it has to name."""
+"""A bookie that reads this many bytes costs as much as one that names one copy."""
 
 
 @attrs.frozen
 class ListedLedger:
+    """A ledger to check."""
+
     ledger_id: int
+    """The ledger."""
     logs: str | None
-    """The logs that list it, separated by commas; None where none does."""
+    """The logs that list it, separated by commas; None if none does."""
     incarnations: tuple[int, ...] = ()
-    """Of these logs."""
+    """The incarnations of these logs."""
 
 
 @attrs.frozen
 class ListedLog:
+    """A log to check."""
+
     name: str
+    """The name of the log."""
 
 
 @attrs.frozen
 class ListedFile:
-    """An archived file, by the record that names it."""
+    """An archived file to check, by the record that names it."""
 
     incarnation: int
+    """The incarnation of the file's log."""
     ledger_id: int
+    """The ledger under which the record is stored."""
     log: str | None
-    """None where it is not known."""
+    """The name of the log; None if it is not known."""
 
 
 @attrs.frozen(kw_only=True)
 class AuditPart:
-    """What one task checks. Everything in it can be sent to another process."""
+    """What one task checks. All of it can be sent to another process."""
 
     uri: str
+    """The URI of the cluster."""
     cluster: str | None
-    """The id of the cluster that it was planned in."""
+    """The id of the cluster that the plan was made in."""
     ledgers: tuple[ListedLedger, ...] = ()
+    """The ledgers."""
     logs: tuple[ListedLog, ...] = ()
+    """The logs."""
     files: tuple[ListedFile, ...] = ()
+    """The archived files."""
     scrub: bool
+    """Whether bookies read the entries that they have, and whole files are read."""
     summary: bool
+    """Whether to add rows about what is sound."""
     settle_s: float
+    """Check each finding again after this many seconds."""
 
 
 async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditPart]:
-    """The parts of an audit. LogNotFound, LedgerNotFound for what the options name; MetadataUnavailable."""
+    """Plan an audit.
+
+    Args:
+        client: The cluster.
+        options: Which copies to check, and how.
+
+    Raises:
+        LogNotFound: A log that the options name does not exist.
+        LedgerNotFound: A ledger that the options name does not exist and is in no archive.
+        MetadataUnavailable: The metadata store did not answer.
+    """
     names = options.logs or await LogRegistry(client.store, client.environment).list("")
     logs = await _listed(client, names, must_exist=bool(options.logs))
     listed, byte_lengths = logs.listed, logs.byte_lengths
@@ -102,13 +127,13 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
         try:
             found = await registry.find(ledger_id)
         except MetadataCorrupt:
-            weights[ledger_id] = _LEDGER_WEIGHT  # The task says so, in a row.
+            weights[ledger_id] = _LEDGER_WEIGHT  # The task reports it, in a row.
             return
         if found is not None:
             read = byte_lengths.get(ledger_id, 0) * found[0].replication.write_quorum if options.scrub else 0
             weights[ledger_id] = _LEDGER_WEIGHT + max(replicas_of(found[0]), read // _REPLICA_BYTES)
         elif ledger_id in listed:
-            weights[ledger_id] = _LEDGER_WEIGHT  # In an archive alone, or lost: the task says which.
+            weights[ledger_id] = _LEDGER_WEIGHT  # It is archived, or lost; the task reports which.
         elif ledger_id in options.ledgers and ledger_id not in archived:
             raise LedgerNotFound(ledger_id)
 
@@ -152,17 +177,22 @@ async def plan_audit(client: LedgerClient, options: AuditOptions) -> list[AuditP
 
 @attrs.frozen
 class _Logs:
-    """What some logs list, as far as it can be read."""
+    """The ledgers that some logs list, as far as their records can be read."""
 
     listed: dict[int, list[str]] = attrs.Factory(dict)
-    """The logs of each ledger, by name."""
+    """The names of the logs that list a ledger, by ledger."""
     byte_lengths: dict[int, int] = attrs.Factory(dict)
-    """How many bytes of records each ledger holds, where a list says so."""
+    """How many bytes of records a ledger holds, by ledger; 0 if the list does not say."""
     incarnations: dict[str, int] = attrs.Factory(dict)
+    """The incarnations of the logs, by name."""
 
 
 async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: bool) -> _Logs:
-    """What these logs list. LogNotFound where one ``must_exist`` and does not."""
+    """Read the lists of some logs.
+
+    Raises:
+        LogNotFound: A log does not exist, and ``must_exist`` is set.
+    """
     registry = LogRegistry(client.store, client.environment)
     logs = _Logs()
 
@@ -174,7 +204,7 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
                 logs.incarnations[name] = incarnation
                 metadata, _ = await registry.read(incarnation, fresh=False)
         except MetadataCorrupt:
-            return  # The task that looks at it says so, in a row.
+            return  # The task that looks at it reports it, in a row.
         if metadata is not None:
             for segment in metadata.segments:
                 logs.listed.setdefault(segment.ledger_id, []).append(name)
@@ -192,8 +222,10 @@ async def _listed(client: LedgerClient, names: Sequence[str], *, must_exist: boo
 async def _files(
     client: LedgerClient, options: AuditOptions, incarnations: Mapping[str, int]
 ) -> list[tuple[ListedFile, int, tuple[int, ...]]]:
-    """Archived files, what each weighs and the ledgers that it holds: of the logs or ledgers that the options
-    name, else all."""
+    """Return archived files, the weight of each, and the ledgers that it holds.
+
+    If the options name logs or ledgers, only files of those are returned.
+    """
     registry = ArchiveRegistry(client.store)
     names = {incarnation: name for name, incarnation in incarnations.items()}
     found: list[tuple[ListedFile, int, tuple[int, ...]]] = []
@@ -204,7 +236,7 @@ async def _files(
             try:
                 read = await registry.find(incarnation, ledger_id)
             except MetadataCorrupt:
-                pass  # The task says so, in a row.
+                pass  # The task reports it, in a row.
             else:
                 if read is None:
                     continue
@@ -223,8 +255,13 @@ async def _files(
 def pack_ledgers(
     weighed: Sequence[tuple[int, int]], *, weight_max: int, min_parts: int = 1
 ) -> list[tuple[int, ...]]:
-    """Ledgers and their weights as parts, in their order: each of ``weight_max`` at most, or one ledger. At
-    least ``min_parts`` where there are so many ledgers."""
+    """Share ledgers out to parts, in their order.
+
+    Args:
+        weighed: Each ledger with its weight.
+        weight_max: The weight of a part, at most. A single ledger may exceed it.
+        min_parts: How many parts to make at least, if there are enough ledgers.
+    """
     if not weighed:
         return []
     wanted = min(min_parts, len(weighed))
@@ -233,7 +270,7 @@ def pack_ledgers(
     parts: list[list[int]] = []
     load = limit
     for place, (ledger_id, weight) in enumerate(weighed):
-        # The last ones are kept apart where there would be too few parts else.
+        # Give each of the last ledgers a part of its own if there would be too few parts otherwise.
         is_needed = len(weighed) - place <= wanted - len(parts)
         if load + weight > limit or is_needed:
             parts.append([])

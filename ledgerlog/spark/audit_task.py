@@ -1,29 +1,30 @@
-"""What a task of an audit does: check every copy of some ledgers, and report what stands up to a second look.
+"""The work of one task of an audit: it checks every copy of some ledgers, and reports confirmed faults.
 
-``ledger.core.copies`` says what to ask and what the answers come to. Here the metadata are read, bookies are
-asked, several ledgers at a time, and false alarms are kept out:
+``ledger.core.copies`` decides what to ask and what the answers mean. This module reads the metadata and asks
+the bookies, for several ledgers at a time. It keeps out false alarms:
 
 1. A ledger without a fault is done.
-2. The others are looked at again, from their metadata on, when all have been looked at once and ``settle_s``
-   has gone by. An entry is committed by an ack quorum, and may be on its way to one bookie more: by then it
-   has arrived, or that bookie has failed.
-3. What the second look finds is reported if the metadata, read once more behind a sync, still ask it of that
-   bookie. Repair may have moved a share meanwhile, and what was deleted is missed by nobody: collection
-   begins after the metadata are gone, so if they are there the entries should have been.
+2. The task looks at the others again, from their metadata on, after it has looked at all ledgers once and
+   ``settle_s`` has gone by. An ack quorum commits an entry, and the entry may be on its way to another
+   bookie. By the second look it has arrived, or that bookie has failed.
+3. The task syncs the store and reads the metadata once more. It reports a fault of the second look if the
+   bookie should still have the copy. Repair may have moved the share meanwhile. And if the ledger was
+   deleted, its copies are not missing: collection begins after the metadata are gone. So if the metadata are
+   still there, the entries should have been there too.
 
-A bookie that did not answer is not asked again for a while, or one that hangs would cost its time limit for
-each ledger. Of what it has nothing is known, and that is what is reported.
+If a bookie did not answer, the task does not ask it again for a while. Otherwise a bookie that hangs would
+cost its time limit for each ledger. Nothing is known about its copies, and that is reported.
 
-**A ledger without metadata** that a log lists is in an archive, or it is *lost*. Whoever deletes a ledger
-takes it off the list first, and who archives it makes the record first. So these are asked in the order
-metadata, archive, list, the last behind a sync: it is lost if the first two have nothing and the list still
-names it.
+**A ledger without metadata.** If a log lists it, it is archived or *lost*. A job that deletes a ledger takes
+it off the list first, and a job that archives a ledger makes its record first. So the task reads the
+metadata, then the archive, then the list, the last one after a sync. The ledger is lost if the first two have
+nothing and the list still names it.
 
-**A file** is held against its record: size, end, the digest there, and the offsets that it, its record and
-the log's list say; in a scrub it is read whole. A file is retired after its log's list named it no more, so
-that is asked behind a look that found something.
+**A file** is checked against its record: its size, its end and the digest of the end. The offsets in the
+file, in its record and in the log's list must be the same. In a scrub the whole file is read. A file is
+retired after the log's list has dropped it. So if the task finds a fault, it reads the list afterwards.
 
-Nothing is written, fenced or repaired.
+The audit writes nothing, fences nothing and repairs nothing.
 """
 
 from __future__ import annotations
@@ -79,59 +80,87 @@ T = TypeVar("T")
 
 _LEDGERS_AT_ONCE = 8
 _AHEAD = 4
+"""How many batches of rows may wait for the thread that takes them."""
 _SILENT_S = 60.0
-"""A bookie that did not answer counts as silent for so long before it is asked again."""
+"""How long a bookie that did not answer is not asked again, in seconds."""
 _ROWS_AT_ONCE = 8192
+"""How many rows a batch has at most."""
 
 CHECKED = "checked"
-"""The kind of a row that says how many copies of a ledger were checked on a bookie."""
+"""The kind of a row that says how many copies of a ledger on a bookie were checked."""
 METADATA = "metadata"
-"""The kind of a row about a ledger whose metadata cannot be read: nothing of it can be checked."""
+"""The kind of a row about a ledger whose metadata cannot be read. None of its copies can be checked."""
 LOST = "lost"
-"""... about a ledger that a log lists, and that has neither metadata nor a file."""
+"""The kind of a row about a ledger that a log lists and that has neither metadata nor a file."""
 LOG = "log"
-"""... about a log whose record cannot be read: which ledgers it lists is not known."""
+"""The kind of a row about a log whose record cannot be read. The ledgers that it lists are not known."""
 ARCHIVE = "archive"
-"""... about a record of an archived file that cannot be read."""
+"""The kind of a row about an unreadable record of an archived file."""
 FILE_MISSING = "file_missing"
+"""The kind of a row about an archived file that is not there."""
 FILE_CORRUPT = "file_corrupt"
-"""... about a file that is damaged, or is not the one that its record or its log's list say."""
+"""The kind of a row about an archived file that is damaged, or contradicts its record or the log's list."""
 FILE_UNREACHABLE = "file_unreachable"
+"""The kind of a row about an archived file that cannot be read now."""
 CHECKED_LOG = "checked_log"
+"""The kind of a row about a sound log, with ``summary``."""
 CHECKED_FILE = "checked_file"
-"""The kinds of rows about what is sound, with ``summary``."""
+"""The kind of a row about a sound archived file, with ``summary``."""
 SOUND = frozenset((CHECKED, CHECKED_LOG, CHECKED_FILE))
+"""The kinds of rows that report no fault."""
 
 
 @attrs.frozen(kw_only=True)
 class AuditRow:
-    """A row of the table; docs/SPARK.md has the columns."""
+    """A row of the table; docs/SPARK.md describes the columns."""
 
     log: str | None
+    """The logs that list the ledger, separated by commas; None if none does."""
     ledger_id: int | None
-    """None in a row about a log."""
+    """The ledger; None in a row about a log."""
     bookie: str | None = None
+    """The bookie that has the copies, or should have them."""
     first_entry: int | None = None
+    """The first of the entries that the row is about."""
     last_entry: int | None = None
+    """The last of these entries."""
     copies: int = 0
+    """How many of these entries the bookie has, or should have."""
     copies_left: int | None = None
+    """How many sound copies of each of them other bookies have, at least."""
     write_quorum: int | None = None
+    """How many copies of each there should be."""
     kind: str
+    """A value of ``FaultKind``, or one of the constants above."""
     file: str | None = attrs.field(default=None, converter=attrs.converters.optional(redact))
-    """Its URL, for people: without a password."""
+    """The URL of the archived file, without a password. For people."""
     why: str | None = attrs.field(default=None, converter=attrs.converters.optional(redact))
+    """The reason, for people."""
 
 
 class AuditBroken(LedgerLogError):
-    """An audit has ended before its end. Why, the context that it was opened with raises when it is left."""
+    """An audit ended before its end.
+
+    The context manager that opened it raises the reason when you leave it.
+    """
 
 
 @asynccontextmanager
 async def open_audit(
     part: AuditPart, client: LedgerClient
 ) -> AsyncIterator[Callable[[], Awaitable[list[AuditRow] | None]]]:
-    """For the body of the ``async with``, an async function that gives rows as they are found, and None at
-    the end, once. It raises MetadataUnavailable; AuditBroken where a bug has ended the audit."""
+    """Start one task of an audit, for the body of the ``async with``.
+
+    Args:
+        part: What to check.
+        client: The cluster.
+
+    Yields:
+        An async function. Each call returns the next rows, and None at the end, once.
+
+    The function raises MetadataUnavailable (the metadata store did not answer) and AuditBroken (a bug ended
+    the audit; leave the ``async with``, which raises the bug).
+    """
     send, receive = trio.open_memory_channel[list[AuditRow] | LedgerLogError | None](_AHEAD)
     audit = _Audit(part, client, send)
 
@@ -150,14 +179,19 @@ async def open_audit(
 
 @attrs.frozen
 class _Look:
-    """What one look at a ledger found."""
+    """The result of one look at a ledger."""
 
     metadata: LedgerMetadata
+    """The metadata at the time of the look."""
     faults: list[CopyFault]
+    """The copies that are missing or at fault."""
     checked: dict[BookieId, int]
+    """How many copies were checked, by bookie."""
 
 
 class _Audit:
+    """The checks of one task, and the rows that they send."""
+
     def __init__(
         self,
         part: AuditPart,
@@ -173,7 +207,7 @@ class _Audit:
         self._silent_until: dict[BookieId, float] = {}
 
     async def run(self) -> None:
-        """Check all; the last thing that is sent is None, or what it failed with."""
+        """Check everything. Send rows, and at the end None or the error."""
         with self._send:
             try:
                 await self._check_all()
@@ -183,7 +217,7 @@ class _Audit:
                 await self._send.send(None)
 
     async def _check_all(self) -> None:
-        # A ledger that a replica of the store has not heard of yet would pass for deleted.
+        # Without the sync, a ledger that this replica of the store has not heard of would look deleted.
         await self._client.store.sync()
         doubtful: list[ListedLedger] = []
         doubtful_files: list[ListedFile] = []
@@ -211,13 +245,13 @@ class _Audit:
     # --- a ledger ---------------------------------------------------------------------------------
 
     async def _is_clean(self, ledger: ListedLedger) -> bool:
-        """Whether there is nothing to report of a ledger; what was checked is told then."""
+        """Look at a ledger; return whether there is nothing to report. Then send its summary."""
         try:
             look = await self._look(ledger.ledger_id)
         except MetadataCorrupt:
             return False
         if look is None:
-            # It was deleted, unless a log lists it still.
+            # If no log lists it any more, it was deleted.
             return not ledger.incarnations or await self._is_archived(ledger)
         if look.faults:
             return False
@@ -225,7 +259,7 @@ class _Audit:
         return True
 
     async def _report(self, ledger: ListedLedger) -> None:
-        """Look a second time, and tell what stands."""
+        """Look at a ledger a second time, and report the faults that stand."""
         try:
             look = await self._look(ledger.ledger_id)
             if look is None:
@@ -242,7 +276,7 @@ class _Audit:
             await self._tell(ledger, look, [fault for fault in look.faults if is_due(now[0], fault)])
 
     async def _report_lost(self, ledger: ListedLedger) -> None:
-        """Tell of a ledger without metadata if nobody has it, and a log lists it."""
+        """Report a ledger without metadata if it is not archived and a log still lists it."""
         if await self._is_archived(ledger):
             return
         for incarnation in ledger.incarnations:
@@ -255,18 +289,19 @@ class _Audit:
                 return
 
     async def _is_archived(self, ledger: ListedLedger) -> bool:
-        """Whether one of the logs that list it has a record of its file, be it readable or not."""
+        """Whether a log that lists the ledger has a record of its file, even one that does not decode."""
         for incarnation in ledger.incarnations:
             try:
                 if await self._archives.find(incarnation, ledger.ledger_id) is not None:
                     return True
             except MetadataCorrupt:
-                return True  # Whoever looks at the file says so.
+                return True  # The check of the file reports the record.
         return False
 
     # --- a log ------------------------------------------------------------------------------------
 
     async def _report_log(self, log: ListedLog) -> None:
+        """Report a log whose record cannot be read; otherwise send its summary."""
         try:
             incarnation = await self._logs.find(log.name)
             if incarnation is None or (await self._logs.read(incarnation, fresh=False))[0] is None:
@@ -279,7 +314,10 @@ class _Audit:
             await self._send.send([AuditRow(log=log.name, ledger_id=None, kind=CHECKED_LOG)])
 
     async def _read_log(self, incarnation: int) -> tuple[LogMetadata | None, bool]:
-        """A log's record as it is now, None where there is none or it cannot be read; whether it can."""
+        """Return the current record of a log, and whether it can be read.
+
+        The record may be None: it is gone.
+        """
         try:
             return (await self._logs.read(incarnation))[0], True
         except MetadataCorrupt:
@@ -288,7 +326,7 @@ class _Audit:
     # --- a file -----------------------------------------------------------------------------------
 
     async def _is_clean_file(self, file: ListedFile) -> bool:
-        """Whether there is nothing to report of a file; that it was checked is told then."""
+        """Look at a file; return whether there is nothing to report. Then send its summary."""
         record, row = await self._look_at_file(file)
         if row is None and record is not None and self._part.summary:
             name = record.log if file.log is None else file.log
@@ -298,25 +336,25 @@ class _Audit:
         return row is None
 
     async def _report_file(self, file: ListedFile) -> None:
-        """Look a second time, and tell what stands."""
+        """Look at a file a second time, and report a fault that stands."""
         record, row = await self._look_at_file(file)
         if row is None:
             return
         if record is not None:
             metadata, is_readable = await self._read_log(file.incarnation)
             if is_readable and (metadata is None or metadata.index_of(file.ledger_id) is None):
-                return  # It is being retired.
+                return  # A job is retiring it.
             try:
                 now = await self._archives.find(file.incarnation, file.ledger_id)
             except MetadataCorrupt:
-                return  # As of just now; the next audit sees it.
+                return  # The record was damaged just now. The next audit reports it.
             if now is None or now[0] != record:
-                return  # It was withdrawn or written again; the next audit sees what it is now.
+                return  # The record was withdrawn or replaced. The next audit checks the new one.
         logger.error("ledger=%d log=%s file=%s: %s", file.ledger_id, file.log, row.file, row.why)
         await self._send.send([row])
 
     async def _look_at_file(self, file: ListedFile) -> tuple[ArchiveRecord | None, AuditRow | None]:
-        """A file's record, if there is one that can be read, and what is wrong with either."""
+        """Check a file; return its record, if it can be read, and a row if record or file is at fault."""
 
         def wrong(kind: str, why: object, url: str | None = None) -> AuditRow:
             return AuditRow(log=file.log, ledger_id=file.ledger_id, kind=kind, file=url, why=str(why))
@@ -354,6 +392,7 @@ class _Audit:
     # --- answers ----------------------------------------------------------------------------------
 
     async def _tell(self, ledger: ListedLedger, look: _Look, faults: list[CopyFault]) -> None:
+        """Send the rows of a ledger: faults, and its summary."""
         rows = [_row(ledger, fault) for fault in faults]
         if self._part.summary:
             rows += _summary(ledger, look)
@@ -361,7 +400,11 @@ class _Audit:
             await self._send.send(rows[start : start + _ROWS_AT_ONCE])
 
     async def _look(self, ledger_id: int) -> _Look | None:
-        """One look at a ledger; None where there is no such ledger. MetadataCorrupt."""
+        """Look at a ledger once; None if it does not exist.
+
+        Raises:
+            MetadataCorrupt: Its metadata do not decode.
+        """
         found = await self._registry.find(ledger_id)
         if found is None:
             return None
@@ -370,10 +413,11 @@ class _Audit:
         return _Look(found[0], faults, dict(check.checked))
 
     async def _answer(self, ledger_id: int, ask: CopyAsk) -> CopyAnswer | None:
+        """Ask a bookie; None if it does not answer, or did not answer within the last minute."""
         if trio.current_time() < self._silent_until.get(ask.bookie, 0.0):
             return None
         connection = self._client.pool.connection(ask.bookie)
-        # Nobody waits for an audit: a scrub's patience.
+        # Nobody waits for an audit, so it has the long time limit of a scrub.
         answer = await ask_copies(connection, ledger_id, ask, timeout_s=SCRUB_TIMEOUT_S)
         if answer is None:
             self._silent_until[ask.bookie] = trio.current_time() + _SILENT_S

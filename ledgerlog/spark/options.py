@@ -1,11 +1,11 @@
-"""The options of ``ledgerlog`` and ``ledgeraudit``: text by name into one value, or an error that says what
-is wrong.
+"""The options of ``ledgerlog`` and ``ledgeraudit``: parsed from text into one value, or refused with the
+reason.
 
-Where an option means what Kafka's connector means by it, it has Kafka's name. Spark lower-cases the names
-that it hands over, so they are compared without case. A name that is not known is an error and not a hint: a
-misspelt ``endingOffset`` would otherwise read the whole log for somebody who asked for a part.
+If Kafka's connector has the same option, this one has the same name. Spark passes option names in lower case,
+so they are compared without case. An unknown name is an error. For example, if ``endingOffset`` (misspelt)
+were ignored, the query would read the whole log although the user asked for a part.
 
-Pure: options say nothing of what is in the cluster.
+Pure: parsing does not ask the cluster.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ __all__ = [
 ]
 
 PARTITION_BYTES = 64 * MIB
+"""The bytes that one task of a read gets at most, if no option says otherwise."""
 
 PARTITION_REPLICAS = 1_000_000
+"""The copies that one task of an audit gets at most, if no option says otherwise."""
 
 INDEX = "index"
 SCRUB = "scrub"
@@ -70,7 +72,7 @@ _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "cursorName")
 _WRITE = ("uri", "path", "log", "producerId")
 _WRITE_BATCH = ("batchSeq",)
 _WRITE_STREAM = ("failOnDataLoss", "checkpointLocation", "queryName")
-"""The last two are Spark's own, which it hands over with ours."""
+"""The last two are Spark's own options, which it passes together with ours."""
 
 _NUMBER_MAX = 2**63 - 1
 
@@ -92,35 +94,58 @@ _KAFKA_BOUNDS: dict[int, Literal["earliest", "latest"]] = {-2: EARLIEST, -1: LAT
 
 @attrs.frozen(kw_only=True)
 class ReadOptions:
-    """What to read. See docs/SPARK.md for the words."""
+    """What to read. docs/SPARK.md explains each option."""
 
     uri: str
+    """The URI of the cluster."""
     logs: tuple[str, ...]
-    """By name, sorted; empty where ``pattern`` says which."""
+    """The names of the logs, sorted; empty if ``pattern`` is set."""
     pattern: str | None
+    """A regular expression; the whole name of a log must match."""
     starting: Bound | Mapping[str, Bound]
-    """For all logs, or for each; a log that is not named begins at its earliest record."""
+    """Where to begin, for all logs or for each by name.
+
+    A log that is not named begins at its earliest record.
+    """
     ending: Bound | Mapping[str, Bound]
+    """The offset to stop before, for all logs or for each by name.
+
+    A log that is not named ends at its end.
+    """
     starting_ms: int | None
-    """Records from this moment on, in place of ``starting``."""
+    """Begin at the first record from this time on (milliseconds since the epoch), instead of ``starting``."""
     ending_ms: int | None
+    """End before the first record from this time on (milliseconds since the epoch), instead of ``ending``."""
     fail_on_data_loss: bool
+    """Whether it is an error if records are gone that were to be read."""
     min_partitions: int
+    """How many tasks to make at least, if there are enough records."""
     max_records_per_partition: int | None
+    """How many records a task reads at most; None: any number."""
     max_bytes_per_partition: int
+    """How many bytes a task reads at most, about."""
     max_offsets_per_trigger: int | None
+    """How many records a micro-batch reads at most; None: any number."""
     max_bytes_per_trigger: int | None
+    """How many bytes a micro-batch reads at most, about; None: any number."""
     cursor_name: str | None
+    """The cursor that the stream moves in each log; None: no cursor."""
 
     def start_of(self, log: str) -> Bound:
+        """Return where to begin in a log."""
         return self.starting.get(log, EARLIEST) if isinstance(self.starting, Mapping) else self.starting
 
     def end_of(self, log: str) -> Bound:
+        """Return where to end in a log."""
         return self.ending.get(log, LATEST) if isinstance(self.ending, Mapping) else self.ending
 
     def select(self, names: list[str]) -> list[str]:
-        """The logs to read, of those that there are. Named ones are read whether they are there or not, which
-        is then an error of its own."""
+        """Return the names of the logs to read.
+
+        Args:
+            names: The logs that exist; ``pattern`` selects among them. Logs that the options name are
+                returned even if they do not exist. Reading them fails later.
+        """
         if self.pattern is None:
             return list(self.logs)
         expression = re.compile(self.pattern)
@@ -128,7 +153,15 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """The options of a read. InvalidArgument names the option that is wrong."""
+    """Parse the options of a read.
+
+    Args:
+        options: The options, by name without case.
+        is_stream: Whether the read is a stream.
+
+    Raises:
+        InvalidArgument: An option is wrong; the message names it.
+    """
     if is_stream:
         given = _known(options, (*_EVERYWHERE, *_STREAM_ONLY), _BATCH_ONLY, "a batch (spark.read)")
     else:
@@ -173,18 +206,30 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """Where to write, and as whom."""
+    """Where to write, and as which producer."""
 
     uri: str
+    """The URI of the cluster."""
     log: str
+    """The name of the log."""
     producer_id: str | None
+    """The producer of the batches. None: the id of the query; for a batch job none."""
     batch_seq: int | None
+    """The number of the batch of a batch job."""
     fail_on_data_loss: bool
-    """Whether batches that the log lacks are an error."""
+    """Whether it is an error if the log lacks batches before this one."""
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """The options of a write. InvalidArgument names the option that is wrong."""
+    """Parse the options of a write.
+
+    Args:
+        options: The options, by name without case.
+        is_stream: Whether the write is a stream.
+
+    Raises:
+        InvalidArgument: An option is wrong; the message names it.
+    """
     if is_stream:
         given = _known(options, (*_WRITE, *_WRITE_STREAM), _WRITE_BATCH, "a batch (df.write)")
     else:
@@ -215,21 +260,35 @@ class AuditOptions:
     """Which copies to check, and how."""
 
     uri: str
+    """The URI of the cluster."""
     logs: tuple[str, ...]
-    """Names, sorted; the ledgers that they list. With no ``ledgers`` either, every ledger there is."""
+    """Check the ledgers that these logs list; sorted.
+
+    If ``logs`` and ``ledgers`` are empty, check all ledgers.
+    """
     ledgers: tuple[int, ...]
+    """Check these ledgers; sorted."""
     scrub: bool
-    """Whether bookies read what they have, or go by their index."""
+    """Whether bookies read the entries that they have. Otherwise they answer from their index."""
     summary: bool
-    """Whether there is a row for each ledger and bookie, which says how many copies were checked."""
+    """Whether to add a row for each ledger and bookie with the number of checked copies."""
     min_partitions: int
+    """How many tasks to make at least, if there are enough ledgers."""
     replicas_per_partition: int
+    """How many copies a task checks at most, about."""
     settle_s: float
-    """What was found is looked at again after so long."""
+    """Check each finding again after this many seconds."""
 
 
 def parse_audit_options(options: Mapping[str, str]) -> AuditOptions:
-    """The options of an audit. InvalidArgument names the option that is wrong."""
+    """Parse the options of an audit.
+
+    Args:
+        options: The options, by name without case.
+
+    Raises:
+        InvalidArgument: An option is wrong; the message names it.
+    """
     given = _known(options, _AUDIT, (), "")
     said = [name for name in ("path", "log", "logs", "ledgers") if name in given]
     if len(said) > 1:
@@ -270,7 +329,7 @@ def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= AUDIT_SETTLE_S_MAX:  # Not a number is in no range.
+    if not 0 <= value <= AUDIT_SETTLE_S_MAX:  # NaN fails this test too.
         raise InvalidArgument(f"{name} is a number of seconds from 0 to {AUDIT_SETTLE_S_MAX:g}, not {text!r}")
     return value
 
@@ -278,6 +337,14 @@ def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
 def _known(
     options: Mapping[str, str], allowed: Sequence[str], others: Sequence[str], whose: str
 ) -> dict[str, str]:
+    """Return the options by their proper names.
+
+    Args:
+        options: The options as Spark passes them.
+        allowed: The names that are allowed.
+        others: Names that are allowed elsewhere only.
+        whose: Where the names in ``others`` are allowed, for the message.
+    """
     spelling = {name.lower(): name for name in allowed}
     elsewhere = {name.lower(): name for name in others}
     given = {}
@@ -392,7 +459,7 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """The number that the text spells, by ASCII digits alone and in 64 bits; None where it spells none."""
+    """Parse a number of ASCII digits, at most 64 bits; None if the text is not one."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(_NUMBER_MAX))):
         return None
     number = int(text)

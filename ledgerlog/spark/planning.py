@@ -1,17 +1,17 @@
-"""What the planner's process sees of the logs: how far each reaches now, in which ledgers, on which bookies.
+"""Planning a read: how far each log reaches now, in which ledgers, on which bookies.
 
-Only here are metadata read. What tasks need of them goes with the parts of the plan: the metadata of each
-ledger that a part touches, and where the bookies serve. So a job of a thousand tasks opens one session with
-the metadata store and not a thousand.
+Only the planner reads metadata. It sends with each part of the plan what its task needs: the metadata of the
+part's ledgers and the addresses of the bookies. So a job of a thousand tasks opens one session with the
+metadata store, and not a thousand.
 
-**The end** is what is confirmed: an open ledger counts up to the entry that its bookies say is confirmed,
-which neither fences it nor disturbs its writer. A ledger that is open beside the one before it counts only
-where it continues that one (``log.positions``).
+**The end** of a log is the end of its confirmed records. An open ledger counts up to the entry that its
+bookies say is confirmed. Asking for it neither fences the ledger nor disturbs its writer. If two ledgers are
+open, the second one counts only if it continues the first (``log.positions``).
 
-**Data loss** is whatever a reader asked for and can never get: records that were truncated away, or lost with
-bookies in the middle of a log (``Log.recover``), a log that was deleted, or deleted and made again. It is an
-error, unless ``failOnDataLoss`` is false; then what is left is read and the rest is said in the log of the
-process."""
+**Data loss** means that a reader asked for records that it can never get: they were truncated away, they were
+lost with bookies in the middle of a log (``Log.recover``), or the log was deleted, or deleted and made again.
+This is an error, unless ``failOnDataLoss`` is false. Then the read returns what is left, and the process logs
+the loss."""
 
 from __future__ import annotations
 
@@ -60,53 +60,68 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _READS_AT_ONCE = 32
-"""Requests to the metadata store that are under way together."""
+"""How many requests to the metadata store are under way at once."""
 
 _CATCH_UP_S = 30.0
-"""How long a confirmed end that was seen before is waited for: the bookies that told it may be gone, and the
-others learn of it with the next entry or a recovery."""
+"""How long to wait for a confirmed end that was seen before, in seconds.
+
+The bookies that reported it may be gone. The others learn of it with the next entry or a recovery."""
 
 _RETRY_S = 0.2
 
 
 class DataLoss(LedgerLogError):
-    """Records that were to be read are gone for good; ``failOnDataLoss=false`` reads what is left."""
+    """Records that were to be read are gone for good. ``failOnDataLoss=false`` reads what is left."""
 
 
 @attrs.frozen(kw_only=True)
 class LogView:
-    """A log as it was at one moment."""
+    """A log at one moment."""
 
     metadata: LogMetadata
+    """The record of the log."""
     stretches: tuple[Stretch, ...]
-    """Its ledgers with records, growing and up to ``end``; a last one without any if ``end`` is behind a
-    gap."""
+    """The log's ledgers with records, in order, up to ``end``. If ``end`` is behind a gap, a last stretch
+    without records stands for the gap."""
     end: int
-    """The offset after the last record that was confirmed."""
+    """The offset after the last confirmed record."""
 
     @property
     def name(self) -> str:
+        """The name of the log."""
         return self.metadata.name
 
     @property
     def incarnation(self) -> int:
+        """The incarnation of the log."""
         return self.metadata.incarnation
 
     @property
     def first(self) -> int:
-        """The first offset that is readable."""
+        """The first offset that can be read."""
         return self.metadata.first_offset
 
 
 async def select(client: LedgerClient, options: ReadOptions) -> list[str]:
-    """The names of the logs that the options speak of, sorted."""
+    """Return the names of the logs that the options select, sorted."""
     registry = LogRegistry(client.store, client.environment)
     return options.select([] if options.pattern is None else await registry.list(""))
 
 
 async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogView]:
-    """The logs that the options speak of, by name. Errors as for ``look``; LogNotFound for one that they
-    name. One that the pattern has found a moment ago, and that is gone, is nobody's loss."""
+    """Look at all logs that the options select.
+
+    If a log that only the pattern selects is gone by now, it is left out; this is no loss.
+
+    Returns:
+        The views, in the order of the names.
+
+    Raises:
+        LogNotFound: A log that the options name does not exist.
+        EntryUnavailable: No bookie says how far an open ledger is confirmed.
+        MetadataUnavailable: The metadata store did not answer.
+        LedgerNotFound: The list of a log names a ledger that does not exist.
+    """
     views = []
     for name in await select(client, options):
         try:
@@ -119,8 +134,20 @@ async def look_at_all(client: LedgerClient, options: ReadOptions) -> list[LogVie
 
 
 async def look(client: LedgerClient, name: str, *, incarnation: int | None = None) -> LogView:
-    """The log as it is now. LogNotFound; DataLoss where it is not that incarnation any more;
-    EntryUnavailable, MetadataUnavailable; LedgerNotFound where its list names a ledger that there is not."""
+    """Look at a log as it is now.
+
+    Args:
+        client: The cluster.
+        name: The name of the log.
+        incarnation: The incarnation that the log must have; None: any.
+
+    Raises:
+        LogNotFound: There is no log of this name.
+        DataLoss: The log was deleted, or the log of this name has another incarnation.
+        EntryUnavailable: No bookie says how far an open ledger is confirmed.
+        MetadataUnavailable: The metadata store did not answer.
+        LedgerNotFound: The list of the log names a ledger that does not exist.
+    """
     registry = LogRegistry(client.store, client.environment)
     found = await registry.find(name)
     if incarnation is not None and found != incarnation:
@@ -137,8 +164,8 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
         try:
             return await _view(client, metadata)
         except LedgerNotFound:
-            # An open ledger that turned out to be empty leaves the list with the next truncation. Where the
-            # list still names it, it is lost.
+            # An open ledger that turned out to be empty leaves the list with the next truncation. If the list
+            # still names the ledger, the ledger is lost.
             if version == seen:
                 raise
             seen = version
@@ -146,7 +173,7 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
 
 async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
     stretches = []
-    lost = 0  # Before the next stretch; what holds no records is none.
+    lost = 0  # Records that were lost before the next stretch. A ledger without records makes no stretch.
     for segment in metadata.segments:
         lost += segment.lost_before
         if segment.first_offset is not None and segment.record_count:
@@ -195,8 +222,17 @@ async def _view(client: LedgerClient, metadata: LogMetadata) -> LogView:
 async def view_reaching(
     client: LedgerClient, name: str, end: int, *, incarnation: int | None = None
 ) -> LogView:
-    """A view that reaches to ``end`` at least, which was seen to be confirmed once and is so still. Errors as
-    for ``look``; EntryUnavailable where nobody confirms it in time."""
+    """Return a view that reaches at least to ``end``.
+
+    Args:
+        client: The cluster.
+        name: The name of the log.
+        end: An offset that was confirmed when it was seen before, and so still is.
+        incarnation: The incarnation that the log must have; None: any.
+
+    Raises:
+        EntryUnavailable: No bookie confirms ``end`` within 30 seconds. Other errors are those of ``look``.
+    """
     deadline = trio.current_time() + _CATCH_UP_S
     while True:
         view = await look(client, name, incarnation=incarnation)
@@ -212,8 +248,18 @@ async def view_reaching(
 
 
 async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms: int | None) -> int:
-    """A bound as an offset; what lies before the first readable record stays as it is. Where a moment is
-    given it is the offset of the first record from then on. InvalidArgument where the log ends before it."""
+    """Return a bound as an offset. It may be lower than the first offset that can be read.
+
+    Args:
+        client: The cluster.
+        view: The log.
+        bound: The bound.
+        moment_ms: A time in milliseconds since the epoch; the bound is then the first record from this time
+            on, and ``bound`` does not matter.
+
+    Raises:
+        InvalidArgument: The log ends before ``bound``.
+    """
     if moment_ms is not None:
         return min(max(await _offset_of_moment(client, view, moment_ms), view.first), view.end)
     if bound == "earliest":
@@ -228,8 +274,8 @@ async def offset_of(client: LedgerClient, view: LogView, bound: Bound, moment_ms
 async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int) -> int:
     place = await find_moment(client.ledgers, ArchiveRegistry(client.store), view.metadata, moment_ms)
     at = place.offset
-    # It goes no further than the first open ledger, where a reader would begin and pass over what is older. A
-    # table has to know whether the moment lies in the ledgers behind it.
+    # ``find_moment`` goes no further than the first open ledger. A reader would begin there and skip older
+    # records. A table has to know the exact offset, so search the open ledgers too.
     for stretch in view.stretches:
         if stretch.last_entry is not None and stretch.start == at:
             at = await _offset_in_open(client, view, stretch, moment_ms)
@@ -237,7 +283,7 @@ async def _offset_of_moment(client: LedgerClient, view: LogView, moment_ms: int)
 
 
 async def _offset_in_open(client: LedgerClient, view: LogView, stretch: Stretch, moment_ms: int) -> int:
-    """The offset of the first entry of an open ledger that is not older; the stretch's end where all are."""
+    """Return the first offset of an open ledger's first entry from a time on; its end if all are older."""
     assert stretch.last_entry is not None
     index = view.metadata.index_of(stretch.ledger_id)
     assert index is not None
@@ -252,23 +298,33 @@ async def _offset_in_open(client: LedgerClient, view: LogView, stretch: Stretch,
 
 
 async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) -> tuple[int, int]:
-    """From where to where a batch reads. DataLoss, InvalidArgument."""
+    """Return where a batch begins, and the offset that it stops before.
+
+    Raises:
+        DataLoss: Records that the options ask for were truncated away, and ``failOnDataLoss`` is true.
+        InvalidArgument: The batch would begin behind its end, or the log ends before an offset in the
+            options.
+    """
     start = await offset_of(client, view, options.start_of(view.name), options.starting_ms)
     end = await offset_of(client, view, options.end_of(view.name), options.ending_ms)
     if end < view.first and options.start_of(view.name) == "earliest" and options.starting_ms is None:
-        start = 0  # All that was asked for is gone; it is not the bounds that are wrong.
+        start = 0  # All records that were asked for are gone. That is data loss; the bounds are right.
     if start > end and options.starting_ms is None and options.ending_ms is None:
         raise InvalidArgument(f"log {view.name!r}: offset {start}, where to begin, is behind {end}, the end")
     return readable(view, start, options.fail_on_data_loss), max(start, end, view.first)
 
 
 def readable(view: LogView, start: int, fail_on_data_loss: bool) -> int:
-    """``start``, or the first record that is still there. DataLoss where that is an error."""
+    """Return ``start``, or the first record that is still there.
+
+    Raises:
+        DataLoss: Records from ``start`` on were truncated away, and ``fail_on_data_loss`` is set.
+    """
     return still_there(view.name, start, view.first, fail_on_data_loss)
 
 
 def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> int:
-    """``readable`` of a log that begins at ``first``."""
+    """Do what ``readable`` does, for a log that begins at offset ``first``."""
     if start >= first:
         return start
     lost = f"log {name!r}: the records from offset {start} to {first - 1} were truncated away"
@@ -279,7 +335,10 @@ def still_there(name: str, start: int, first: int, fail_on_data_loss: bool) -> i
 
 
 async def plan_table(client: LedgerClient, options: ReadOptions) -> list[ScanPart]:
-    """The parts of a table, as the logs are now. Errors as for ``look_at_all``, ``range_of`` and ``plan``."""
+    """Plan a table of the logs as they are now.
+
+    The errors are those of ``look_at_all``, ``range_of`` and ``plan``.
+    """
     ranges = [(view, *await range_of(client, view, options)) for view in await look_at_all(client, options)]
     return await plan(client, ranges, options)
 
@@ -287,8 +346,18 @@ async def plan_table(client: LedgerClient, options: ReadOptions) -> list[ScanPar
 async def plan(
     client: LedgerClient, ranges: Iterable[tuple[LogView, int, int]], options: ReadOptions
 ) -> list[ScanPart]:
-    """The parts that read the ranges. DataLoss where a ledger was deleted meanwhile, and where a range
-    reaches into a gap."""
+    """Plan the parts that read some ranges of logs.
+
+    Args:
+        client: The cluster.
+        ranges: For each range the log, the first offset, and the offset after the last.
+        options: How to cut the ranges.
+
+    Raises:
+        DataLoss: A ledger was deleted meanwhile, or a range reaches into a gap, and ``failOnDataLoss`` is
+            true.
+        MetadataUnavailable: The metadata store did not answer.
+    """
     pieces: list[Piece] = []
     for view, start, end in ranges:
         for gap in view.metadata.gaps:
@@ -334,7 +403,7 @@ def _of_pieces(part: Sequence[Piece], found: Mapping[int, bytes]) -> dict[int, b
 
 
 async def _archives(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
-    """Where the pieces are archived: the files' records by the ledgers that the list names."""
+    """Return the records of the files that hold the pieces, encoded, by the ledger that the list names."""
     archives = ArchiveRegistry(client.store)
     found: dict[int, bytes] = {}
     for piece in pieces:
@@ -348,7 +417,7 @@ async def _archives(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, 
 
 
 async def _ledgers(client: LedgerClient, pieces: Sequence[Piece]) -> dict[int, bytes]:
-    """The metadata of the ledgers of the pieces, those that are gone left out."""
+    """Return the metadata of the pieces' ledgers, encoded. Ledgers that are gone are left out."""
     found: dict[int, bytes] = {}
 
     async def read(ledger_id: int) -> None:

@@ -1,25 +1,27 @@
-"""What a task does: read its pieces of logs from the bookies, ahead of the one who makes tables of them.
+"""The work of a task: it reads pieces of logs from bookies, ahead of the thread that makes Arrow batches.
 
-A ``ScanPart`` is all that a task is told: pieces of logs, the metadata of their ledgers, and where bookies
-serve. With that it asks bookies and nobody else. Only where all bookies that could have an entry fail to
-give it are the metadata read again, once for each such failure: repair may have moved the entries, and a
-bookie may serve somewhere else by now. If nothing of that has changed the failure stands.
+A ``ScanPart`` is all that a task gets: pieces of logs, the metadata of their ledgers, and the addresses of
+the bookies. With that, the task needs only the bookies. If no bookie that could have an entry gives it, the
+task reads the metadata again, once for each such failure: repair may have moved the entry, or a bookie may
+have a new address. If nothing has changed, the failure stands.
 
-Nothing is fenced and nothing beyond the piece is given out, so the end that the planner saw is the end.
+The task fences nothing and yields no record beyond its pieces. So the table ends where the planner saw the
+end.
 
-**Within a piece.** The first entry is found by its offsets (``log.core.search``): entries lie at even
-distances more or less, so two or three looks do. From there every entry must begin where the one before it
-ended: a gap or an overlap is ``EntryCorrupt``, never a row too few or too many.
+**Within a piece.** A search by offsets finds the first entry (``log.core.search``). Offsets are spread over
+entries more or less evenly, so two or three reads suffice. From there every entry must begin at the offset at
+which the one before it ended. A gap or an overlap is ``EntryCorrupt``, so the table never has a row too few
+or too many.
 
-**Archives.** What is archived and no bookie has any more is read from its file, by the task itself; so is
-what bookies have given up, do not answer for, or have damaged, since the plan was made. Of a compacted file
-the rows that are left are given, and nothing says which are not.
+**Archives.** If a ledger is archived and no bookie has it any more, the task reads its file. It does the same
+if bookies gave the ledger up, do not answer for it or damaged it since the plan was made. A compacted file
+gives the rows that are left; nothing tells which rows are missing.
 
-**Ahead.** One task reads and another thread takes; ``_AHEAD`` times about ``_FETCHED_BYTES`` of records lie
-between them at most. Entries may be packed, so one reply of a bookie can be many of these.
+**Ahead.** One task reads and another thread takes. Between them lie at most ``_AHEAD`` batches of about
+``_FETCHED_BYTES`` bytes each. Entries may be compressed, so one reply of a bookie may fill many batches.
 
-**The end** is said. A reader that was cut off, by whatever it was, must never look like one that has come to
-its end: what has ended without saying so is ``ScanBroken``.
+**The end** is explicit. A reader that is cut off must never look like one that has reached its end. A scan
+that ends without its end mark is ``ScanBroken``.
 """
 
 from __future__ import annotations
@@ -68,48 +70,69 @@ __all__ = ["Fetched", "ScanBroken", "ScanPart", "open_scan"]
 logger = logging.getLogger(__name__)
 
 _AHEAD = 4
+"""How many batches may wait for the thread that takes them."""
 
 _FETCHED_BYTES = READ_REPLY_BYTES_TARGET
+"""The size of a batch of entries, about."""
 
 _REPLY_BYTES_MIN = 64 * 1024
+"""The task asks a bookie for at least so many bytes, even if fewer are left of the piece."""
 
 Fetched = list[tuple[str, PackedBatch]]
 """Entries in their order, each with the name of its log."""
 
 OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
+"""Opens a connection to the metadata store."""
 
 
 class ScanBroken(LedgerLogError):
-    """A scan has ended before its end. Why, the context that it was opened with raises when it is left."""
+    """A scan ended before its end. The context manager that opened it raises the reason when you leave it."""
 
 
 @attrs.frozen(kw_only=True)
 class ScanPart:
-    """What one task reads. Everything in it can be sent to another process."""
+    """What one task reads. All of it can be sent to another process."""
 
     uri: str
+    """The URI of the cluster."""
     cluster: str | None
-    """The id of the cluster that it was planned in. In another one its ledgers would seem deleted."""
+    """The id of the cluster that the plan was made in. In another cluster the ledgers would seem deleted."""
     pieces: tuple[Piece, ...]
+    """The pieces of logs, in order."""
     ledgers: Mapping[int, bytes]
-    """Metadata of the ledgers of the pieces. They hold the ledgers' keys, so a part is as secret as they."""
+    """The metadata of the pieces' ledgers. They contain the ledgers' keys, so keep the part secret."""
     archives: Mapping[int, bytes] = attrs.field(factory=dict)
-    """Records of the files that hold the others, by the ledger of the piece."""
+    """The records of archived files, by the ledger of the piece, for ledgers that are not in ``ledgers``."""
     bookies: Mapping[BookieId, bytes]
-    """The registrations of the bookies that there were."""
+    """The registrations of the bookies when the plan was made."""
     fail_on_data_loss: bool
+    """Whether it is an error if a ledger was deleted after the plan was made."""
 
 
 @asynccontextmanager
 async def open_scan(
     part: ScanPart, network: Network, open_store: OpenStore
 ) -> AsyncIterator[Callable[[], Awaitable[Fetched | None]]]:
-    """For the body of the ``async with``, an async function that gives what was read next, None at the end,
-    once.
+    """Start to read a part, for the body of the ``async with``.
 
-    It raises EntryUnavailable (retryable), EntryCorrupt, MetadataUnavailable; LedgerNotFound where records
-    were truncated away meanwhile, unless the part says to go on without them; ScanBroken where a bug has
-    ended the scan. ArchiveUnavailable (retryable), ArchiveCorrupt."""
+    Args:
+        part: The part.
+        network: Connects to the bookies.
+        open_store: Opens the metadata store, if the task has to read metadata again.
+
+    Yields:
+        An async function. Each call returns the next entries, and None at the end, once.
+
+    The function raises:
+
+    - EntryUnavailable: no bookie gives an entry. Try again.
+    - EntryCorrupt: an entry is damaged or not the next one of its log.
+    - LedgerNotFound: records were truncated away after the plan was made, and the part fails on data loss.
+    - ArchiveUnavailable: an archived file cannot be read. Try again.
+    - ArchiveCorrupt: an archived file is damaged.
+    - MetadataUnavailable: the metadata store did not answer.
+    - ScanBroken: a bug ended the scan. Leave the ``async with``; it raises the bug.
+    """
     environment = Environment()
     view = _View(part, environment, open_store)
     async with open_pool(network, view.resolve, rng=environment.random) as pool:
@@ -130,7 +153,7 @@ async def open_scan(
 
 
 class _View:
-    """What the task knows of ledgers and bookies: what it was told, and what it has read since."""
+    """What the task knows about ledgers and bookies: from its part, and from what it has read since."""
 
     def __init__(self, part: ScanPart, environment: Environment, open_store: OpenStore) -> None:
         self.environment = environment
@@ -145,22 +168,36 @@ class _View:
         }
 
     def ledger(self, ledger_id: int) -> LedgerMetadata:
+        """Return the metadata of a ledger."""
         return self._ledgers[ledger_id]
 
     async def find_archive(self, piece: Piece, offset: int) -> ArchiveRecord | None:
-        """The file that holds an offset of a piece now."""
+        """Return the record of the file that holds an offset of a piece now; None if there is none."""
         async with self._open_store() as store:
             await store.sync()
             return await ArchiveRegistry(store).holding(piece.incarnation, piece.stretch.ledger_id, offset)
 
     async def resolve(self, bookie_id: BookieId) -> BookieInfo:
+        """Return the registration of a bookie.
+
+        Raises:
+            BookieUnavailable: The bookie was not registered.
+        """
         info = self._bookies.get(bookie_id)
         if info is None:
             raise BookieUnavailable(f"bookie {bookie_id} was not registered when the read was planned")
         return info
 
     async def refresh(self, ledger_id: int) -> bool:
-        """Read the metadata again; whether a bookie may give now what none gave before. LedgerNotFound."""
+        """Read the metadata of a ledger and the bookies' registrations again.
+
+        Returns:
+            Whether any of them has changed, so that a bookie may give now what none gave before.
+
+        Raises:
+            LedgerNotFound: The ledger was deleted.
+            MetadataUnavailable: The metadata store did not answer.
+        """
         async with self._open_store() as store:
             await store.sync()
             ledger, _ = await LedgerRegistry(store, self.environment).read(ledger_id)
@@ -174,6 +211,8 @@ class _View:
 
 
 class _Scan:
+    """The task that reads the pieces and sends their entries."""
+
     def __init__(
         self,
         part: ScanPart,
@@ -187,9 +226,10 @@ class _Scan:
         self._send = send
         self._failed: dict[BookieId, None] = {}
         self._at = 0
-        """The offset of the first record of the piece that was not sent yet."""
+        """The next offset of the piece to send. The records before it were sent."""
 
     async def run(self) -> None:
+        """Read all pieces and send their entries, then None; or send the error."""
         with self._send:
             try:
                 for piece in self._part.pieces:
@@ -205,7 +245,7 @@ class _Scan:
             if planned is None:
                 await self._read_ledger(piece)
             else:
-                # The file may hold ledgers before the piece's own, with which that was merged.
+                # The file may begin with other ledgers, which were merged with the piece's ledger.
                 record = ArchiveRecord.decode_untrusted(planned, piece.incarnation)
                 await self._read_archive(piece, record)
         except LedgerNotFound:
@@ -235,14 +275,14 @@ class _Scan:
             try:
                 await self._read_file(piece, record)
             except ArchiveUnavailable:
-                # It may have been merged with others since the plan was made.
+                # A merge may have replaced the file since the plan was made.
                 moved = await self._view.find_archive(piece, self._at)
                 if moved is None or moved.file == record.file:
                     raise
                 record = moved
 
     async def _read_file(self, piece: Piece, record: ArchiveRecord) -> None:
-        """As much of the piece as is in the file."""
+        """Send the records of the piece that are in the file, from ``_at`` on."""
         async with open_archive(record) as archive, aclosing(archive.batches(self._at)) as groups:
             async for batches in groups:
                 fetched: Fetched = [
@@ -296,7 +336,7 @@ class _Scan:
                 if size >= _FETCHED_BYTES:
                     await self._send.send(fetched)
                     fetched, size = [], 0
-                    self._at = max(self._at, offset)  # What comes next may have to be read from a file.
+                    self._at = max(self._at, offset)  # After a failure, the archive is read from here on.
                 if offset >= piece.end:
                     break
             if fetched:
@@ -304,7 +344,7 @@ class _Scan:
             self._at = max(self._at, offset or 0)
 
     async def _find(self, piece: Piece, last: int) -> int:
-        """The entry that holds the first record of the piece."""
+        """Return the entry that holds the first record of the piece."""
         stretch = piece.stretch
         if piece.start == stretch.start:
             return 0
@@ -323,7 +363,7 @@ class _Scan:
     # --- entries ------------------------------------------------------------------------------
 
     async def _read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
-        """As many entries from ``first`` on as one exchange brings, at least one."""
+        """Read entries from ``first`` on, at least one, in one exchange with a bookie."""
         try:
             return await self._read_once(ledger_id, first, last, bytes_max)
         except (EntryUnavailable, EntryNotFound, EntryCorrupt):
@@ -358,7 +398,7 @@ def _packed(batch: RecordBatch) -> PackedBatch:
 
 
 def _check_place(piece: Piece, entry_id: int, header: EntryHeader, offset: int | None) -> None:
-    """EntryCorrupt unless the entry is the next one of the log."""
+    """Raise EntryCorrupt unless the entry is the next one of the log."""
     if offset is None:
         is_right = header.first_offset <= piece.start
     else:

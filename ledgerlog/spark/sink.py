@@ -1,25 +1,25 @@
 """Writing tables to a log: each task stages a ledger, and one commit splices all of them (``log.attach``).
 
-    tasks     write their rows to a ledger of their own, close it, and say what they staged
-    driver    ``commit``: one transaction makes all of them part of the log, or none
+    tasks     Each writes its rows to a ledger of its own, closes it, and reports what it staged.
+    driver    ``commit`` makes all these ledgers part of the log in one transaction, or none of them.
 
-A task that fails, is killed or runs twice has written to a ledger that nothing names, and a sweep removes it.
-Spark's ``abort`` deletes nothing: it also comes after a commit that took effect and whose answer was lost,
-and while tasks still write.
+A task that fails, is killed or runs twice has written to a ledger that no list names. A sweep deletes that
+ledger. Spark's ``abort`` deletes nothing. Spark also calls it after a commit that took effect and whose
+answer was lost, and while tasks still write.
 
-**Once.** A stream's batches are numbered by Spark and begin at 0 with the checkpoint. Whose they are is the
-query's id, which is in the checkpoint; ``producerId`` gives them a name of their own. A batch that Spark does
-again, having lost what it knew of the first time, is found to be there and changes nothing. A batch job
-counts once where it says so: ``producerId`` and a ``batchSeq`` that grows from job to job. Without them each
-job is new.
+**Once.** Spark numbers the batches of a stream, from 0 with a new checkpoint. The producer of the batches is
+the query's id, which is in the checkpoint; the option ``producerId`` sets another producer. If Spark repeats
+a batch because it forgot that the batch was done, the commit finds the batch in the log and changes nothing.
+A batch job is written once if you give it ``producerId`` and a ``batchSeq`` that grows from job to job.
+Without them every job counts as new.
 
-**What the commit knows.** It runs in a process of its own, on an object made anew. So the messages of the
-tasks carry everything: the log's incarnation, the query, the run of it, the batch. The run is Spark's job
-group, which is made with each start of a query; it tells two drivers on one checkpoint apart
+**What the commit knows.** It runs in a process of its own, on a new object. So the messages of the tasks
+carry all it needs: the log's incarnation, the query, the run of the query, the batch. The run is Spark's job
+group, which is new with each start of a query. It tells two drivers on one checkpoint apart
 (``log.core.attach``).
 
-**Refused**: overwriting and complete output, since a log is only appended to; columns besides ``value``,
-which would be lost without a word; null."""
+**Refused** are overwriting and complete output, because a log is only appended to; columns other than
+``value``, because they would be lost silently; and null."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from ledgerlog.spark.source import connected
 __all__ = ["BatchOf", "LogStreamWriter", "LogWriter", "StagedRows", "commit_rows", "stage_rows"]
 
 _JOBS = "batch jobs"
-"""The source of what batch jobs write, which number themselves."""
+"""The source of batch jobs, which number their batches themselves (``Commit.source``)."""
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -59,27 +59,36 @@ _RUN_ID = "spark.jobGroup.id"
 
 @attrs.frozen
 class BatchOf:
-    """Which batch a task writes a part of."""
+    """Identifies the batch that a task writes a part of."""
 
     source: str
+    """The query's id; for a batch job a constant."""
     run: str
+    """Spark's job group, which is new with each start of a query; for a batch job a random token."""
     batch: int
+    """The number of the batch."""
 
 
 @attrs.frozen
 class StagedRows(WriterCommitMessage):
-    """What one task has staged."""
+    """The message of a task: what it staged."""
 
     cluster: str | None
-    """The id of the cluster in which it did."""
+    """The id of the cluster in which it was staged."""
     incarnation: int
+    """The incarnation of the log."""
     batch_of: BatchOf
+    """The batch."""
     staged: Staged | None
-    """None where it had no rows."""
+    """The staged ledger; None if the task had no rows."""
 
 
 async def open_log(client: LedgerClient, options: WriteOptions) -> int:
-    """The log's incarnation now. LogNotFound."""
+    """Return the current incarnation of the log.
+
+    Raises:
+        LogNotFound: There is no log of this name.
+    """
     incarnation = await LogRegistry(client.store, client.environment).find(options.log)
     if incarnation is None:
         raise LogNotFound(options.log)
@@ -89,13 +98,23 @@ async def open_log(client: LedgerClient, options: WriteOptions) -> int:
 async def commit_rows(
     client: LedgerClient, options: WriteOptions, messages: Sequence[StagedRows | None], batch_id: int | None
 ) -> None:
-    """Splice what the tasks of one batch have staged, in the order of their messages. Errors as for
-    ``splice``; SpliceRefused where the messages are not of one batch of one log."""
+    """Splice what the tasks of one batch have staged, in the order of their messages.
+
+    Args:
+        client: The cluster.
+        options: Where to write, and as which producer.
+        messages: The message of each task; None for a task without one.
+        batch_id: The number of the stream's batch; None for a batch job.
+
+    Raises:
+        SpliceRefused: A message is missing, or the messages are not of one batch of one log; nothing was
+            spliced. ``splice`` raises it for other reasons too, and raises other errors.
+    """
     rows = [message for message in messages if message is not None]
     if len(rows) < len(messages):
         raise SpliceRefused(f"log {options.log!r}: a task of the batch has not said what it staged")
     if not rows:
-        return  # A batch of no partition has nothing to number either.
+        return  # A batch without partitions needs no number either.
     if len({(each.cluster, each.incarnation, each.batch_of) for each in rows}) != 1 or batch_id not in (
         None,
         rows[0].batch_of.batch,
@@ -127,7 +146,17 @@ async def commit_rows(
 
 
 def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> StagedRows:
-    """Write the rows of one task to a ledger of its own and close it."""
+    """Write the rows of one task to a ledger of its own and close it.
+
+    Args:
+        options: Where to write.
+        batches: Arrow batches with a column ``value``.
+        of: The batch that the task writes a part of.
+
+    Raises:
+        InvalidArgument: A value is null. The ledger stays unnamed.
+        LogNotFound: There is no log of this name.
+    """
     portal = Portal()
     try:
         client, _ = portal.enter(connected(options.uri))
@@ -153,7 +182,12 @@ def _values(batch: Any) -> list[bytes]:
 
 
 def check_written(schema: StructType, overwrite: bool) -> None:
-    """InvalidArgument where a table of that schema cannot be written, or not so."""
+    """Check that a table can be written to a log.
+
+    Raises:
+        InvalidArgument: The mode is overwrite or complete, or the table has another column than ``value``, or
+            ``value`` is neither binary nor string.
+    """
     if overwrite:
         raise InvalidArgument(
             "a log is only appended to: neither mode overwrite nor output mode complete can be written to it"
@@ -171,7 +205,7 @@ def _commit(
     rows = [message if isinstance(message, StagedRows) else None for message in messages]
 
     async def work() -> None:
-        # In another cluster the ids of staged ledgers are those of others.
+        # In another cluster, the ids of the staged ledgers are those of other ledgers.
         cluster = next((each.cluster for each in rows if each is not None), None)
         async with connected(options.uri, cluster=cluster) as client:
             await commit_rows(client, options, rows, batch_id)
@@ -184,34 +218,50 @@ def _commit(
 
 
 class LogWriter(DataSourceArrowWriter):
-    """``df.write.format("ledgerlog").mode("append")``. Made once a job, and sent to its tasks and its
-    commit."""
+    """The writer for ``df.write.format("ledgerlog").mode("append")``. Spark calls it.
+
+    Spark makes one for each job, and sends it to the job's tasks and to its commit.
+
+    Args:
+        options: Where to write, and as which producer.
+    """
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._of = BatchOf(_JOBS, Environment().new_token().hex(), options.batch_seq or 0)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write the rows of one task to a ledger of its own. The errors are those of ``stage_rows``."""
         return stage_rows(self._options, iterator, self._of)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Splice what the tasks have staged. The errors are those of ``commit_rows``."""
         _commit(self._options, messages, None)
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("ledgerlog")``. Made anew for each batch's tasks and for its commit."""
+    """The writer for ``df.writeStream.format("ledgerlog")``. Spark calls it.
+
+    Spark makes a new one for each batch's tasks and for its commit.
+
+    Args:
+        options: Where to write, and as which producer.
+    """
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write the rows of one task to a ledger of its own. The errors are those of ``stage_rows``."""
         return stage_rows(self._options, iterator, _batch_of_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Splice what the tasks have staged. The errors are those of ``commit_rows``."""
         _commit(self._options, messages, batchId)
 
 
 def _batch_of_task() -> BatchOf:
+    """Return the batch that this task belongs to, by the properties that Spark gives it."""
     context = TaskContext.get()
     said = {name: context and context.getLocalProperty(name) for name in (_QUERY_ID, _RUN_ID, _BATCH_ID)}
     query, run, batch = said[_QUERY_ID], said[_RUN_ID], said[_BATCH_ID]
@@ -221,12 +271,30 @@ def _batch_of_task() -> BatchOf:
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogWriter:
-    """What ``df.write`` gets. InvalidArgument."""
+    """Return the writer for ``df.write``.
+
+    Args:
+        options: The options of the job, by name.
+        schema: The columns of the table.
+        overwrite: Whether the mode is overwrite.
+
+    Raises:
+        InvalidArgument: An option, the schema or the mode is wrong.
+    """
     check_written(schema, overwrite)
     return LogWriter(parse_write_options(options, is_stream=False))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogStreamWriter:
-    """What ``df.writeStream`` gets. InvalidArgument."""
+    """Return the writer for ``df.writeStream``.
+
+    Args:
+        options: The options of the query, by name.
+        schema: The columns of the table.
+        overwrite: Whether the output mode is complete.
+
+    Raises:
+        InvalidArgument: An option, the schema or the mode is wrong.
+    """
     check_written(schema, overwrite)
     return LogStreamWriter(parse_write_options(options, is_stream=True))

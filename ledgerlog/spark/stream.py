@@ -1,28 +1,29 @@
-"""A stream over logs: where it stands, how far it goes next, and which records that is.
+"""A stream over logs: its position, how far the next micro-batch goes, and which records that is.
 
-**Offsets** are what Spark writes into the checkpoint and compares as strings, so there is one spelling:
+**Offsets.** Spark writes them into the checkpoint and compares them as strings, so there is only one
+spelling:
 
     {"v": 1, "logs": {"orders": {"id": "7", "offset": 123}}}
 
-names sorted, ``offset`` the next record that has not been read, ``id`` the log's incarnation as text. A log
-that was deleted and made again has another one: its offset 123 is not the record that the checkpoint means,
-so it is an error (``DataLoss``) and not a jump. Only with ``failOnDataLoss=false`` does the stream forget a
-log that is gone, and read one that was made anew from its start.
+The names are sorted. ``offset`` is the next record to read. ``id`` is the log's incarnation as text. If a log
+is deleted and made again, the new log has another incarnation. Its offset 123 is not the record that the
+checkpoint means, so the stream fails (``DataLoss``). With ``failOnDataLoss=false`` the stream drops a log
+that is gone, and reads a log that was made again from its start.
 
-**Replay.** After a failure Spark asks for a batch again, by the offsets that it wrote down, and gets the same
-records: offsets are dense, and what was confirmed stays.
+**Replay.** After a failure, Spark asks for a batch again, by the offsets in the checkpoint. It gets the same
+records, because offsets do not change and a confirmed record stays.
 
-**Logs that come later**, with ``logPattern``, are read from the first record that they have when they are
-seen. The batch that sees one reads nothing of it and only writes down where it begins. Were its records read
-at once, a replay would begin wherever the log begins by then, and truncation in between would lose records
-without a word.
+**New logs.** With ``logPattern``, a log that appears later is read from the first record that it has when the
+stream first sees it. The batch that first sees it reads none of its records. It only writes the position into
+the checkpoint. If it read the records at once, a replay would begin at the first record that the log has by
+then. If the log was truncated in between, records would be lost silently.
 
-**Available now** pins the ends of the logs when the query starts; logs that are made later wait for the next
+**Available now** pins the ends of the logs when the query starts. A log that is made later waits for the next
 run.
 
-**The cursor** named by ``cursorName`` stands in each log where the stream has been committed to, and pins
-what is behind it, so that retention keeps what the stream has not read. It only moves forward: a query that
-starts over does not give it back, since what lies before may be gone."""
+**The cursor** that ``cursorName`` names follows the stream in each log. It stands at the committed position
+and pins the records from there on, so that retention keeps what the stream has not read. It moves only
+forward. If a query starts over, the cursor does not move back, because the records before it may be gone."""
 
 from __future__ import annotations
 
@@ -60,14 +61,16 @@ _FORMAT = 1
 
 @attrs.frozen
 class StreamOffset:
-    """A place in one incarnation of a log."""
+    """A position in one incarnation of a log."""
 
     incarnation: int
+    """The incarnation of the log."""
     offset: int
+    """The offset that is read next."""
 
 
 def encode_offsets(offsets: Mapping[str, StreamOffset]) -> dict[str, Any]:
-    """The one spelling of it, for ``json.dumps``."""
+    """Return the only spelling of the positions of a stream, by log, as a value for ``json.dumps``."""
     return {
         "v": _FORMAT,
         "logs": {
@@ -78,8 +81,12 @@ def encode_offsets(offsets: Mapping[str, StreamOffset]) -> dict[str, Any]:
 
 
 def decode_offsets(value: object) -> dict[str, StreamOffset]:
-    """The inverse. InvalidArgument where it is not what ``encode_offsets`` makes: the checkpoint is another
-    source's, or a later version's."""
+    """Return the positions of a stream, by log: the inverse of ``encode_offsets``.
+
+    Raises:
+        InvalidArgument: ``encode_offsets`` does not make this value. The checkpoint is of another source or
+            of a later version.
+    """
     try:
         assert isinstance(value, dict)
         assert set(value) == {"v", "logs"}
@@ -97,7 +104,12 @@ def decode_offsets(value: object) -> dict[str, StreamOffset]:
 
 
 class LogStream:
-    """One stream's questions, and the answers. Keeps nothing but the target of an available-now run."""
+    """Answers Spark's questions about one stream. It keeps only the target of an available-now run.
+
+    Args:
+        client: The cluster.
+        options: What to read.
+    """
 
     def __init__(self, client: LedgerClient, options: ReadOptions) -> None:
         self._client = client
@@ -105,7 +117,15 @@ class LogStream:
         self._target: dict[str, StreamOffset] | None = None
 
     async def initial(self) -> dict[str, StreamOffset]:
-        """Where a new query begins. DataLoss, InvalidArgument, LogNotFound."""
+        """Return the position at which a new query begins. Make the stream's cursors.
+
+        Raises:
+            LogNotFound: A log that the options name does not exist.
+            InvalidArgument: A log ends before the offset that the options say.
+            DataLoss: Records that the options ask for are gone, and ``failOnDataLoss`` is true.
+            EntryUnavailable: No bookie says how far an open ledger is confirmed.
+            MetadataUnavailable: The metadata store did not answer.
+        """
         offsets = {}
         for view in await look_at_all(self._client, self._options):
             start = await offset_of(
@@ -114,18 +134,20 @@ class LogStream:
             offsets[view.name] = StreamOffset(
                 view.incarnation, readable(view, start, self._options.fail_on_data_loss)
             )
-        # Spark asks again as it plans the first batch, and when it does that again. "latest" is further on
-        # then, and a cursor that followed would give up what the second batch reads.
+        # Spark calls this again when it plans the first batch, and again if it repeats that. By then "latest"
+        # is a later offset. A cursor that followed it would let go of records that the second batch reads.
         await self._move_cursors(offsets, forward=False)
         return offsets
 
     async def pin(self) -> None:
-        """From now on there is nothing beyond what is there now."""
+        """Read only up to the present ends of the logs, from now on."""
         self._target = await self._ends()
 
     async def newest(self) -> dict[str, StreamOffset] | None:
-        """The ends of all logs of the stream, for people who want to see how far it lags behind. None where
-        that cannot be told now, which is no reason to end a query."""
+        """Return the ends of all logs of the stream, from which people see how far it lags behind.
+
+        None if the ends are not known now. That does not end a query.
+        """
         try:
             return await self._ends()
         except LedgerLogError as failure:
@@ -144,7 +166,19 @@ class LogStream:
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> dict[str, StreamOffset]:
-        """The end of the next micro-batch, which is ``start`` where there is nothing new. DataLoss."""
+        """Return the end of the next micro-batch; ``start`` if there is nothing new.
+
+        Args:
+            start: Where the micro-batch begins, by log.
+            max_records: How many records it reads at most, from all logs together; None: any number.
+            max_bytes: How many bytes it reads at most, about; None: any number.
+
+        Raises:
+            LogNotFound: A log that the options name is gone, and ``failOnDataLoss`` is true.
+            DataLoss: A log was deleted, or deleted and made again, and ``failOnDataLoss`` is true.
+            EntryUnavailable: No bookie says how far an open ledger is confirmed.
+            MetadataUnavailable: The metadata store did not answer.
+        """
         views = await self._views(start)
         backlogs, ends = {}, {}
         for name, view in views.items():
@@ -162,14 +196,25 @@ class LogStream:
             target = self._target.get(view.name)
             is_pinned = target is not None and target.incarnation == view.incarnation
             end = min(end, target.offset) if is_pinned and target is not None else view.first
-        # What a cautious reader would call lost is reported when the batch is planned.
+        # Truncated records are reported when the batch is planned.
         begin = max(start, view.first)
         return Backlog(view.stretches, begin, max(begin, end))
 
     async def parts(
         self, start: Mapping[str, StreamOffset], end: Mapping[str, StreamOffset]
     ) -> list[ScanPart]:
-        """What reads the records from ``start`` to below ``end``. DataLoss, EntryUnavailable."""
+        """Plan the micro-batch from ``start`` up to ``end``.
+
+        Args:
+            start: Where the micro-batch begins, by log.
+            end: Where it ends, by log.
+
+        Raises:
+            LogNotFound: A log is gone, and ``failOnDataLoss`` is true.
+            DataLoss: A log or some of the records are gone, and ``failOnDataLoss`` is true.
+            EntryUnavailable: No bookie confirms in time that a log reaches ``end``.
+            MetadataUnavailable: The metadata store did not answer.
+        """
         ranges = []
         for name, until in end.items():
             begun = start.get(name)
@@ -181,18 +226,24 @@ class LogStream:
                 logger.warning("log %r is left out: %s", name, loss)
                 continue
             if begun is None or begun.incarnation != until.incarnation:
-                continue  # It was first seen by this batch, and is read from the next one on.
+                continue  # This batch saw the log first. The next batch reads it.
             at = readable(view, begun.offset, self._options.fail_on_data_loss)
             ranges.append((view, at, until.offset))
         return await plan(self._client, ranges, self._options)
 
     async def commit(self, end: Mapping[str, StreamOffset]) -> None:
-        """All before ``end`` was done with. MetadataUnavailable."""
+        """Move the stream's cursors to ``end``: all records before it are processed.
+
+        Raises:
+            DataLoss: Records were truncated away before a cursor reached them, and ``failOnDataLoss`` is
+                true.
+            MetadataUnavailable: The metadata store did not answer. Some cursors may have moved.
+        """
         await self._move_cursors(end, forward=True)
 
     async def _views(self, start: Mapping[str, StreamOffset]) -> dict[str, LogView]:
         options = self._options
-        # A log that the checkpoint names and the store does not is looked for all the same: it was deleted.
+        # Look for the logs that the checkpoint names even if the store does not list them: they were deleted.
         names = sorted({*await select(self._client, options), *start})
         views = {}
         for name in names:
@@ -201,15 +252,17 @@ class LogStream:
             try:
                 views[name] = await look(self._client, name, incarnation=checked)
             except LogNotFound:
-                # One that the pattern has found a moment ago, and that was never read, is nobody's loss.
+                # If the pattern found the log a moment ago and nothing was read of it, this is no loss.
                 if options.fail_on_data_loss and (begun is not None or options.pattern is None):
                     raise
                 logger.warning("log %r is gone and left out", name)
         return views
 
     async def _move_cursors(self, offsets: Mapping[str, StreamOffset], *, forward: bool) -> None:
-        """Have a cursor pin each log, and stand there at least; one that pins already stays unless
-        ``forward``."""
+        """Make the cursor pin each log, at its position or later.
+
+        A cursor that pins already moves only with ``forward``.
+        """
         if self._options.cursor_name is None:
             return
         for name, place in offsets.items():
@@ -224,9 +277,10 @@ class LogStream:
                 try:
                     await cursor.move(at, expected=state, pins=True)
                 except CursorConflict:
-                    continue  # Somebody else moved it; perhaps not as far.
+                    continue  # Another client moved the cursor, perhaps less far.
                 except Truncated as gone:
-                    # They went before it stood there. A lenient stream skips them, and so does its cursor.
+                    # Truncation came before the cursor. A lenient stream skips those records, and so does
+                    # its cursor.
                     at = still_there(name, at, gone.first_offset, self._options.fail_on_data_loss)
                     continue
                 except LogNotFound:
