@@ -1,14 +1,14 @@
-"""Snapshots as files of a directory.
+"""Snapshots as files in a directory.
 
-    PATH/snapshot-IIIIIIIIIIIIIIII-OOOOOOOOOOOOOOOO     incarnation of the log, next offset; hexadecimal
+    PATH/snapshot-IIIIIIIIIIIIIIII-OOOOOOOOOOOOOOOO     the log's incarnation and the next offset, hexadecimal
 
-A file is written under another name (``.TOKEN.new``), synced, and renamed, and the directory is synced
-after that: a snapshot that is listed is whole, and one that was saved survives a power cut. What a crash
-leaves under the other name is removed by the next ``prune``, which knows by its lock that nobody writes
-it any more. Files of a name that is not ours are left alone.
+A file is written under another name (``.TOKEN.new``), synced and renamed; then the directory is synced. So a
+snapshot that is listed is whole, and a saved snapshot survives a power cut. A crash may leave a file under
+the other name. The writer of such a file holds a lock on it. The next ``prune`` deletes the file if nobody
+holds its lock. Files with other names are left alone.
 
-Every OSError is translated here: DiskFull where there is no room, else StorageError. Writing is done in
-a worker thread, a batch of pieces at a time, so that the event loop never waits for the disk."""
+This module translates every OSError: a full disk is DiskFull, any other error is StorageError. Worker threads
+write, a batch of pieces at a time, so the event loop never waits for the disk."""
 
 from __future__ import annotations
 
@@ -37,10 +37,16 @@ _BATCH_BYTES = MIB
 
 
 class DirectorySnapshots:
-    """Snapshots in a directory, which is made where there is none (``SnapshotStore``).
+    """Snapshots in a directory, for ``Replica(snapshots=...)``. A missing directory is created.
 
-    ``shared`` says that every replica of the log sees this directory: there is but one replica, or it
-    lies on a file system that all of them mount. Only then is the log truncated behind its snapshots."""
+    Every method may raise StorageError (the disk or the file system failed) and DiskFull.
+
+    Args:
+        path: The directory.
+        shared: Whether every replica of the log sees this directory. That is so if there is only one replica,
+            or if all of them mount the same file system. By default, a replica truncates the log behind its
+            snapshots only if the directory is shared.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, shared: bool = False) -> None:
         self._path = Path(path)
@@ -51,14 +57,17 @@ class DirectorySnapshots:
 
     @property
     def is_shared(self) -> bool:
+        """Whether every replica of the log sees this directory, as ``shared`` said."""
         return self._shared
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
+        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details."""
         return await self._in_thread(lambda: self._list(incarnation))
 
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
+        """Save a snapshot. ``SnapshotStore.save`` has the details."""
         file_name = f"snapshot-{incarnation:016x}-{next_offset:016x}"
         descriptor, unfinished = await self._in_thread(lambda: self._create(file_name))
         size = 0
@@ -83,11 +92,13 @@ class DirectorySnapshots:
         return SnapshotInfo(next_offset=next_offset, size=size, place=file_name)
 
     async def load(self, info: SnapshotInfo) -> bytes:
+        """Load a snapshot. ``SnapshotStore.load`` has the details."""
         if info.size > REPLICA_SNAPSHOT_BYTES_MAX:
             raise StorageCorrupt(info.place, None, f"a snapshot of {info.size} bytes is over the limit")
         return await self._in_thread((self._path / info.place).read_bytes)
 
     async def prune(self, incarnation: int, keep: int) -> None:
+        """Delete old snapshots. ``SnapshotStore.prune`` has the details."""
         await self._in_thread(lambda: self._prune(incarnation, keep))
 
     # --- in a thread --------------------------------------------------------------------------
@@ -99,14 +110,14 @@ class DirectorySnapshots:
                 match = _NAME.match(entry.name)
                 if match is None or int(match[1], 16) != incarnation:
                     continue
-                # Another replica may remove one while we look; that says nothing of the others.
+                # Another replica may delete a file meanwhile. List the others all the same.
                 with contextlib.suppress(FileNotFoundError):
                     size = entry.stat().st_size
                     found.append(SnapshotInfo(next_offset=int(match[2], 16), size=size, place=entry.name))
         return sorted(found, key=lambda info: info.next_offset, reverse=True)
 
     def _create(self, file_name: str) -> tuple[int, str]:
-        """A new unfinished file, locked, and its name."""
+        """Create an unfinished file and lock it; return its descriptor and its name."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         while True:
@@ -114,7 +125,7 @@ class DirectorySnapshots:
             descriptor = os.open(self._path / name, flags, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # Whoever tidied up before we had the lock took the file for a dead process's.
+                # Another replica's ``prune`` may have deleted the file before it was locked.
                 if os.fstat(descriptor).st_nlink:
                     return descriptor, name
             except BaseException:
@@ -147,7 +158,7 @@ class DirectorySnapshots:
                 self._remove_if_dead(entry.path)
 
     def _remove_if_dead(self, path: str) -> None:
-        """Whoever writes a file holds its lock, and a process that dies gives it back."""
+        """Delete an unfinished file if its writer is dead. A writer holds a lock until its process ends."""
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:

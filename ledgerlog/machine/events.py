@@ -1,4 +1,4 @@
-"""What happens to a replica, for those who want to know."""
+"""The events of a replica, for programs that listen to them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ __all__ = ["EventKind", "Events", "Listeners", "ReplicaEvent"]
 
 
 class EventKind(enum.Enum):
+    """What happened to a replica. The text of each kind explains ``ReplicaEvent.offset`` and ``.detail``."""
+
     RESTORED = "restored"
-    """The machine was restored from a snapshot, which reaches up to ``offset``."""
+    """The machine was restored from a snapshot up to ``offset``; ``detail`` says where that is."""
     LEADING = "leading"
-    """It leads from ``offset`` on; ``detail`` has the epoch of the log."""
+    """The replica leads from ``offset`` on; ``detail`` has the epoch of the log."""
     FOLLOWING = "following"
-    """It does not lead any more; ``detail`` says why."""
+    """The replica does not lead any more; ``detail`` says why."""
     SEALED = "sealed"
-    """The log is complete: nothing is proposed any more."""
+    """The log is sealed. No more commands can be proposed."""
     SNAPSHOT = "snapshot"
     """A snapshot up to ``offset`` is durable."""
     SNAPSHOT_FAILED = "snapshot failed"
-    """One was not made, or cannot be used; ``detail`` says why. The replica goes on without."""
+    """A snapshot was not made, or cannot be used; ``detail`` says why. The replica goes on without it."""
     TRUNCATED = "truncated"
     """The log was truncated before ``offset``, behind durable snapshots."""
     NOT_TRUNCATED = "not truncated"
@@ -34,18 +36,27 @@ class EventKind(enum.Enum):
     STOPPED = "stopped"
     """The replica has stopped at ``offset``; ``detail`` says why."""
     MISSED = "missed"
-    """The listener was too slow: so many events (``offset``) before this place were lost."""
+    """The listener was too slow: the ``offset`` oldest events that waited for it were dropped."""
 
 
 @attrs.frozen
 class ReplicaEvent:
+    """One event of a replica. ``Replica.events`` yields them."""
+
     kind: EventKind
+    """What happened."""
     offset: int
+    """An offset in the log; see ``EventKind``. For ``EventKind.MISSED`` a number of events."""
     detail: str = ""
+    """The reason or another detail, for people; see ``EventKind``."""
 
 
 class Events:
-    """An async iterator of a replica's events from when it was made; ends with the replica."""
+    """An async iterator over a replica's events since the iterator was made. It ends with the replica.
+
+    It holds at most ``limits.REPLICA_EVENTS`` events for you. If you are slower, the oldest ones are dropped,
+    and an event of the kind ``EventKind.MISSED`` says how many.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[ReplicaEvent] = deque()
@@ -81,14 +92,15 @@ class Events:
 
 
 class Listeners:
-    """Those who listen to one replica."""
+    """The listeners of one replica."""
 
     def __init__(self) -> None:
         self._all: list[weakref.ref[Events]] = []
-        """Whoever stops listening need not say so."""
+        """Weak references, so that a listener need not unsubscribe."""
         self._is_over = False
 
     def add(self) -> Events:
+        """Make a listener that gets the events from now on."""
         events = Events()
         if self._is_over:
             events._end()
@@ -97,17 +109,19 @@ class Listeners:
         return events
 
     def tell(self, kind: EventKind, offset: int, detail: str = "") -> None:
+        """Give an event to all listeners. See ``EventKind`` for the arguments."""
         for events in self._living():
             events._put(ReplicaEvent(kind, offset, detail))
 
     def end(self) -> None:
-        """Nothing more will happen."""
+        """End all listeners: there are no further events."""
         self._is_over = True
         for events in self._living():
             events._end()
         self._all = []
 
     def _living(self) -> list[Events]:
+        """Return the listeners that are still in use."""
         living = [events for events in (each() for each in self._all) if events is not None]
         if len(living) < len(self._all):
             self._all = [weakref.ref(events) for events in living]

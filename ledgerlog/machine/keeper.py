@@ -1,19 +1,21 @@
-"""The snapshots of a replica: when they are taken, what is kept of them, and how a replica becomes one again.
+"""The snapshots of a replica: when to take them, which ones to keep, and how to restore from them.
 
-A snapshot is due every so many records. It is the state at one moment: the head and the table of
-requests are copied, the machine is asked for its chunks, and all of that is written out while commands
-are applied on. One is written at a time. Where the store is shared the leader alone takes them, else
-each replica does for itself.
+A snapshot is due after a number of records. It is the state at one moment. The keeper copies the head and the
+table of requests and asks the machine for its chunks. It writes all that while the replica applies further
+commands. It writes one snapshot at a time. If the store is shared, only the leader takes snapshots; otherwise
+each replica takes its own.
 
-**Truncation** is done by the leader alone, and only behind snapshots in a store that every replica can
-read: up to where the oldest snapshot that is kept reaches, so that the newest one may turn out to be
-damaged and nothing is lost. It goes through the leader's writer and never through the log: ``Log.truncate``
-is anybody's, while the writer's fails at its compare-and-set once somebody else leads. A replica that was
-deposed while it wrote a snapshot knows nothing of what the new leader keeps, and so gives nothing up.
+**Truncation.** Only the leader truncates the log. By default it does so only if every replica can read the
+store. It truncates up to the point that the oldest kept snapshot reaches. For example, with two snapshots, up
+to offsets 1000 and 2000, it truncates before offset 1000. So nothing is lost if the newest snapshot turns out
+to be damaged. The keeper truncates through the leader's writer, and never through the log. Anybody may call
+``Log.truncate``; the writer's ``truncate`` fails at its compare-and-set once another replica leads. A replica
+that was deposed while it wrote a snapshot does not know which snapshots the new leader keeps, and so it
+truncates nothing.
 
-**Restoring** takes the newest snapshot that is whole. One that is damaged is told and passed over. With
-a gap to cross only one that reaches to the far side will do; where there is none, the replica stops. One that
-cannot be read at the moment is not none: it is tried again.
+**Restoring** takes the newest whole snapshot. A damaged one is reported as an event and skipped. If the log
+has a gap, the snapshot must reach at least to its far side. If there is none, the replica stops. A snapshot
+that cannot be read at the moment counts as existing: the replica tries again.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from ledgerlog.wire.snapshots import SnapshotHead, decode_snapshot_untrusted, en
 __all__ = ["SnapshotKeeper"]
 
 _DAMAGE = (StorageCorrupt, EntryCorrupt, EntryNotFound, LedgerNotFound, WireError)
-"""Who meets one of these with a snapshot would meet it again: it is damaged, or gone."""
+"""Errors that say that a snapshot is damaged or gone. Reading it again would raise the same error."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,25 +58,35 @@ class SnapshotKeeper:
     """Takes, keeps and restores the snapshots of one replica."""
 
     log: Log
+    """The log."""
     core: ReplicaCore
+    """The replica's machine and its place in the log."""
     store: SnapshotStore | None
+    """Where snapshots are kept; None: the replica has none."""
     listeners: Listeners
+    """They get an event for each snapshot."""
     every: int
+    """After how many records a snapshot is due."""
     kept: int
+    """How many snapshots to keep."""
     truncates: bool
+    """Whether to truncate the log behind the kept snapshots."""
     leader: LogWriter | None = None
-    """The log's writer, while this replica leads. It truncates: one who was deposed gives nothing up."""
+    """The log's writer while this replica leads. Truncation goes through it, so a deposed leader truncates
+    nothing."""
     nursery: trio.Nursery | None = None
-    """Where snapshots are written, while the replica runs."""
+    """The nursery in which snapshots are written, while the replica runs."""
     taken: int = 0
+    """How many snapshots were taken."""
     restores: int = 0
+    """How often the replica was restored from a snapshot."""
     reaches: int = 0
-    """Where the newest snapshot that was taken or restored reaches."""
+    """The offset that the newest snapshot reaches that was taken or restored here."""
     _tried_at: int = 0
-    """Where the newest one reaches that was begun."""
+    """The offset that the newest snapshot reaches that was begun here, or that an earlier leader saved."""
     _is_saving: bool = False
     _is_learning: bool = False
-    """It is not known yet how far the snapshots of the leaders before reach."""
+    """Whether it is not known yet how far the snapshots of earlier leaders reach."""
     _saved: trio.Event = attrs.Factory(trio.Event)
     _unreachable: LedgerLogError | None = None
     """Why a snapshot could not be read now, damage aside."""
@@ -82,23 +94,31 @@ class SnapshotKeeper:
     # --- taking -------------------------------------------------------------------------------
 
     def on_leading(self, leader: LogWriter) -> None:
-        """This replica takes the snapshots from now on, and truncates. The next is due ``every`` records
-        after the newest that is there, whoever took it; until that is known none is taken. No checkpoint."""
+        """This replica leads now: it takes snapshots and truncates the log.
+
+        The next snapshot is due ``every`` records after the newest existing one, even if another replica took
+        that one. Until the keeper has looked, it takes none. No checkpoint.
+
+        Args:
+            leader: The log's writer.
+        """
         self.leader = leader
         if self.store is not None and self.store.is_shared and self.nursery is not None:
             self._is_learning = True
             self.nursery.start_soon(self._learn, self.store, leader)
 
     def on_following(self) -> None:
+        """This replica does not lead any more."""
         self.leader = None
 
     async def _learn(self, store: SnapshotStore, leader: LogWriter) -> None:
+        """Find out how far the newest snapshot in the store reaches."""
         newest = 0
         try:
             found = await store.find(self.log.incarnation)
             newest = found[0].next_offset if found else 0
         except LedgerLogError as error:
-            # Then one is taken too early, which harms nobody.
+            # The next snapshot is then taken too early, which does no harm.
             logger.info("log=%s: its snapshots cannot be listed now: %s", self.log.name, error)
         if self.leader is leader:
             self._is_learning = False
@@ -117,13 +137,21 @@ class SnapshotKeeper:
         try:
             next_offset, stream = self._begin()
         except Exception as error:
-            # The machine's own code, up to its first chunk. What it raises later is told in the same way.
+            # ``snapshot`` of the user's machine raised, up to its first chunk. Later chunks raise in
+            # ``_save``.
             self._tell_failed(self.core.next_offset, error)
             return
         self.nursery.start_soon(self._save_quietly, store, next_offset, stream)
 
     async def take(self) -> SnapshotInfo:
-        """Take one now, after the one that is being taken; returns once it is durable."""
+        """Take a snapshot now, and wait until it is durable.
+
+        If another one is being taken, wait for that first.
+
+        Raises:
+            InvalidArgument: The replica has no store for snapshots.
+            LedgerLogError: The store failed. The snapshot is not listed.
+        """
         if self.store is None:
             raise InvalidArgument("this replica has no store for snapshots")
         while self._is_saving:
@@ -131,7 +159,7 @@ class SnapshotKeeper:
         return await self._save(self.store, *self._begin())
 
     def _begin(self) -> tuple[int, Iterator[bytes]]:
-        """The state now, as a stream that may be taken later."""
+        """Capture the present state; return its offset, and a stream that may be read later."""
         core = self.core
         count, requests = core.requests.pieces()
         head = SnapshotHead(
@@ -147,17 +175,20 @@ class SnapshotKeeper:
         return core.next_offset, stream
 
     async def _save_quietly(self, store: SnapshotStore, next_offset: int, stream: Iterator[bytes]) -> None:
+        """Save a snapshot; report a failure as an event."""
         try:
             await self._save(store, next_offset, stream)
         except Exception as error:
-            # The machine's own code runs in here as well. It is told, and tried again when the next is due.
+            # The user's machine runs here too, and may raise any error. The next due snapshot is a new try.
             self._tell_failed(next_offset, error)
 
     def _tell_failed(self, next_offset: int, error: Exception) -> None:
+        """Log a failed snapshot and report it as an event."""
         logger.warning("log=%s: a snapshot was not made: %s", self.log.name, error)
         self.listeners.tell(EventKind.SNAPSHOT_FAILED, next_offset, f"{type(error).__name__}: {error}")
 
     async def _save(self, store: SnapshotStore, next_offset: int, stream: Iterator[bytes]) -> SnapshotInfo:
+        """Save a snapshot; then delete old ones and truncate the log."""
         try:
             info = await store.save(self.log.name, self.log.incarnation, next_offset, stream)
         finally:
@@ -170,12 +201,13 @@ class SnapshotKeeper:
         try:
             await self._forget_old(store)
         except LedgerLogError as error:
-            # The next one will do it.
+            # The next snapshot tries again.
             logger.warning("log=%s: it is not truncated behind its snapshots: %s", self.log.name, error)
             self.listeners.tell(EventKind.NOT_TRUNCATED, next_offset, str(error))
         return info
 
     async def _forget_old(self, store: SnapshotStore) -> None:
+        """Delete old snapshots, and truncate the log behind the oldest one that is kept."""
         incarnation = self.log.incarnation
         await store.prune(incarnation, self.kept)
         if self.truncates and self.leader is not None:
@@ -189,9 +221,18 @@ class SnapshotKeeper:
     # --- restoring ----------------------------------------------------------------------------
 
     async def restore(self, gap: Truncated | None = None) -> int | None:
-        """Become what the newest whole snapshot says that is ahead of us; where it reaches, None where
-        there is none. With a gap one that covers it, or ReplicaStopped; what else the store raises passes,
-        and then it is worth trying again."""
+        """Restore from the newest whole snapshot that is ahead of the replica.
+
+        Args:
+            gap: A gap in the log that the replica has met. The snapshot must reach at least to its far side.
+
+        Returns:
+            The offset that the snapshot reaches; None if there is none and no gap.
+
+        Raises:
+            ReplicaStopped: No snapshot that can be read covers the gap.
+            LedgerLogError: The store failed. Try again.
+        """
         core, store = self.core, self.store
         least = core.next_offset + 1 if gap is None else gap.first_offset
         found: list[SnapshotInfo] | None = None
@@ -209,7 +250,7 @@ class SnapshotKeeper:
                 return None
             if self._unreachable is not None:
                 raise self._unreachable
-            # The leader may have taken others meanwhile and dropped these: look again.
+            # The leader may have taken newer snapshots and deleted these meanwhile. Look again.
         if gap is not None:
             what = "lost" if isinstance(gap, RecordsLost) else "truncated"
             raise ReplicaStopped(
@@ -220,6 +261,7 @@ class SnapshotKeeper:
         return None
 
     async def _restore_from(self, store: SnapshotStore, info: SnapshotInfo) -> bool:
+        """Restore from one snapshot; return whether it could be used."""
         name = self.log.name
         try:
             found = decode_snapshot_untrusted(await store.load(info))

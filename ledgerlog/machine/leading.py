@@ -1,26 +1,30 @@
-"""The leading part of a replica: proposals into the log, and their outcomes out of it.
+"""The leading part of a replica: it puts proposals into the log and gets their outcomes.
 
-A proposal is stamped, submitted to the log's writer, and put into a line. One task waits for the
-submissions in the order of the line, which is the order of their offsets, and applies each once it is
-durable: so the leader applies what it has just written without reading it back, and never before it is
-certain.
+A proposal is stamped, submitted to the log's writer, and put into a queue, the *line*. One task waits for the
+submissions in the order of the line, which is the order of their offsets. It applies each proposal once it is
+durable. So the leader applies its own records without reading them back, and never before they are durable.
 
-Requests that are in the line already are joined, not appended again; those that were executed before
-have their outcome in the table.
+If a request is in the line already, a second proposal of it joins the first. It is not appended again. If a
+request was executed before, the table of requests has its outcome.
 
-**The end.** When the leadership is lost, each proposal in line is told what its own submission says: it
-is in the log after all (and is applied), it surely is not (``NotLeader``), or nobody knows
-(``AppendUnknown``: propose it again, with the same request id, to whoever leads). One that is not in the
-line yet is answered by the task that submits it, and by nothing else, since only that knows whether the
-writer took it in the end. Nothing waits for ever: a writer that has ended refuses.
+**The end.** If the leadership is lost, each proposal in the line gets the answer of its own submission. There
+are three:
 
-**Barriers.** A linear read has to see everything that was acknowledged before it began, by whichever
-leader. An empty record that is appended after the read began and acknowledged proves that: had another
-leader come in between, it would have been refused. Reads that come while a barrier is on its way share
-the next one.
+- The record is in the log after all. It is applied.
+- The record is surely not in the log: ``NotLeader``.
+- Nobody knows: ``AppendUnknown``. Propose it again with the same request id to the new leader.
 
-**Who joins** a proposal or a barrier that somebody else has begun is not bound to him. Where he is
-cancelled before it is on its way, the others look again, and the first of them begins his own."""
+Only the task that submits a proposal answers it before it is in the line, because only that task knows
+whether the writer took it in the end. No proposal waits for ever: a writer that has ended refuses it.
+
+**Barriers.** A linear read must see every command that was acknowledged before the read began, by any leader.
+So the leader appends an empty record after the read has begun. If that record is acknowledged, no other
+leader came in between; otherwise the append would have been refused. Reads that arrive while a barrier is on
+its way share the next one.
+
+**Joining.** A caller may join a proposal or a barrier that another caller has begun. If that other caller is
+cancelled before the record is on its way, the joined callers look again, and the first of them begins its
+own."""
 
 from __future__ import annotations
 
@@ -40,31 +44,41 @@ from ledgerlog.wire.commands import encode_envelope
 __all__ = ["Leading", "catch_up"]
 
 _CATCH_UP_S = 15.0
-"""Who is elected and cannot follow the log to its end gives the lead up when he has come no further for so
-long."""
+"""How long an elected replica may make no progress on its way to the end of the log, in seconds.
+
+It gives the leadership up then."""
 
 _ABANDONED = "the replica was left before the outcome was known"
 
 
 @attrs.define(eq=False)
 class _Proposal:
+    """A command or a barrier on its way."""
+
     envelope: Envelope
     submission: Submission | None = None
     outcome: Outcome | None = None
     failure: LedgerLogError | None = None
     is_given_up: bool = False
-    """Whoever began it was cancelled before it was on its way: it is nobody's."""
+    """Whether its caller was cancelled before the record was on its way. Callers that joined begin again."""
     done: trio.Event = attrs.Factory(trio.Event)
 
     async def wait(self) -> Outcome | None:
-        """Its outcome, None of a barrier; not of one that was given up."""
+        """Wait for the outcome; None for a barrier and for a proposal that was given up.
+
+        Raises:
+            LedgerLogError: The proposal failed, as the module explains.
+        """
         await self.done.wait()
         if self.failure is not None:
             raise fresh(self.failure)
         return self.outcome
 
     def end_unsent(self, error: BaseException) -> None:
-        """Whoever began it could not send it: others are told the same, or that it is given up."""
+        """End a proposal that its caller could not submit.
+
+        Callers that joined get the same error. If the caller was cancelled, they learn that it is given up.
+        """
         if isinstance(error, LedgerLogError):
             self.failure = error
         else:
@@ -73,7 +87,16 @@ class _Proposal:
 
 
 class Leading:
-    """One leadership of a replica."""
+    """One leadership of a replica.
+
+    Args:
+        writer: The writer of the log.
+        core: The replica's machine and its place in the log.
+        now_ms: Returns the wall clock, in milliseconds.
+        new_seed: Returns the random seed of a command.
+        apply: Applies a record at an offset; returns its outcome.
+        not_leading: Returns the error for a command that was surely not written.
+    """
 
     def __init__(
         self,
@@ -91,7 +114,6 @@ class Leading:
         self._new_seed = new_seed
         self._apply = apply
         self._not_leading = not_leading
-        """What to tell whose command surely was not written."""
         self._stamped_ms = core.timestamp_ms
         self._line: deque[_Proposal] = deque()
         self._by_request: dict[str, _Proposal] = {}
@@ -99,20 +121,37 @@ class Leading:
         self._is_over = False
         self._is_leaving = False
         self._is_abandoned = False
-        """Nobody applies any more."""
+        """Whether the replica has stopped: no task applies records any more."""
         self._forming: _Proposal | None = None
-        """A barrier that is not on its way yet: reads may still join it."""
+        """A barrier that is not on its way yet. Reads may still join it."""
         self._barrier: _Proposal | None = None
+        """The barrier that is on its way."""
 
     @property
     def is_over(self) -> bool:
+        """Whether proposals are refused."""
         return self._is_over or self._is_leaving
 
     # --- callers ------------------------------------------------------------------------------
 
     async def propose(self, request_id: str, command: bytes) -> Outcome:
-        """The command's outcome once it is applied. Errors as the module says. Cancelling abandons the
-        wait."""
+        """Propose a command and wait until it is applied.
+
+        Args:
+            request_id: Names the request. A request is executed once.
+            command: The command.
+
+        Returns:
+            The outcome. If the request was executed before, the outcome of that time.
+
+        Raises:
+            NotLeader: This replica does not lead; the command was not written. ``not_leading`` may return
+                another error.
+            AppendUnknown: The command may or may not be in the log. Propose it again with the same id.
+            LogSealed: The log is sealed; the command was not written.
+
+        Cancelling: abandons the wait. The command may or may not be in the log.
+        """
         while True:
             outcome = self._core.requests.find(request_id)
             if outcome is not None:
@@ -133,7 +172,13 @@ class Leading:
                 return applied
 
     async def barrier(self) -> None:
-        """Return once everything that was acknowledged before the call is applied here, and we led then."""
+        """Wait until every command that was acknowledged before the call is applied here.
+
+        Raises:
+            NotLeader: This replica does not lead any more. ``not_leading`` may return another error.
+            AppendUnknown: Nobody knows whether this replica led. Ask again.
+            LogSealed: The log is sealed.
+        """
         while self._forming is not None:
             forming = self._forming
             await forming.wait()
@@ -155,17 +200,19 @@ class Leading:
         await forming.wait()
 
     def _stamp(self, request_id: str, command: bytes) -> Envelope:
+        """Give a command its timestamp and its seed. Timestamps never decrease."""
         self._stamped_ms = max(self._stamped_ms, self._now_ms())
         return Envelope(
             timestamp_ms=self._stamped_ms, seed=self._new_seed(), request_id=request_id, data=command
         )
 
     async def _submit(self, proposal: _Proposal) -> None:
+        """Submit a proposal and put it into the line."""
         if self.is_over:
             await trio.lowlevel.checkpoint()
             raise self._not_leading()
         try:
-            # The record is taken at the very end of this call, so the line has the order of the offsets.
+            # ``submit`` takes the record at its very end, so the line has the order of the offsets.
             proposal.submission = await self._writer.submit(encode_envelope(proposal.envelope))
         except LedgerLogError as error:
             raise self._definite(error) from error
@@ -175,15 +222,24 @@ class Leading:
         self._arrived.set()
 
     def _definite(self, error: LedgerLogError) -> LedgerLogError:
-        """What to tell of a record that surely was not written."""
+        """Return the error for a record that was surely not written."""
         return error if isinstance(error, LogSealed | ValueError) else self._not_leading()
 
     # --- the task that applies ----------------------------------------------------------------
 
     async def run(self, lost: Callable[[], LedgerLogError | None]) -> None:
-        """Apply what becomes durable, until ``leave`` and all is done, or until the leadership is lost, as
-        ``lost`` says when asked, which is then raised. Cancelling leaves the line as it is: ``abandon``
-        answers it."""
+        """Apply the records that become durable.
+
+        Return after ``leave``, once all taken records are applied.
+
+        Args:
+            lost: Returns why the leadership is lost; None while it lasts.
+
+        Raises:
+            LedgerLogError: The leadership is lost. Each proposal in the line has its answer.
+
+        Cancelling: leaves the line as it is. ``abandon`` answers it.
+        """
         failure: LedgerLogError | None = None
         while True:
             while not self._line:
@@ -210,6 +266,7 @@ class Leading:
                 self._answer(None)
 
     def _answer(self, failure: LedgerLogError | None) -> None:
+        """Answer the first proposal of the line."""
         proposal = self._line.popleft()
         self._by_request.pop(proposal.envelope.request_id, None)
         if proposal is self._barrier:
@@ -219,24 +276,34 @@ class Leading:
         proposal.done.set()
 
     def wake(self) -> None:
-        """Look whether the leadership still lasts."""
+        """Make ``run`` check whether the leadership still lasts."""
         self._arrived.set()
 
     def leave(self) -> None:
-        """Take nothing more; ``run`` ends once what was taken is applied."""
+        """Refuse new proposals. ``run`` ends once the taken ones are applied."""
         self._is_leaving = True
         self._arrived.set()
 
     def abandon(self) -> None:
-        """Answer everything that is on its way, at the end of everything."""
+        """Answer all proposals in the line with AppendUnknown. Call it after ``run`` has ended."""
         self._is_over = self._is_abandoned = True
         while self._line:
             self._answer(AppendUnknown(_ABANDONED))
 
 
 async def catch_up(applied: Watermark, end: int, trouble: Callable[[], LedgerLogError | None]) -> None:
-    """Return once ``end`` is applied. Raises what keeps the replica from following, ``trouble``, once it has
-    come no further for a while: a replica that has all records may wait for the lead."""
+    """Wait until the record at offset ``end`` is applied.
+
+    A replica that has all records may take the leadership.
+
+    Args:
+        applied: The offset of the last applied record.
+        end: The offset to reach.
+        trouble: Returns why the replica cannot follow the log now; None if it can.
+
+    Raises:
+        LedgerLogError: The replica made no progress for a while, and ``trouble`` says why.
+    """
     while applied.value < end:
         before = applied.value
         with trio.move_on_after(_CATCH_UP_S):

@@ -1,4 +1,4 @@
-"""What a state machine is, for those who write one."""
+"""The base class of state machines."""
 
 from __future__ import annotations
 
@@ -11,30 +11,63 @@ __all__ = ["StateMachine"]
 
 
 class StateMachine(ABC):
-    """A state that is changed by commands alone, the same way wherever they are applied.
+    """A state that only commands change, in the same way on every replica. Subclass it.
 
-    Everything here is called by one task, one call at a time, in the order of the log. ``apply`` must be
-    *deterministic*: what it does may depend on the state and on the command, and on nothing else. No
-    clock (``command.timestamp_ms`` is the leader's), no chance (``random.Random(command.seed)``), no
-    files, no network, no order of a set or of object ids. ``ledgerlog.testing.check_machine`` looks for
-    what breaks that."""
+    A replica calls these methods from one task, one call at a time, in the order of the log. ``apply`` must
+    be *deterministic*: it may depend only on the state and on the command. It must not use a clock (take
+    ``command.timestamp_ms``, the leader's clock), chance (take ``random.Random(command.seed)``), files, the
+    network, or the order of a set or of object ids. ``ledgerlog.testing.check_machine`` looks for violations.
+
+    Example:
+        ```python
+        class Counter(ledgerlog.StateMachine):
+            def __init__(self):
+                self.total = 0
+
+            def apply(self, command):
+                self.total += int(command.data)
+                return b"%d" % self.total
+
+            def snapshot(self):
+                yield b"%d" % self.total
+
+            def restore(self, chunks):
+                self.total = int(b"".join(chunks))
+        ```
+    """
 
     @abstractmethod
     def apply(self, command: Command) -> bytes | None:
-        """Change the state; the result for whoever proposed it (None is ``b""``).
+        """Change the state by one command.
 
-        What it raises is the command's result as well (``CommandFailed`` for the proposer), and the
-        state that it leaves is the state, so raise before changing anything. MemoryError and
-        RecursionError stop the replica. Keep it short: nothing else runs meanwhile."""
+        Keep it short, because the event loop waits meanwhile.
+
+        Args:
+            command: The command, with its offset, timestamp and seed.
+
+        Returns:
+            The result for the proposer. None counts as ``b""``.
+
+        Raises:
+            Exception: It is the result of the command: the proposer gets ``CommandFailed``. The state stays
+                as ``apply`` left it, so raise before you change anything.
+            MemoryError: The replica stops, because this depends on the process and not on the command.
+            RecursionError: The replica stops, for the same reason.
+        """
 
     @abstractmethod
     def snapshot(self) -> Iterable[bytes]:
-        """The whole state as it is now, in chunks.
+        """Return the whole present state, in chunks.
 
-        The call itself should be cheap, and what it gives must not change afterwards: the chunks are
-        taken while commands are applied (a generator runs up to its first chunk at once: copy the dict,
-        then ``yield`` from the copy). Equal states give equal bytes; replicas compare them."""
+        The call should be cheap. The replica takes the chunks while it applies further commands, so they must
+        not change afterwards. A generator runs up to its first ``yield`` at once: for example, copy the dict
+        and then ``yield`` from the copy. Equal states must give equal bytes, because replicas compare them.
+        """
 
     @abstractmethod
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """Forget everything and become the state that ``snapshot`` gave as these chunks."""
+        """Replace the state by one that ``snapshot`` returned.
+
+        Args:
+            chunks: The chunks that ``snapshot`` returned, in order.
+        """

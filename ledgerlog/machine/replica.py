@@ -1,26 +1,27 @@
-"""A replica of a state machine on a log: tails, applies, elects, leads, takes snapshots, restores.
+"""A replica of a state machine on a log: it follows the log, applies commands, leads, takes and restores
+snapshots.
 
     async with Replica(log, machine, election=cluster.election("kv"), snapshots=LedgerSnapshots(cluster))
     as replica:
         result = await replica.propose(b"SET a 1")
         value = await replica.read(lambda machine: machine.get("a"), consistency="linear")
 
-The log is the truth, and the machine is what the log makes of it. Each replica is at some place in the
-log (``next_offset``) and applies what follows in order; none ever skips a record. Who leads appends; it
-applies what it appended when that is durable. All others follow the log.
+The log determines the state of the machine. Each replica has a place in the log (``next_offset``). It applies
+the records from there on in order, and never skips one. The leader appends records, and applies its own
+records once they are durable. All other replicas follow the log.
 
-**From following to leading.** Once elected, the replica takes the log over, which fences whoever led
-before and fixes where the log ends. It goes on following up to there; then following stops and leading
-begins, with nothing in between, since nobody else can append. When the leadership ends, following starts
-where applying ended.
+**From following to leading.** Once elected, the replica takes the log over. That fences the previous leader
+and fixes the end of the log. The replica follows up to that end. Then following stops and leading begins. No
+record can come in between, because nobody else can append. When the leadership ends, the replica follows
+again from the first record that is not applied.
 
-**A gap.** A replica that comes back after the log was truncated beyond its place restores the newest
-snapshot that reaches at least to where the log begins now. Where there is none it stops, says why, and
-serves nothing any more: a state with a hole in it is worse than none.
+**A gap.** If the log was truncated beyond the place of a replica that comes back, the replica restores the
+newest snapshot that reaches at least to the new beginning of the log. If there is none, the replica stops,
+says why, and serves nothing any more, because its state would lack commands.
 
-**Trouble.** What passes (the store is away, too few bookies, a lost leadership) is waited out, with
-growing pauses. What does not (a record that is no command, a deleted log, a machine that cannot go on)
-stops the replica: ``ReplicaStopped`` from every call, with the reason."""
+**Trouble.** Temporary trouble is waited out, with growing pauses: the store is away, there are too few
+bookies, a leadership is lost. Permanent trouble stops the replica: a record is no command, the log was
+deleted, the machine cannot go on. Every call then raises ``ReplicaStopped`` with the reason."""
 
 from __future__ import annotations
 
@@ -84,41 +85,70 @@ T = TypeVar("T")
 
 _COMMAND_BYTES_MAX = RECORD_BYTES_MAX - REQUEST_ID_BYTES_MAX - 64
 _LEADER_CACHE_S = 0.2
-"""How long the name of the leader is told again without a look, to proposers that come in masses."""
+"""How long ``Replica.leader`` returns the name it found last, in seconds. Many proposers may ask at once."""
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
 class ReplicaStatistics:
+    """Counts since the replica was entered, and its present place. ``Replica.statistics`` returns it."""
+
     next_offset: int
-    """The first record that is not applied."""
+    """The offset of the first record that is not applied."""
     is_leading: bool
+    """Whether the replica takes proposals now."""
     epoch: int | None
-    """Of the log, while this replica leads it."""
+    """The epoch of the log while this replica leads it; None otherwise."""
     executed: int
-    """Commands that the machine was given since the start; repeats and barriers are not among them."""
+    """How many commands the machine has executed. Repeated requests and barriers do not count."""
     requests: int
-    """Outcomes that are remembered."""
+    """How many outcomes are remembered."""
     snapshots: int
-    """Taken since the start."""
+    """How many snapshots this replica has taken."""
     snapshot_offset: int
-    """Where the newest snapshot that this replica took or restored reaches; 0: none."""
+    """The offset that the newest snapshot reaches that this replica took or restored; 0 if there is none."""
     restores: int
+    """How often the replica was restored from a snapshot."""
 
 
 class Replica(Generic[M]):
-    """A state machine's replica in this process, for the body of an ``async with``. For any number of tasks.
+    """A replica of a state machine in this process.
 
-    ``election`` decides who leads; without one this replica leads at once (there is no other, or the
-    others have ``leads=False``). ``snapshots`` is where they are kept; without one the whole log is
-    applied at each start. A snapshot is taken every ``snapshot_every`` records, ``snapshots_kept`` of
-    them are kept, and the log is truncated behind the oldest of those where ``truncate`` says so (by
-    default: where the store is shared).
+    Enter it with ``async with``, once. Any number of tasks may use it. Entering restores the newest snapshot
+    and starts to follow the log. If that fails, it raises LogNotFound, MetadataUnavailable or ReplicaStopped.
+    Leaving finishes the proposals that were taken, within ``limits.LOG_CLOSE_TIMEOUT_S``, and gives the
+    leadership up.
 
-    Entering restores the newest snapshot and starts to follow; it raises what keeps it from that
-    (LogNotFound, MetadataUnavailable, ReplicaStopped). Leaving finishes what was proposed, for a bounded
-    time, and gives the lead up."""
+    Args:
+        log: The log.
+        machine: The state machine, in its initial state. Only the replica may change it.
+        election: Decides which replica leads. None: this replica leads at once. Then it must be the only one,
+            or all others must have ``leads=False``.
+        snapshots: Where snapshots are kept. None: there are none, and each start applies the whole log.
+        leads: Whether this replica may lead. If not, it only follows.
+        snapshot_every: Take a snapshot after this many records, at least 1.
+        snapshots_kept: How many snapshots to keep, at least 1.
+        truncate: Whether to truncate the log behind the oldest kept snapshot. None: do so if the store of
+            snapshots is shared.
+
+    Raises:
+        InvalidArgument: ``snapshot_every`` or ``snapshots_kept`` is below 1, or ``truncate`` is set without
+            ``snapshots``.
+
+    Example:
+        ```python
+        replica = ledgerlog.Replica(
+            log,
+            Counter(),
+            election=cluster.election("counter", candidate="10.0.0.7:8080"),
+            snapshots=ledgerlog.LedgerSnapshots(cluster),
+        )
+        async with replica:
+            await replica.wait_leading()
+            await replica.propose(b"5")
+        ```
+    """
 
     def __init__(
         self,
@@ -143,7 +173,7 @@ class Replica(Generic[M]):
         self._core = ReplicaCore(machine)
         self._environment = log._client.environment
         self._applied = Watermark()
-        """The last offset that is applied. It fails when the replica stops."""
+        """The offset of the last applied record. It fails when the replica stops."""
         self._listeners = Listeners()
         self._keeper = SnapshotKeeper(
             log=log,
@@ -158,21 +188,21 @@ class Replica(Generic[M]):
         self._epoch: int | None = None
         self._failure: ReplicaStopped | None = None
         self._refusal: LedgerLogError | None = None
-        """Why nothing is proposed here for good, though the replica goes on."""
+        """Why no more commands can be proposed, although the replica goes on: the log is sealed."""
         self._leaving = trio.Event()
         self._passed_on: LostLeadership | None = None
-        """Who leads now does so for good: there is no election to lead again by."""
-        self._stuck: LedgerLogError | None = None  # Why the log could not be followed when last tried.
-        self._must_reach = -1  # The end of the log that it was elected for, and perhaps did not come to.
+        """Why this replica will never lead again: another one leads, and there is no election."""
+        self._stuck: LedgerLogError | None = None  # Why the last try to follow the log failed.
+        self._must_reach = -1  # The last offset at its latest takeover. It may not have come that far.
         self._turned = trio.Event()
-        """Set, and made anew, when ``wait_leading`` has something to look at."""
+        """Set and replaced when the conditions of ``wait_leading`` may have changed."""
         self._led = trio.Event()
-        """This replica leads no more and never will."""
+        """Set when this replica does not lead and never will again."""
         self._over = trio.Event()
         self._may_follow = trio.Event()
         self._follow_scope = trio.CancelScope()
         self._parked = trio.Event()
-        """Set while nothing is followed."""
+        """Set while the replica does not follow."""
         self._leader_seen: tuple[float, str | None] = (float("-inf"), None)
         self._context: AbstractAsyncContextManager[None] | None = None
 
@@ -183,21 +213,21 @@ class Replica(Generic[M]):
 
     @property
     def next_offset(self) -> int:
-        """The first record of the log that is not applied here."""
+        """The offset of the first record that is not applied here."""
         return self._core.next_offset
 
     @property
     def is_leading(self) -> bool:
-        """Whether proposals are taken here now."""
+        """Whether this replica takes proposals now."""
         return self._leading is not None and not self._leading.is_over
 
     @property
     def failure(self) -> ReplicaStopped | None:
-        """Why the replica has stopped, None while it has not."""
+        """Why the replica has stopped; None while it runs."""
         return self._failure
 
     def statistics(self) -> ReplicaStatistics:
-        """Where the replica stands. Cheap; not a checkpoint."""
+        """Return counts and the present place of the replica. Cheap; not a checkpoint."""
         return ReplicaStatistics(
             next_offset=self._core.next_offset,
             is_leading=self.is_leading,
@@ -210,33 +240,57 @@ class Replica(Generic[M]):
         )
 
     def events(self) -> Events:
-        """What happens from now on, as an async iterator that ends with the replica."""
+        """Return an async iterator over the events from now on. It ends with the replica."""
         return self._listeners.add()
 
     def digest(self) -> tuple[int, str]:
-        """``next_offset``, and a digest of the whole state there: equal for all replicas that are at that
-        place. Takes a snapshot to compute it, in one step."""
+        """Return ``next_offset`` and a digest of the whole state there.
+
+        All replicas at the same offset have the same digest. This takes a snapshot of the machine in one
+        step, without a checkpoint.
+        """
         return self._core.next_offset, self._core.digest()
 
     # --- commands and reads -------------------------------------------------------------------
 
     def new_request_id(self) -> str:
-        """An id for one request, to be used again when that request is proposed again. It tells how far
-        the log had come, so that a retry that comes too late to be recognised is refused and not
-        executed twice."""
+        """Return a new id for one request. Use it again if you propose that request again.
+
+        The id says how far the log had come. If a retry comes too late to be recognised, it is therefore
+        refused (RequestExpired) and not executed twice.
+        """
         return new_request_id(self._core.next_offset, self._environment.new_token())
 
     async def propose(self, command: bytes, *, request_id: str | None = None) -> bytes:
-        """What the machine's ``apply`` returned for this command, once it is durable and applied here.
+        """Propose a command, and wait until it is durable and applied here.
 
-        ``request_id`` names the request: proposing again with the same id, here or at any other replica, by
-        this process or its successor, executes nothing twice and gives the first outcome. An id of your own
-        is remembered for ``limits.REPLICA_REQUESTS`` requests; one of ``new_request_id`` is refused
-        (RequestExpired) once it may have been forgotten. Without one the command is a request of its own.
+        Only the leader takes proposals.
 
-        NotLeader(leader): nothing was written; propose it to the leader. AppendUnknown: it may have been
-        written; propose it again with the same id. CommandFailed: ``apply`` raised. RequestExpired.
-        RecordTooLarge, InvalidArgument, LogSealed. ReplicaStopped. Cancelled, its outcome is unknown."""
+        Args:
+            command: The command for ``StateMachine.apply``. It must fit into one record (almost 4 MiB).
+            request_id: Names the request, in at most 128 bytes of text. If you propose the same id again,
+                here or at any other replica, the command is not executed again, and you get the first
+                outcome. An id of your own is remembered for ``limits.REPLICA_REQUESTS`` requests, or fewer if
+                their results are large. An id of ``new_request_id`` is refused once it may be forgotten.
+                None: the command is a request of its own.
+
+        Returns:
+            The result of ``StateMachine.apply``.
+
+        Raises:
+            NotLeader: This replica does not lead; the command was not written. Propose it to
+                ``NotLeader.leader``.
+            AppendUnknown: The command may or may not be in the log. Propose it again with the same id.
+            CommandFailed: ``apply`` raised. The command is in the log, and this is its result.
+            RequestExpired: The id is too old to know whether the request was executed before. This call did
+                not execute it.
+            LogSealed: The log is sealed; the command was not written.
+            RecordTooLarge: The command is too large; it was not written.
+            InvalidArgument: ``command`` or ``request_id`` is malformed; the command was not written.
+            ReplicaStopped: The replica has stopped. The command was not written through this call.
+
+        Cancelling: the command may or may not be in the log. Propose it again with the same id.
+        """
         if not isinstance(command, bytes):
             raise InvalidArgument(f"a command is bytes, not {type(command).__name__}")
         if len(command) > _COMMAND_BYTES_MAX:
@@ -252,12 +306,24 @@ class Replica(Generic[M]):
         return outcome.result
 
     async def read(self, fn: Callable[[M], T], *, consistency: Literal["local", "linear"] = "local") -> T:
-        """What ``fn(machine)`` returns. It must not change the machine, and not keep parts of it that change.
+        """Call a function with the machine, and return its result.
 
-        ``local`` is the state as it is here: some moment's state, perhaps an old one. ``linear`` sees every
-        command that was acknowledged before the call, by whichever leader; it is for the leader (NotLeader
-        otherwise), and costs an append, shared by all reads that wait for one. Errors of that as for
-        ``propose``; AppendUnknown just means to ask again. ReplicaStopped."""
+        Args:
+            fn: Gets the machine. It must not change the machine, nor keep parts of it that commands change.
+            consistency: ``local``: read the present state of this replica, which may be an old state of the
+                log. ``linear``: read a state with every command that was acknowledged before the call, by any
+                leader. Only the leader can do that. It costs one append, which all waiting reads share.
+
+        Returns:
+            The result of ``fn``.
+
+        Raises:
+            NotLeader: The read is ``linear`` and this replica does not lead. Ask ``NotLeader.leader``.
+            AppendUnknown: The read is ``linear`` and the leadership ended. Ask again.
+            LogSealed: The read is ``linear`` and the log is sealed.
+            InvalidArgument: ``consistency`` is neither ``local`` nor ``linear``.
+            ReplicaStopped: The replica has stopped.
+        """
         if consistency not in ("local", "linear"):
             raise InvalidArgument(f"consistency is 'local' or 'linear', not {consistency!r}")
         if consistency == "linear":
@@ -268,15 +334,25 @@ class Replica(Generic[M]):
         return fn(self._machine)
 
     async def wait_applied(self, offset: int) -> None:
-        """Return once the record at this offset is applied here: read your writes on another replica.
-        ReplicaStopped."""
+        """Wait until the record at an offset is applied here. You can then read your own writes here.
+
+        Args:
+            offset: The offset of the record.
+
+        Raises:
+            ReplicaStopped: The replica has stopped.
+        """
         await self._applied.wait(offset)
 
     async def wait_leading(self) -> None:
-        """Return once proposals are taken here.
+        """Wait until this replica takes proposals.
 
-        Raises where that will never be: ReplicaStopped; LogSealed; InvalidArgument with ``leads=False``;
-        LostLeadership where another one has taken the log and there is no election to get it back by."""
+        Raises:
+            ReplicaStopped: The replica has stopped.
+            LogSealed: The log is sealed. No more commands can be proposed.
+            InvalidArgument: The replica has ``leads=False``; it will never lead.
+            LostLeadership: Another replica took the log over, and there is no election to lead again by.
+        """
         if not self._leads:
             raise InvalidArgument("this replica only follows (leads=False): it will never lead")
         while not self.is_leading:
@@ -288,7 +364,7 @@ class Replica(Generic[M]):
         await trio.lowlevel.checkpoint()
 
     async def leader(self) -> str | None:
-        """What the leader calls itself; None where none is known, or where there is no election."""
+        """Return the candidate name of the leader; None if no leader is known or there is no election."""
         if self.is_leading and self._election is not None:
             return self._election.candidate
         if self._election is None:
@@ -299,7 +375,7 @@ class Replica(Generic[M]):
         try:
             with trio.move_on_after(1.0):
                 leader = await self._election.leader()
-                # Not we: we would know.
+                # If the election names this replica, the answer is stale: it does not lead.
                 known = leader is not None and leader.candidate != self._election.candidate
                 name = leader.candidate if leader is not None and known else None
         except LedgerLogError as cause:
@@ -309,12 +385,23 @@ class Replica(Generic[M]):
         return name
 
     async def snapshot(self) -> SnapshotInfo:
-        """Take a snapshot now; returns once it is durable. Another one that is being taken is waited for
-        first. InvalidArgument without a store; what the store raises; ReplicaStopped."""
+        """Take a snapshot now, and wait until it is durable.
+
+        If another snapshot is being taken, wait for that first.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            InvalidArgument: The replica has no store for snapshots.
+            LedgerLogError: The store failed; the message says how. The snapshot is not listed.
+            ReplicaStopped: The replica has stopped.
+        """
         self._check()
         return await self._keeper.take()
 
     async def _leading_now(self) -> Leading:
+        """Return the present leadership. Raises NotLeader, LogSealed or ReplicaStopped if there is none."""
         self._check()
         if self._refusal is not None:
             raise fresh(self._refusal)
@@ -326,10 +413,12 @@ class Replica(Generic[M]):
         return leading
 
     def _not_leading(self) -> LedgerLogError:
+        """Return the error for a command that was surely not written."""
         name = None if self._election is None else self._leader_seen[1]
         return self._failure or NotLeader(self._log.name, name)
 
     def _check(self) -> None:
+        """Raise ReplicaStopped if the replica has stopped."""
         if self._failure is not None:
             raise ReplicaStopped(self._log.name, self._failure.why) from self._failure.__cause__
 
@@ -353,7 +442,7 @@ class Replica(Generic[M]):
         try:
             await self._restore()
         except BaseException:
-            # Who was told of this replica before it was entered waits for something that will never be.
+            # Tasks may wait for this replica already. End their waits.
             self._end()
             raise
         async with beside(self._run, name=f"replica of {self._log.name}"):
@@ -365,7 +454,7 @@ class Replica(Generic[M]):
                     await self._over.wait()
 
     async def _run(self) -> None:
-        """Everything, until the replica is left and has finished, or stops."""
+        """Follow and lead until the replica is left and has finished, or stops."""
         try:
             async with trio.open_nursery() as nursery:
                 self._keeper.nursery = nursery
@@ -377,7 +466,7 @@ class Replica(Generic[M]):
                     self._led.set()
                 await self._leaving.wait()
                 if self._leading is not None:
-                    # It finishes what was proposed, closes its ledger and resigns.
+                    # It finishes its proposals, closes its ledger and resigns.
                     self._leading.leave()
                     await self._led.wait()
                 nursery.cancel_scope.cancel()
@@ -387,7 +476,7 @@ class Replica(Generic[M]):
             self._end()
 
     def _end(self) -> None:
-        """Nothing happens here any more."""
+        """End all waits: the replica is over."""
         if self._failure is None:
             self._failure = ReplicaStopped(self._log.name, "it was left")
         self._applied.fail(self._failure)
@@ -396,13 +485,14 @@ class Replica(Generic[M]):
         self._over.set()
 
     async def _supervise(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a task; what it raises stops the replica and nothing else."""
+        """Run a task. If it raises, only the replica stops."""
         try:
             await task()
         except Exception as error:
             self._stop(error)
 
     def _stop(self, error: Exception) -> None:
+        """Stop the replica for good, and remember the reason."""
         if self._failure is not None:
             return
         why = f"{type(error).__name__}: {error}"
@@ -420,18 +510,20 @@ class Replica(Generic[M]):
     # --- applying -----------------------------------------------------------------------------
 
     def _apply(self, offset: int, envelope: Envelope) -> Outcome | None:
+        """Apply a record, wake those who wait for it, and take a snapshot if one is due."""
         outcome = self._core.apply(offset, envelope)
         self._applied.advance(offset)
         self._keeper.on_applied()
         return outcome
 
     async def _restore(self, gap: Truncated | None = None) -> None:
+        """Restore from the newest snapshot, if there is one."""
         reached = await self._keeper.restore(gap)
         if reached is not None:
             self._applied.advance(reached - 1)
 
     async def _follow_always(self) -> None:
-        """Follow the log, whenever this replica does not lead."""
+        """Follow the log whenever this replica does not lead."""
         backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         gap: Truncated | None = None
         while True:
@@ -460,6 +552,7 @@ class Replica(Generic[M]):
                     await trio.sleep(backoff.next_s())
 
     async def _follow(self) -> None:
+        """Follow the log to its end, which only a sealed log has."""
         async with self._log.read(self._core.next_offset, follow=True, dense=True) as records:
             async for batch in records.batches():
                 offset = batch.first_offset
@@ -471,7 +564,7 @@ class Replica(Generic[M]):
         await trio.sleep_forever()
 
     def _refuse(self, why: LedgerLogError) -> None:
-        """Nothing is proposed any more, for good; what is in the log is applied to its end."""
+        """Refuse all further proposals. The records of the log are still applied to its end."""
         if self._refusal is None:
             self._refusal = why
             self._listeners.tell(EventKind.SEALED, self._core.next_offset)
@@ -486,13 +579,14 @@ class Replica(Generic[M]):
     # --- leading ------------------------------------------------------------------------------
 
     async def _lead_always(self) -> None:
-        """Lead whenever it is our turn; returns, or raises, once that can never be again."""
+        """Lead whenever the election allows it. Return or raise once this replica can never lead again."""
         try:
             await self._lead_again()
         finally:
             self._led.set()
 
     async def _lead_again(self) -> None:
+        """Lead again and again, with growing pauses after failures."""
         backoff = Backoff(RECONNECT_DELAY_MIN_S, RECONNECT_DELAY_MAX_S)
         while True:
             began = trio.current_time()
@@ -517,7 +611,7 @@ class Replica(Generic[M]):
                 return
             logger.info("log=%s: this replica follows: %s", self._log.name, why)
             if self._election is None and isinstance(why, LostLeadership) and why.epoch is not None:
-                # Somebody else leads, and without an election it is not for us to take it back.
+                # Another replica leads. Without an election, this one must not take the log back.
                 self._passed_on = why
                 self._turn()
                 return
@@ -528,7 +622,7 @@ class Replica(Generic[M]):
                 await trio.sleep(delay_s)
 
     async def _lead(self) -> None:
-        """One leadership; what ends it is raised. Returns when the replica is left."""
+        """Lead once. Raise the error that ends the leadership; return when the replica is left."""
         async with self._log.writer() as writer:
             end = self._must_reach = writer.next_offset - 1
             await catch_up(self._applied, end, lambda: self._stuck if self._election is not None else None)
@@ -539,10 +633,10 @@ class Replica(Generic[M]):
                 self._may_follow.set()
 
     async def _lead_with(self, writer: LogWriter) -> None:
-        """Lead; nothing is followed meanwhile."""
+        """Lead, while following pauses."""
         if self._core.next_offset != writer.next_offset:
-            # What follows our takeover is another leader's, whose records have come here already. The
-            # writer is about to hear of him.
+            # Another leader has taken over, and its records were already applied here. Wait for the writer to
+            # notice.
             with trio.move_on_after(LOG_CLOSE_TIMEOUT_S):
                 await writer.wait_over()
             raise fresh(writer.failure or LostLeadership(self._log.name, None, "another leader has appended"))
@@ -573,10 +667,10 @@ class Replica(Generic[M]):
             )
 
     async def _serve_leading(self, leading: Leading, writer: LogWriter) -> None:
-        """Until it is left, or lost; then what the log says of that is raised."""
+        """Serve proposals until the replica is left. If the leadership is lost, raise the writer's reason."""
 
         async def watch() -> None:
-            # Nothing may be proposed for a long time, and another one lead meanwhile.
+            # If nothing is proposed for a long time, only this task notices that another replica leads.
             await writer.wait_over()
             leading.wake()
 
@@ -587,11 +681,13 @@ class Replica(Generic[M]):
                 raise fresh(writer.failure or error) from error
 
     async def _pause_following(self) -> None:
+        """Stop following, and wait until it has stopped."""
         self._may_follow = trio.Event()
         self._follow_scope.cancel()
         await self._parked.wait()
 
     def _turn(self) -> None:
+        """Wake ``wait_leading``."""
         self._turned.set()
         self._turned = trio.Event()
 

@@ -1,22 +1,24 @@
-"""Where snapshots are kept: the capability, and snapshots in ledgers of the cluster itself.
+"""Where snapshots are kept: the interface of snapshot stores, and a store in ledgers of the cluster itself.
 
-A store keeps streams of bytes (``wire.snapshots``) for logs, each under the offset up to which it reaches. It
-knows nothing of what is in them. A snapshot that was saved is durable and whole, or is not listed.
+A store keeps streams of bytes (``wire.snapshots``) for logs, each under the offset that it reaches up to. It
+does not look into them. A snapshot is listed only if it is durable and whole.
 
-**Shared or not.** A log may be truncated behind a snapshot only if every replica can get at that
-snapshot. ``is_shared`` says so: a store in ledgers is shared by all who reach the cluster; a directory
-by those who have it mounted.
+**Shared or not.** A log may be truncated behind a snapshot only if every replica can read that snapshot.
+``is_shared`` says whether they can. All replicas that reach the cluster share a store in ledgers. All
+replicas that mount a directory share that directory.
 
-**In ledgers.** One ledger for a snapshot, its stream cut into entries, replicated as any other ledger. A
-record in the metadata store, ``snapshots/INCARNATION``, lists the ledgers of a log's snapshots:
+**In ledgers.** Each snapshot has a ledger of its own, with the stream cut into entries, replicated as any
+other ledger. A record in the metadata store, ``snapshots/INCARNATION``, lists the ledgers of a log's
+snapshots:
 
-    save    make the ledger; list it as unfinished; write; close; list it as finished
+    save    create the ledger; list it as unfinished; write; close; list it as finished
     prune   take it off the list, then delete the ledger
 
-so a crash leaves a ledger that is listed as unfinished, which the next ``prune`` deletes (or, between
-the first two steps, an empty ledger that names its log in its own metadata). What no ``prune`` comes by any
-more, because the log is gone or takes no snapshots, the sweep finds (``log.sweep``). Replicas that save at
-once all succeed; the list is changed by compare-and-set (``log.snapshot_list``)."""
+So a crash leaves a ledger that is listed as unfinished, which the next ``prune`` deletes. A crash between the
+first two steps leaves an empty ledger, whose own metadata name its log. If no ``prune`` comes any more,
+because the log is gone or takes no snapshots, the sweep finds these ledgers (``log.sweep``). Several replicas
+may save at the same time and all succeed, because the list is changed by compare-and-set
+(``log.snapshot_list``)."""
 
 from __future__ import annotations
 
@@ -39,61 +41,97 @@ __all__ = ["LedgerSnapshots", "SnapshotInfo", "SnapshotStore"]
 
 _ENTRY_BYTES = 256 * KIB
 _ENTRIES_AT_ONCE = 16
+"""How many entries one write or one read has."""
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
 class SnapshotInfo:
-    """A snapshot that a store has."""
+    """A snapshot in a store."""
 
     next_offset: int
-    """The first record of the log that is not in it."""
+    """The first record of the log that is not in the snapshot."""
     size: int
-    """Bytes of its stream."""
+    """The size of its stream, in bytes."""
     place: str
-    """Where it is, in the store's own words."""
+    """Where it is, for example a file name or a ledger. Only its store uses it."""
 
 
 class SnapshotStore(Protocol):
-    """Snapshots of logs. Methods raise LedgerLogError where the store fails."""
+    """Keeps snapshots of logs. Methods raise LedgerLogError if the store fails."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether every replica of a log finds here what any of them saved."""
+        """Whether every replica of a log can read the snapshots that any of them saved here."""
         ...
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
-        """The snapshots of a log, newest first."""
+        """Return the snapshots of a log, newest first.
+
+        Args:
+            incarnation: The incarnation of the log.
+        """
         ...
 
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
-        """Keep a stream. It is taken piece by piece, with checkpoints between. Once this returns it is
-        durable; if it raises or is cancelled, it is not listed."""
+        """Save a snapshot.
+
+        The store takes the stream piece by piece, with checkpoints between. If the call raises or is
+        cancelled, the snapshot is not listed.
+
+        Args:
+            name: The name of the log, for people.
+            incarnation: The incarnation of the log.
+            next_offset: The first record of the log that is not in the snapshot.
+            stream: The bytes of the snapshot.
+
+        Returns:
+            The snapshot. It is durable.
+        """
         ...
 
     async def load(self, info: SnapshotInfo) -> bytes:
-        """A whole stream. StorageCorrupt where what is there cannot be what was saved."""
+        """Return the whole stream of a snapshot.
+
+        Args:
+            info: The snapshot, as ``find`` or ``save`` returned it.
+
+        Raises:
+            StorageCorrupt: The stored stream cannot be the one that was saved.
+        """
         ...
 
     async def prune(self, incarnation: int, keep: int) -> None:
-        """Forget all but the newest ``keep``, and what was never finished."""
+        """Delete all snapshots of a log but the newest ``keep``, and those whose writers have died.
+
+        Args:
+            incarnation: The incarnation of the log.
+            keep: How many snapshots to keep.
+        """
         ...
 
 
 class HasClient(Protocol):
-    """A ``ledgerlog.Cluster``."""
+    """An object with a client of a cluster, for example ``ledgerlog.Cluster``."""
 
     @property
-    def client(self) -> LedgerClient: ...
+    def client(self) -> LedgerClient:
+        """The client of the cluster."""
+        ...
 
 
 class LedgerSnapshots:
-    """Snapshots as ledgers of a cluster, which every replica reaches (``SnapshotStore``).
+    """Snapshots in ledgers of a cluster, for ``Replica(snapshots=...)``. Every replica can read them.
 
-    ``replication`` is that of the ledgers; the cluster's default where it is not given."""
+    Every method may raise MetadataUnavailable (the metadata store did not answer) and the errors of ledgers.
+
+    Args:
+        cluster: The cluster.
+        replication: The replication of the ledgers. None: the cluster's default.
+    """
 
     def __init__(self, cluster: HasClient, *, replication: Replication | None = None) -> None:
         self._client = cluster.client
@@ -101,9 +139,11 @@ class LedgerSnapshots:
 
     @property
     def is_shared(self) -> bool:
+        """Always True: every replica reaches the cluster."""
         return True
 
     async def find(self, incarnation: int) -> list[SnapshotInfo]:
+        """Return the snapshots of a log, newest first. ``SnapshotStore.find`` has the details."""
         listed = await self._list(incarnation).read()
         finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         return [
@@ -114,6 +154,7 @@ class LedgerSnapshots:
     async def save(
         self, name: str, incarnation: int, next_offset: int, stream: Iterable[bytes]
     ) -> SnapshotInfo:
+        """Save a snapshot. ``SnapshotStore.save`` has the details."""
         snapshots = self._list(incarnation)
         writer = await self._client.ledgers.create(
             replication=self._replication,
@@ -145,6 +186,7 @@ class LedgerSnapshots:
         return SnapshotInfo(next_offset=next_offset, size=size, place=f"ledger {ledger_id}")
 
     async def load(self, info: SnapshotInfo) -> bytes:
+        """Load a snapshot. ``SnapshotStore.load`` has the details."""
         if info.size > REPLICA_SNAPSHOT_BYTES_MAX:
             raise StorageCorrupt(info.place, None, f"a snapshot of {info.size} bytes is over the limit")
         reader = await self._client.ledgers.open(int(info.place.removeprefix("ledger ")))
@@ -155,11 +197,12 @@ class LedgerSnapshots:
         return b"".join(parts)
 
     async def prune(self, incarnation: int, keep: int) -> None:
+        """Delete old snapshots. ``SnapshotStore.prune`` has the details."""
         listed = await self._list(incarnation).read(fresh=False)
         finished = sorted((s for s in listed if s.is_finished), key=lambda s: s.next_offset, reverse=True)
         kept = {s.ledger_id for s in finished[:keep]}
         newest = finished[0].next_offset if finished else -1
-        # What is not finished and reaches no further than what is: its writer has died, or comes too late.
+        # If an unfinished snapshot reaches no further than a finished one, its writer is dead or too late.
         gone = {s.ledger_id for s in listed if s.ledger_id not in kept and s.next_offset <= newest}
         if gone:
             await self._drop(incarnation, gone)
@@ -168,6 +211,7 @@ class LedgerSnapshots:
         return SnapshotList(self._client.store, incarnation)
 
     async def _drop(self, incarnation: int, ledger_ids: set[int]) -> None:
+        """Take ledgers off the list and delete them. A failure is logged."""
         try:
             await self._list(incarnation).change(
                 lambda listed: [s for s in listed if s.ledger_id not in ledger_ids]
@@ -184,7 +228,11 @@ def _with(listed: list[ListedSnapshot], unfinished: ListedSnapshot) -> list[List
 
 
 def _finish(listed: list[ListedSnapshot], finished: ListedSnapshot) -> list[ListedSnapshot]:
-    """The list with this one finished; LedgerNotFound where somebody took it off."""
+    """Return the list with a snapshot marked as finished.
+
+    Raises:
+        LedgerNotFound: Another replica took the snapshot off the list.
+    """
     if finished in listed:
         return listed
     if all(s.ledger_id != finished.ledger_id for s in listed):

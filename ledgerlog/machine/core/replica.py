@@ -1,33 +1,34 @@
-"""A replica's protocol: commands in the order of the log, each request executed once. Pure.
+"""A replica's protocol: it applies commands in the order of the log, and executes each request once. Pure.
 
-``ReplicaCore`` drives a user's machine. It is given every record of the log in order, without a gap, and
-keeps what makes a retry harmless: the table of requests.
+``ReplicaCore`` drives a user's machine. It gets every record of the log in order, without a gap. Its table of
+requests makes a retry harmless.
 
-**Exactly once.** A command carries its request id. The first time it is met it is executed and its
-outcome remembered; met again (a proposer that retried, after a time-out or with the next leader) it
-changes nothing, and its outcome is the one from the first time. The table is part of the replicated
-state: it is a function of the log alone, is in every snapshot, and its bounds are constants
-(``limits``), never options, since two replicas that forgot at different times would execute different
-things.
+**Exactly once.** A command carries its request id. When a command with a new id is applied, it is executed
+and its outcome is remembered. When a command with a known id is applied, it changes nothing and has the
+outcome of the first one. That happens if a proposer tries again after a time-out or with the next leader. The
+table is part of the replicated state: it depends only on the log, and every snapshot has it. Its bounds are
+constants (``limits``) and never options. If two replicas forgot at different times, they would execute
+different commands.
 
-**Forgetting.** The table keeps the newest outcomes, oldest out, bounded in number and bytes. A retry
-that comes after its outcome was forgotten would be executed again. Ids of our own making
-(``model.command``) tell the offset below which they were not proposed yet: where the table has forgotten
-anything at or above that offset, the command is *expired*, not executed, and its proposer told so. Ids
-of the user's own making do not tell, so for them the promise is the window: as many requests as the
-table holds.
+**Forgetting.** The table keeps the newest outcomes, up to a number and a size, and drops the oldest. If a
+retry comes after its outcome was dropped, it would be executed again. An id that ``model.command`` made
+prevents that. It carries an offset before which the request was not proposed. If the table has dropped any
+outcome at or above that offset, the command is *expired*: it is not executed, and its proposer is told. For
+example, an id was made at offset 700, and the table has dropped all outcomes up to offset 800. The command
+expires. An id that the user made carries no offset. It is recognised as long as the table has it, that is for
+as many requests as the table holds.
 
-**An exception is a result.** What ``apply`` raises is remembered as the outcome, its class and text; the
-state it leaves is the state, on every replica. ``MemoryError`` and ``RecursionError`` depend on the
-process and not on the command, so they, and whatever is no ``Exception``, come out of here: the replica
-has to stop.
+**An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome,
+and the state stays as ``apply`` left it, on every replica. ``MemoryError`` and ``RecursionError`` depend on
+the process and not on the command. ``ReplicaCore.apply`` raises them, and everything that is not an
+``Exception``. The replica has to stop then.
 
-Format of the table, little endian, in the order of execution: the highest forgotten offset (i64, -1:
-none); number of entries (u32); each: offset (u64), size of the id (u16), size of the error (u16), size
-of the result (u32), id, error, result. An error of size 0 is none.
+**Format of the table**, little endian, in the order of execution: the highest forgotten offset (i64, -1 if
+there is none); the number of entries (u32). Each entry: offset (u64), size of the id (u16), size of the error
+(u16), size of the result (u32), id, error, result. An error of size 0 means no error.
 
-Invariants: ``next_offset`` grows by one with each record; the table's entries are in growing order of offset;
-every entry's offset is above ``forgotten_through``.
+**Invariants.** ``next_offset`` grows by one with each record. The entries of the table are in the order of
+their offsets. The offset of each entry is above ``forgotten_through``.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ __all__ = ["Machine", "ReplicaCore", "RequestTable", "digest_of"]
 _TABLE_HEAD = struct.Struct("<qI")
 _ENTRY = struct.Struct("<QHHI")
 _ENTRY_COST_BYTES = 128
+"""What an entry costs besides its id, error and result."""
 _PIECE_ENTRIES = 500
+"""How many entries a piece of the encoded table has at most."""
 _ERROR_BYTES_MAX = 256
+"""How much of the name of an exception's class is kept."""
 
 
 class Machine(Protocol):
-    """What a replica asks of a state machine; see ``ledgerlog.StateMachine``."""
+    """The methods that a replica calls on a state machine; see ``ledgerlog.StateMachine``."""
 
     def apply(self, command: Command) -> bytes | None: ...
 
@@ -62,7 +66,12 @@ class Machine(Protocol):
 
 
 class RequestTable:
-    """The newest outcomes by request id."""
+    """The newest outcomes, by request id.
+
+    Args:
+        entries_max: How many outcomes it holds at most.
+        bytes_max: How many bytes of ids, results and errors it holds at most, with a fixed cost for each.
+    """
 
     def __init__(
         self, *, entries_max: int = REPLICA_REQUESTS, bytes_max: int = REPLICA_RESULTS_BYTES
@@ -72,21 +81,22 @@ class RequestTable:
         self._outcomes: dict[str, Outcome] = {}
         self._bytes = 0
         self.forgotten_through = -1
-        """The highest offset whose outcome is not here any more."""
+        """The highest offset whose outcome was dropped; -1 if there is none."""
 
     def __len__(self) -> int:
         return len(self._outcomes)
 
     def find(self, request_id: str) -> Outcome | None:
+        """Return the outcome of a request; None if the table does not have it."""
         return self._outcomes.get(request_id)
 
     def is_expired(self, request_id: str) -> bool:
-        """Whether the request may have been executed and forgotten, as far as its id tells."""
+        """Whether the request may have been executed and dropped. An id that the user made never says so."""
         since = since_of(request_id)
         return since is not None and since <= self.forgotten_through
 
     def add(self, request_id: str, outcome: Outcome) -> None:
-        """Remember, and forget the oldest beyond the bounds; the newest always stays."""
+        """Remember an outcome, and drop the oldest ones beyond the bounds. The newest one always stays."""
         assert request_id not in self._outcomes
         self._outcomes[request_id] = outcome
         self._bytes += _cost(request_id, outcome)
@@ -100,10 +110,11 @@ class RequestTable:
             self.forgotten_through = forgotten.offset
 
     def encode(self) -> bytes:
+        """Return the table as bytes."""
         return b"".join(self.pieces()[1])
 
     def pieces(self) -> tuple[int, Iterator[bytes]]:
-        """The table as it is now, in pieces that may be made while it goes on, and how many there are."""
+        """Return the present table in pieces, and their number. The table may change while they are read."""
         outcomes = list(self._outcomes.items())
         head = _TABLE_HEAD.pack(self.forgotten_through, len(outcomes))
         stretches = range(0, len(outcomes), _PIECE_ENTRIES)
@@ -122,7 +133,11 @@ class RequestTable:
 
     @classmethod
     def decode_untrusted(cls, data: bytes) -> RequestTable:
-        """The table in exactly these bytes. Raises WireError."""
+        """Decode a table from exactly these bytes.
+
+        Raises:
+            WireError: The bytes are not a table.
+        """
         table = cls()
         try:
             table.forgotten_through, count = _TABLE_HEAD.unpack_from(data)
@@ -160,15 +175,27 @@ class ReplicaCore:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.next_offset = 0
-        """The first record that is not applied."""
+        """The offset of the first record that is not applied."""
         self.timestamp_ms = 0
-        """Of the newest command that was applied."""
+        """The timestamp of the newest applied record, in milliseconds."""
         self.requests = RequestTable()
         self.executed = 0
-        """How many commands the machine was given by this object."""
+        """How many commands this object has executed."""
 
     def apply(self, offset: int, envelope: Envelope) -> Outcome | None:
-        """Apply the record at ``next_offset``; its outcome, None of a barrier."""
+        """Apply the record at ``next_offset``.
+
+        Args:
+            offset: The offset of the record.
+            envelope: The record.
+
+        Returns:
+            The outcome; None for a barrier.
+
+        Raises:
+            MemoryError: The replica has to stop. RecursionError says the same, and so does everything that is
+                not an Exception.
+        """
         assert offset == self.next_offset, f"record {offset} where {self.next_offset} comes next"
         timestamp_ms = max(self.timestamp_ms, envelope.timestamp_ms)
         request_id = envelope.request_id
@@ -195,33 +222,44 @@ class ReplicaCore:
         except (MemoryError, RecursionError):
             raise
         except Exception as error:
-            # Whatever a command makes of the machine is its result, on every replica.
+            # Any other exception is the command's result, on every replica.
             name = type(error).__name__.encode()[:_ERROR_BYTES_MAX].decode(errors="ignore")
             return Outcome(command.offset, str(error).encode(errors="replace"), name)
         return Outcome(command.offset, result or b"")
 
     def chunks(self) -> Iterable[bytes]:
-        """The machine's state now; to be taken while it goes on.
+        """Return the machine's present state, in chunks that may be read while the machine goes on.
 
-        The first chunk is asked for at once: a ``snapshot`` that is written as a generator runs up to its
-        first ``yield`` here, and copies what it has to copy before anything changes."""
+        The first chunk is taken at once. If ``snapshot`` is a generator, it therefore runs up to its first
+        ``yield`` here, and copies what it needs before the next command changes the state.
+        """
         chunks = iter(self._machine.snapshot())
         return chain([first for first in (next(chunks, None),) if first is not None], chunks)
 
     def restore(
         self, next_offset: int, timestamp_ms: int, requests: RequestTable, chunks: Sequence[bytes]
     ) -> None:
-        """Become what a snapshot says."""
+        """Replace the state by that of a snapshot.
+
+        Args:
+            next_offset: The first record of the log that is not in the snapshot.
+            timestamp_ms: The timestamp of the newest record in the snapshot.
+            requests: The table of requests.
+            chunks: The machine's chunks.
+        """
         self._machine.restore(iter(chunks))
         self.next_offset, self.timestamp_ms, self.requests = next_offset, timestamp_ms, requests
 
     def digest(self) -> str:
-        """A digest of the whole state: equal for replicas that have applied the same records."""
+        """Return a digest of the whole state.
+
+        Replicas that have applied the same records have the same one.
+        """
         return digest_of(self.next_offset, self.requests.encode(), self._machine.snapshot())
 
 
 def digest_of(next_offset: int, requests: bytes, chunks: Iterable[bytes]) -> str:
-    """A digest that depends on the bytes of the chunks and not on where one ends."""
+    """Return a digest of a state. It depends on the bytes of the chunks, and not on where they are cut."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(struct.pack("<QQ", next_offset, len(requests)))
     digest.update(requests)
