@@ -92,7 +92,7 @@ def name_of_record(record: ArchiveRecord) -> tuple[str, str]:
     """Return the URL of the destination of a record's file, and the file's name below it.
 
     Raises:
-        ArchiveCorrupt: This record's file cannot have that name. Callers read and delete the named file, so
+        ArchiveCorrupt: The record names a file that cannot be its own. Callers read and delete the named file, so
             no other file may pass.
     """
     where, name = _divided(record.file)
@@ -181,7 +181,7 @@ def open_input(file: str | ArchiveRecord) -> Any:
 
     Raises:
         ArchiveUnavailable: The file is not there or cannot be read.
-        ArchiveCorrupt: The record's file cannot have the name in the record.
+        ArchiveCorrupt: The record names a file that cannot be its own.
     """
     url, (where, name) = (
         (file, _divided(file)) if isinstance(file, str) else (file.file, name_of_record(file))
@@ -360,7 +360,7 @@ def delete_file(record: ArchiveRecord) -> bool:
 
     Raises:
         ArchiveUnavailable: The file system failed. The file may be gone or not.
-        ArchiveCorrupt: The record's file cannot have the name in the record. Nothing was deleted.
+        ArchiveCorrupt: The record names a file that cannot be its own. Nothing was deleted.
     """
     where, name = name_of_record(record)
     with recorded(record.file):

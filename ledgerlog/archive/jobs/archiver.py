@@ -571,7 +571,7 @@ class Archiver:
 
         Raises:
             ArchiveUnavailable: The destination failed or did not answer in time.
-            ArchiveCorrupt: The record's file cannot have the name in the record. Nothing was deleted.
+            ArchiveCorrupt: The record names a file that cannot be its own. Nothing was deleted.
         """
         return await in_thread(lambda: self._destinations.delete_file(record), file=record.file)
 
