@@ -92,8 +92,8 @@ def name_of_record(record: ArchiveRecord) -> tuple[str, str]:
     """Return the URL of the destination of a record's file, and the file's name below it.
 
     Raises:
-        ArchiveCorrupt: The record names a file that cannot be its own. Callers read and delete the named file, so
-            no other file may pass.
+        ArchiveCorrupt: The record names a file that cannot be its own. Callers read and delete the named
+            file, so no other file may pass.
     """
     where, name = _divided(record.file)
     directory, _, file = name.partition("/")
@@ -169,7 +169,7 @@ def _resolve(url: str) -> tuple[Any, str]:
         filesystem, path = fs.FileSystem.from_uri(url)
     except (pa.ArrowException, ValueError, NotImplementedError) as cause:
         # Raise it without its cause, which quotes the URL with its password.
-        raise InvalidArgument(f"{url!r} is not where pyarrow finds files: {cause}") from None
+        raise InvalidArgument(f"pyarrow finds no files at {url!r}: {cause}") from None
     return filesystem, path
 
 
@@ -209,7 +209,7 @@ class Destination:
         with files_as_errors(self.url):
             self._filesystem, self._root = _resolve(self.url)
         if "\0" in self._root:
-            raise InvalidArgument(f"{where!r} is no place for files: a path has no zeros in it")
+            raise InvalidArgument(f"{where!r} is not a path: a path has no zero bytes")
         self._is_local = isinstance(self._filesystem, fs.LocalFileSystem)
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 """The marker of a destination: it tells "not mounted" from "the files are gone".
 
 Three mistakes look like an archive whose files were all deleted: a directory with nothing mounted on it, a
-bucket prefix with a typo, a host that does not share the disk. A job that took one of them for the archive
-would withdraw records, copy the ledgers again to a place that no other host sees, and give up bookies' copies
+bucket prefix with a typo, a host that does not share the disk. A job that took this for the truth would
+withdraw records, copy the ledgers again to a place that no other host sees, and give up bookies' copies
 for these files. So the first job of a cluster at a destination leaves a file there:
 
     _ledgerlog-archive-CLUSTER-ID

@@ -225,7 +225,7 @@ async def check_end(record: ArchiveRecord) -> None:
             from ledgerlog.archive.parquet import ArchiveFile
         size, _ = end_of(record)
         if size != record.file_bytes:
-            raise ArchiveCorrupt(record.file, f"it has {size} bytes where {record.file_bytes} were recorded")
+            raise ArchiveCorrupt(record.file, f"it has {size} bytes, and its record says {record.file_bytes}")
         ArchiveFile(record.file, record).close()
 
     await in_thread(look, file=record.file)

@@ -18,7 +18,7 @@ class EventKind(enum.Enum):
     """What happened to a replica. The text of each kind explains ``ReplicaEvent.offset`` and ``.detail``."""
 
     RESTORED = "restored"
-    """The machine was restored from a snapshot up to ``offset``; ``detail`` says where that is."""
+    """The machine was restored from a snapshot up to ``offset``; ``detail`` names the snapshot."""
     LEADING = "leading"
     """The replica leads from ``offset`` on; ``detail`` has the epoch of the log."""
     FOLLOWING = "following"

@@ -14,8 +14,9 @@ that was deposed while it wrote a snapshot does not know which snapshots the new
 truncates nothing.
 
 **Restoring** takes the newest whole snapshot. A damaged one is reported as an event and skipped. If the log
-has a gap, the snapshot must reach at least to its far side. If there is none, the replica stops. A snapshot
-that cannot be read at the moment counts as existing: the replica tries again.
+has a gap, the snapshot must reach at least to its far side. If there is none, the replica stops. If a
+snapshot is unreadable only for the moment, the replica tries again. Without a gap, it applies the log from
+its place instead.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ class SnapshotKeeper:
             found = decode_snapshot_untrusted(await store.load(info))
             table = RequestTable.decode_untrusted(found.requests)
             if (found.head.incarnation, found.head.next_offset) != (self.log.incarnation, info.next_offset):
-                raise WireError(f"it is of {found.head}")
+                raise WireError(f"its head is {found.head}")
         except LedgerLogError as error:
             logger.warning("log=%s: snapshot %s cannot be used: %s", name, info.place, error)
             self.listeners.tell(EventKind.SNAPSHOT_FAILED, info.next_offset, str(error))

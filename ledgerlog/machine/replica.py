@@ -193,7 +193,7 @@ class Replica(Generic[M]):
         self._passed_on: LostLeadership | None = None
         """Why this replica will never lead again: another one leads, and there is no election."""
         self._stuck: LedgerLogError | None = None  # Why the last try to follow the log failed.
-        self._must_reach = -1  # The last offset at its latest takeover. It may not have come that far.
+        self._must_reach = -1  # The log's last offset at the latest takeover. It may not be applied yet.
         self._turned = trio.Event()
         """Set and replaced when the conditions of ``wait_leading`` may have changed."""
         self._led = trio.Event()

@@ -71,8 +71,8 @@ class Audit:
             How many ledgers have tasks now.
 
         Raises:
-            MetadataUnavailable: The metadata store did not answer. Some tasks may be made; it is safe to call
-                this again.
+            MetadataUnavailable: The metadata store did not answer. Some tasks may have been made; you may
+                call this again.
             AuditFailed: Spark failed.
         """
         with _translated():

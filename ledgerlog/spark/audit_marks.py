@@ -79,7 +79,7 @@ async def post_tasks(client: LedgerClient, ailments: Ailments) -> Marked:
         ailments: The findings.
 
     Raises:
-        MetadataUnavailable: The metadata store did not answer. Some tasks may be made; it is safe to call
+        MetadataUnavailable: The metadata store did not answer. Some tasks may have been made; you may call
             this again.
     """
     board = Board(client)
@@ -107,7 +107,7 @@ def mark_for_repair(table: DataFrame, uri: str) -> Marked:
         How many ledgers have tasks now.
 
     Raises:
-        MetadataUnavailable: The metadata store did not answer. Some tasks may be made; it is safe to call
+        MetadataUnavailable: The metadata store did not answer. Some tasks may have been made; you may call
             this again.
     """
     ailments = Ailments()

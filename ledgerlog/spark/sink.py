@@ -112,7 +112,7 @@ async def commit_rows(
     """
     rows = [message for message in messages if message is not None]
     if len(rows) < len(messages):
-        raise SpliceRefused(f"log {options.log!r}: a task of the batch has not said what it staged")
+        raise SpliceRefused(f"log {options.log!r}: a task of the batch did not report what it staged")
     if not rows:
         return  # A batch without partitions needs no number either.
     if len({(each.cluster, each.incarnation, each.batch_of) for each in rows}) != 1 or batch_id not in (
@@ -154,7 +154,7 @@ def stage_rows(options: WriteOptions, batches: Iterator[Any], of: BatchOf) -> St
         of: The batch that the task writes a part of.
 
     Raises:
-        InvalidArgument: A value is null. The ledger stays unnamed.
+        InvalidArgument: A value is null. No list will name the ledger.
         LogNotFound: There is no log of this name.
     """
     portal = Portal()
@@ -194,7 +194,7 @@ def check_written(schema: StructType, overwrite: bool) -> None:
         )
     if schema.names != ["value"] or not isinstance(schema["value"].dataType, BinaryType | StringType):
         raise InvalidArgument(
-            "what is written to a log is one column, value, of binary or string, and not "
+            "a log takes a table with one column, value, of type binary or string, and not "
             f"{schema.simpleString()}"
         )
 

@@ -198,7 +198,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_records: int | None = None
         max_bytes: int | None = None
         if isinstance(limit, ReadMaxRows):
-            # Spark passes one limit. If the options set both, Spark passes the records, so add the bytes.
+            # Spark passes one limit. If the options set both, Spark passes the number of records. Add the
+            # bytes.
             max_records, max_bytes = limit.max_rows, self._options.max_bytes_per_trigger
         elif isinstance(limit, ReadMaxBytes):
             max_bytes = limit.max_bytes

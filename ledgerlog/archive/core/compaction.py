@@ -78,7 +78,7 @@ def prefix_rule(length: int, *, tombstones: bool = False) -> KeyRule:
         InvalidArgument: ``length`` is below 1.
     """
     if length < 1:
-        raise InvalidArgument(f"a key has a byte at least, not {length}")
+        raise InvalidArgument(f"a key has at least 1 byte, not {length}")
     return KeyRule(
         key=lambda record: record[:length] if len(record) >= length else None,
         is_tombstone=lambda record: tombstones and len(record) == length,
@@ -96,7 +96,7 @@ def until_rule(separator: bytes, *, tombstones: bool = False) -> KeyRule:
         InvalidArgument: ``separator`` is empty.
     """
     if not separator:
-        raise InvalidArgument("what a key ends at must not be empty")
+        raise InvalidArgument("the separator that ends a key must not be empty")
 
     def key(record: bytes) -> bytes | None:
         head, found, _ = record.partition(separator)

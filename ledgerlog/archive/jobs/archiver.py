@@ -24,8 +24,8 @@ A crash before step 5 of "copy" leaves a file that no record names; "clean" dele
 moment leaves a state that the plan knows. Two jobs at the same time do some work twice. If both make a record
 for one ledger, the first one stands, and the second job deletes its own file, which no record names.
 
-Each step reports its progress to ``environment.mark``, under names that begin with "archive:". Tests crash it
-there.
+Each step reports its progress to ``environment.mark``, under names that begin with "archive:". Tests inject
+faults there.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Archiver:
         self._pace = Pace(RepairSettings().checks_per_s)
 
     def mark(self, step: str) -> None:
-        """Report progress to the environment. Tests crash the process here."""
+        """Report progress to the environment. Tests inject faults here."""
         self.client.environment.mark(f"archive: {step}")
 
     # --- looking ------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Archiver:
             return Step(
                 what="skipped",
                 ledger_id=ledger_id,
-                why=f"it is not fully replicated, or not known to be: see to {bookies} (ledgerlog repair)",
+                why=f"it may not be fully replicated: check {bookies} (ledgerlog repair)",
             )
         try:
             metadata = await self.client.ledgers.metadata(ledger_id)
@@ -437,7 +437,7 @@ class Archiver:
                 raise EntryCorrupt(
                     ledger_id,
                     ledger.last_entry,
-                    f"it was archived up to there and ends with {stored[0].last_entry}",
+                    f"it was archived up to this entry and now ends with entry {stored[0].last_entry}",
                 )
             # Read the record again. If a job withdrew it and another one made a new one, the new record may
             # have the version of the old one, and has a delay of its own.

@@ -10,7 +10,7 @@ old (``Archiver.is_late``). But it may hold the last copy of some records. So it
 - A recorded file that has some of its offsets is not there, or another file is in its place. A cleaner whose
   clock is ahead may have deleted that file just before it was recorded.
 - The log lists a ledger with some of its offsets, and this ledger is in no file. Only bookies have that
-  ledger. It is archived only after they were asked for all of it.
+  ledger, and no job has checked yet that they have all of it.
 
 The last two cases are reported as ``skipped``. If the log was deleted, no case applies.
 """

@@ -6,8 +6,8 @@
        read.
 
 A crash before step 2 leaves a new file that no record names. After step 2, no record names the old files. A
-later run of the archive deletes either (``archive.jobs.cleaning``), after a delay. So the reader of an old
-file comes to its end. A reader that looks for an old file that is gone finds the new one by its offset.
+later run of the archive deletes either (``archive.jobs.cleaning``), after a delay. So a reader of an old
+file can finish. A reader that looks for an old file that is gone finds the new one by its offset.
 
 A file is rewritten only if bookies have no copies of its ledgers (``archive.core.lifecycle``). Offsets,
 positions, timestamps and epochs do not change. A merged file has all records. A compacted file has the latest

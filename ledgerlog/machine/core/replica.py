@@ -15,8 +15,8 @@ retry comes after its outcome was dropped, it would be executed again. An id tha
 prevents that. It carries an offset before which the request was not proposed. If the table has dropped any
 outcome at or above that offset, the command is *expired*: it is not executed, and its proposer is told. For
 example, an id was made at offset 700, and the table has dropped all outcomes up to offset 800. The command
-expires. An id that the user made carries no offset. It is recognised as long as the table has it, that is for
-as many requests as the table holds.
+expires. An id that the user made carries no offset. The table
+recognises it only among the newest requests, at most as many as the table holds.
 
 **An exception is a result.** If ``apply`` raises, the class and the text of the exception are the outcome,
 and the state stays as ``apply`` left it, on every replica. ``MemoryError`` and ``RecursionError`` depend on
