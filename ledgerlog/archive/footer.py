@@ -65,8 +65,8 @@ def end_of(file: str | ArchiveRecord) -> tuple[int, bytes]:
 
     Raises:
         ArchiveUnavailable: The file is not there or cannot be read.
-        ArchiveCorrupt: The file does not end as a Parquet file does, or the record names a file that cannot be
-            its own.
+        ArchiveCorrupt: The file does not end as a Parquet file does, or the record names a file that cannot
+            be its own.
     """
     url = file if isinstance(file, str) else file.file
     with open_input(file) as stream, files_as_errors(url):

@@ -21,10 +21,10 @@ The footer's key-value metadata describe the file (all values are text):
     ledgerlog.ledgers      JSON [[id, first offset, end offset, last entry], ...]
 
 **The digest** covers the records, not the bytes of the file. Files with the same records therefore have the
-same digest, whoever wrote them. It is the SHA-256 of eight SHA-256 digests, one after the other. The first
-seven are of offset, timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the lengths of the values,
-each as little-endian 64-bit numbers. The eighth is of the values joined. The end of the file, which this
-digest does not cover, has a digest of its own (``archive.footer``).
+same digest, even if different jobs wrote them. It is the SHA-256 of eight SHA-256 digests, one after the
+other. The first seven are of offset, timestamp (milliseconds), ledger_id, entry_id, slot, epoch and the
+lengths of the values, each as little-endian 64-bit numbers. The eighth is of the values joined. The end of
+the file, which this digest does not cover, has a digest of its own (``archive.footer``).
 
 Everything here blocks; ``archive.reader`` and the jobs run it in threads. ``ArchiveCorrupt`` means: the file
 does not decode, its pages do not match their checksums, or it is not the file that its record describes.
@@ -114,6 +114,7 @@ class _Digest:
         self._columns = {name: hashlib.sha256() for name in (*_NUMBERS, "length", "value")}
 
     def add(self, table: Any) -> None:
+        """Add the records of a table."""
         for name in _NUMBERS:
             self._columns[name].update(_int64_bytes(_column(table, name)))
         values = _column(table, "value")
@@ -121,6 +122,7 @@ class _Digest:
         self._columns["value"].update(_value_bytes(values))
 
     def digest(self) -> bytes:
+        """Return the digest of all records so far."""
         return hashlib.sha256(b"".join(each.digest() for each in self._columns.values())).digest()
 
 
@@ -489,8 +491,8 @@ class ArchiveFile:
                 self.url,
                 f"it is not the file that was archived: it holds {facts.record_count} records of ledgers "
                 f"from {facts.ledgers[0].ledger_id if facts.ledgers else None} on, digest "
-                f"{facts.digest.hex()[:16]}, where {record.record_count} and {record.digest.hex()[:16]} were "
-                "recorded",
+                f"{facts.digest.hex()[:16]}, and its record says {record.record_count} and "
+                f"{record.digest.hex()[:16]}",
             )
 
     def bounds(self, group: int) -> tuple[int, int, int]:

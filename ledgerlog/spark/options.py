@@ -434,8 +434,8 @@ def _moment(given: Mapping[str, str], name: str) -> int | None:
         return max(0, milliseconds(parse_moment(text)))
     except (ValueError, OverflowError):
         raise InvalidArgument(
-            f"{name} is milliseconds since 1970 or a moment as 2026-03-01T12:00:00Z (UTC where no zone is "
-            f"named), not {text!r}"
+            f"{name} is milliseconds since 1970 or a moment as 2026-03-01T12:00:00Z (UTC if it names no "
+            f"zone), not {text!r}"
         ) from None
 
 

@@ -153,7 +153,7 @@ async def look(client: LedgerClient, name: str, *, incarnation: int | None = Non
     if incarnation is not None and found != incarnation:
         what = "was deleted" if found is None else "was deleted and made again"
         raise DataLoss(
-            f"log {name!r} {what} since it was read first: what was still to be read of it is gone. Start "
+            f"log {name!r} {what} since it was read first, and its unread records are gone. Start "
             "with a new checkpoint, or set failOnDataLoss=false to go on with what there is"
         )
     seen = -1

@@ -495,7 +495,7 @@ class Archiver:
         logger.warning("ledger=%d log=%s is to be archived again: %s", ledger_id, self.name, why)
         return done("withdrawn", record, why=why)
 
-    # --- what nobody needs --------------------------------------------------------------------
+    # --- retiring, and checks of files --------------------------------------------------------
 
     async def retire(self, record: ArchiveRecord) -> Step:
         """Delete a file whose ledgers the log names no more, and then its record.
