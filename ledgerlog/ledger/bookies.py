@@ -76,46 +76,50 @@ class BookieDirectory:
         """Whether the bookie failed a client a short while ago."""
         return self._quarantine.get(bookie_id, -math.inf) > trio.current_time()
 
-    def choose(
-        self,
-        count: int,
-        *,
-        beside: Collection[BookieId] = (),
-        exclude: Collection[BookieId] = (),
-        even_doubtful: bool = True,
-        adds_to: int | None = None,
-    ) -> list[BookieId]:
-        """Choose writable bookies, kept apart by their labels.
+    def choose(self, ensemble: int, *, write_quorum: int) -> list[BookieId]:
+        """Choose writable bookies for the ensemble of a new ledger, so that the copies of each entry lie
+        apart.
 
-        Args:
-            count: How many bookies to choose.
-            beside: Bookies that stay in the ensemble. The chosen ones are kept apart from them.
-            exclude: Bookies that must not be chosen.
-            even_doubtful: Choose doubtful bookies too, as a last resort.
-            adds_to: The id of an existing ledger: choose only bookies that take its ordinary adds. Leave it
-                out for recovery and repair, whose writes every writable bookie takes.
-
-        Returns:
-            The ids of the chosen bookies.
+        Doubtful bookies are chosen as a last resort.
 
         Raises:
             NotEnoughBookies: There are too few bookies.
             BookieReadOnly: A kind of NotEnoughBookies: the read-only bookies would make up for the missing
                 ones.
         """
+        chosen = self._choose([None] * ensemble, write_quorum=write_quorum)
+        return [chosen[slot] for slot in range(ensemble)]
+
+    def _choose(
+        self,
+        ensemble: Sequence[BookieId | None],
+        *,
+        write_quorum: int,
+        exclude: Collection[BookieId] = (),
+        even_doubtful: bool = True,
+        adds_to: int | None = None,
+    ) -> dict[int, BookieId]:
         candidates = [info for info in self.writable() if adds_to is None or info.fences_through < adds_to]
         self._environment.random.shuffle(candidates)
         if even_doubtful:
             candidates.sort(key=lambda info: self.is_doubtful(info.bookie_id))
         else:
             candidates = [info for info in candidates if not self.is_doubtful(info.bookie_id)]
-        staying = [self._known.get(b) or BookieInfo(b, "", "") for b in beside]
+        staying = [b if b is None else self._known.get(b) or BookieInfo(b, "", "") for b in ensemble]
         try:
-            return choose_bookies(candidates, count, beside=staying, exclude=exclude)
+            return choose_bookies(candidates, staying, write_quorum=write_quorum, exclude=exclude)
         except NotEnoughBookies as few:
-            taken = {*beside, *exclude}
+            taken = {*filter(None, ensemble), *exclude}
             free = {info.bookie_id for info in candidates} - taken
-            raise self._why_few(count - len(free), taken, str(few)) from None
+            raise self._why_few(ensemble.count(None) - len(free), taken, str(few)) from None
+
+    def why_no_replacement(self, taken: Collection[BookieId]) -> NotEnoughBookies:
+        """The error to raise if ``replacements`` finds nobody. Bookies in ``taken`` cannot be chosen."""
+        return self._why_few(
+            1,
+            taken,
+            f"1 more writable bookies are needed, 0 are there (not counting {', '.join(sorted(taken))})",
+        )
 
     def _why_few(self, missing: int, taken: Collection[BookieId], few: str) -> NotEnoughBookies:
         """The error to raise if ``missing`` bookies are missing. Bookies in ``taken`` do not help."""
@@ -129,32 +133,40 @@ class BookieDirectory:
         ensemble: Sequence[BookieId],
         failed: Sequence[int],
         *,
+        write_quorum: int,
         even_doubtful: bool,
         unfit: Collection[BookieId] = (),
         adds_to: int | None = None,
     ) -> dict[int, BookieId]:
         """Choose bookies for failed slots of an ensemble: for all of them, or for as many as possible.
 
+        The copies of each entry lie apart, as far as the bookies that stay allow it.
+
         Args:
             ensemble: The bookies of the ensemble, by slot.
             failed: The slots that need a bookie.
+            write_quorum: How many neighbouring slots an entry goes to.
             even_doubtful: Choose doubtful bookies too, as a last resort.
             unfit: Bookies that must not be chosen.
-            adds_to: As for ``choose``.
+            adds_to: The id of an existing ledger: choose only bookies that take its ordinary adds. Leave it
+                out for recovery and repair, whose writes every writable bookie takes.
 
         Returns:
             The chosen bookies by slot; empty if there are none.
         """
-        staying = [bookie for slot, bookie in enumerate(ensemble) if slot not in failed]
         leaving = [*(ensemble[slot] for slot in failed), *unfit]
         for count in range(len(failed), 0, -1):
+            free = failed[:count]
             try:
-                chosen = self.choose(
-                    count, beside=staying, exclude=leaving, even_doubtful=even_doubtful, adds_to=adds_to
+                return self._choose(
+                    [None if slot in free else bookie for slot, bookie in enumerate(ensemble)],
+                    write_quorum=write_quorum,
+                    exclude=leaving,
+                    even_doubtful=even_doubtful,
+                    adds_to=adds_to,
                 )
             except NotEnoughBookies:
                 continue
-            return dict(zip(failed, chosen, strict=False))
         return {}
 
     def quarantine(self, bookie_id: BookieId) -> None:

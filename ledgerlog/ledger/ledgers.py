@@ -66,7 +66,7 @@ class Ledgers:
         replication = replication or self._default_replication
         custom = check_custom(metadata or {})
         await self._directory.wait_writable(replication.ensemble)
-        ensemble = self._directory.choose(replication.ensemble)
+        ensemble = self._directory.choose(replication.ensemble, write_quorum=replication.write_quorum)
         stored, version = await self._registry.create(replication, ensemble, custom)
         core = core_writer.LedgerWriter(
             stored, version, new_token=self._environment.new_token, full_pinning=full_pinning

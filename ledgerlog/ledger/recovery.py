@@ -202,7 +202,12 @@ class _Recovery:
         if not failed:
             return
         is_stalled = trio.current_time() - self._progress_at >= _LOOK_S
-        chosen = self._directory.replacements(core.pending.ensemble, failed, even_doubtful=is_stalled)
+        chosen = self._directory.replacements(
+            core.pending.ensemble,
+            failed,
+            write_quorum=core.pending.replication.write_quorum,
+            even_doubtful=is_stalled,
+        )
         if chosen:
             core.change_ensemble(chosen)
             self._slots.follow(core.private_ensemble)

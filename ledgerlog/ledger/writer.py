@@ -565,6 +565,7 @@ class LedgerWriter:
         return self._directory.replacements(
             core.pending.ensemble,
             failed,
+            write_quorum=self.replication.write_quorum,
             even_doubtful=even_doubtful,
             unfit=core.unfit,
             adds_to=core.ledger_id,

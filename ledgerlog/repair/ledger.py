@@ -300,13 +300,12 @@ class LedgerRepair:
         serving: Collection[BookieId],
     ) -> None:
         fragment = metadata.fragments[finding.fragment_index]
-        staying = [bookie for bookie in fragment.ensemble if bookie not in finding.lost]
-        chosen = self._choose(len(finding.lost), staying, {*avoid, *fragment.ensemble})
+        chosen = self._choose(metadata, fragment.ensemble, finding.lost, avoid)
         core = FragmentRepair(
             metadata,
             version,
             finding.fragment_index,
-            dict(zip(finding.lost, chosen, strict=False)),
+            chosen,
             new_token=self._client.environment.new_token,
             avoid=sorted(avoid),
             serving=serving,
@@ -320,24 +319,35 @@ class LedgerRepair:
         )
 
     def _choose(
-        self, count: int, staying: Collection[BookieId], barred: Collection[BookieId]
-    ) -> list[BookieId]:
-        """Choose bookies to replace ``count`` lost ones.
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Sequence[BookieId],
+        lost: Collection[BookieId],
+        avoid: Collection[BookieId],
+    ) -> dict[BookieId, BookieId]:
+        """Choose bookies to replace the lost ones of an ensemble.
 
-        Returns fewer if there are not enough, since some copies are better than none.
+        Some may stay without: some copies are better than none. Bookies that failed this process a short
+        while ago are chosen only if that replaces more.
 
         Raises:
             NotEnoughBookies: No bookie can be chosen.
         """
-        for wanted in range(count, 0, -1):
-            for even_doubtful in (False, True):
-                try:
-                    return self._client.bookies.choose(
-                        wanted, beside=staying, exclude=barred, even_doubtful=even_doubtful
-                    )
-                except NotEnoughBookies as none_left:
-                    failure = none_left
-        raise failure
+        slots = [slot for slot, bookie in enumerate(ensemble) if bookie in lost]
+        chosen: dict[int, BookieId] = {}
+        for even_doubtful in (False, True):
+            found = self._client.bookies.replacements(
+                ensemble,
+                slots,
+                write_quorum=metadata.replication.write_quorum,
+                even_doubtful=even_doubtful,
+                unfit=avoid,
+            )
+            if len(found) > len(chosen):
+                chosen = found
+        if not chosen:
+            raise self._client.bookies.why_no_replacement({*ensemble, *avoid})
+        return {ensemble[slot]: bookie for slot, bookie in chosen.items()}
 
     # --- the open last fragment -----------------------------------------------------------------
 
@@ -359,7 +369,7 @@ class LedgerRepair:
         *Its writer has time left.* The grace period begins once neither of the other two reasons holds.
         """
         try:
-            self._choose(1, [b for b in metadata.last_fragment.ensemble if b not in barred], barred)
+            self._choose(metadata, metadata.last_fragment.ensemble, finding.lost[:1], barred)
         except NotEnoughBookies as trouble:
             self._seen.pop(metadata.ledger_id, None)
             return Verdict(_words(trouble))

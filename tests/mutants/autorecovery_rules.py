@@ -13,6 +13,8 @@ _BOARD = "tests/scenarios/test_repair_board.py"
 _DAMAGED = "tests/scenarios/test_repair_of_damaged_records.py"
 _EMPTYING = "tests/scenarios/test_emptying_bookies.py"
 
+_PLACEMENT = "tests/unit/test_placement.py"
+
 MUTANTS = (
     mutant(
         "task_is_removed_at_whatever_version",
@@ -435,5 +437,21 @@ MUTANTS = (
         "zone, None, host or _host_of(info.address)",
         "tests/unit/test_placement.py",
         f"{_LOST}::test_copies_go_to_other_racks_where_bookies_say_theirs",
+    ),
+    mutant(
+        "the_ring_of_write_sets_is_open",
+        "placement",
+        "placement._write_sets",
+        "[tuple((first + at) % ensemble for at in range(write_quorum)) for first in range(ensemble)]",
+        "[tuple(first + at for at in range(write_quorum)) for first in range(ensemble - write_quorum + 1)]",
+        f"{_PLACEMENT}::test_no_place_has_all_copies_of_an_entry_if_the_places_allow_it",
+    ),
+    mutant(
+        "a_search_stops_where_no_exchange_helps",
+        "placement",
+        "choose_bookies",
+        "search.improve(slots) or search.escape(slots)",
+        "search.improve(slots)",
+        f"{_PLACEMENT}::test_an_arrangement_is_found_that_no_single_exchange_leads_to",
     ),
 )
