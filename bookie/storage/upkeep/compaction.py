@@ -1,29 +1,29 @@
-"""Compaction: files of which little counts, or whose runs are small, are written again.
+"""Compaction: rewrite files in which little is live, or in which the runs are small.
 
-What is to be done is decided by ``bookie.core.space``; here it is done, one job at a time:
+``bookie.core.space`` decides what to rewrite. This module does it, one job at a time:
 
-    1  find the runs of each source: of a segment by going through its blocks, of an entry log through its
-       records
-    2  write those that the index names, of ledgers that exist, into a new log, from the files they are in, at
-       no more than ``bytes_per_s`` (``Rewriter.replace``)
+    1  list the runs of each source: of a segment by going through its blocks, of an entry log by going
+       through its records
+    2  copy the live runs into a new log, at no more than ``bytes_per_s`` (``Rewriter.replace``). A run is
+       live if the index names it and its ledger exists
     3  remove the sources
 
-Reading is done by ranges in threads, writing in pieces behind the journal's, and the work in between in steps
-of about a millisecond. At no time is more in memory than a segment's image, the list of a job's runs (bounded
-by the policy) and one piece. Every frame is verified before it is written again.
+Threads read the files, in ranges. Writes go in pieces, and the journal's writes go before them. The work in
+between runs in steps of about a millisecond. At any time the memory holds at most the image of one segment,
+the list of a job's runs (the policy bounds it) and one piece. Every frame is verified before it is copied.
 
-**Rot.** What counts of a file that does not prove itself is found from the index
-(``bookie.storage.entrylog.contents``). If all of that can be read, it is written again, and the rot goes with
-the file: it was of deleted ledgers, or of runs whose entries were stored again since. If a run that the index
-names cannot be read, the file may be the only trace of its entries: it is left as it is, and said to be
-damaged in the log, until the index names that run no more. Whoever reads the damaged entry is told so by the
-reader, and repairs it from another bookie. A file that is known to hold rot (``suspect``) is written again as
-soon as that can be done, however much of it counts: as long as it is there, the index cannot be made again
-from the files.
+**Corruption.** If a file fails its checks, the list of its live runs comes from the index
+(``bookie.storage.entrylog.contents``). If all live runs can be read, the file is rewritten, and the
+corruption goes with the old file: it was in runs of deleted ledgers, or in runs whose entries were stored
+again. If a live run cannot be read, the file may be the only trace of its entries. Then it stays as it is,
+and the log says that it is damaged, until the index no longer names that run. A reader of a damaged entry is
+told so, and repairs it from another bookie. A file that is known to hold corruption (``suspect``) is
+rewritten as soon as possible, however much of it is live: while it exists, the index cannot be rebuilt from
+the files.
 
-A full disk ends a job, and the next look tries again. Files that are in memory, or that the journal still
-needs, are not touched. Nor is a file that is *held* (``hold``, ``holding``): one of its runs is rotten, and
-the copies that take its place are not indexed yet (``bookie.storage.upkeep.replacing``).
+A full disk ends a job, and the next round tries again. Compaction does not touch files that are in memory or
+that the journal still needs. Nor does it touch a *held* file (``hold``, ``holding``): one of its runs is
+damaged, and the copies that replace the run are not indexed yet (``bookie.storage.upkeep.replacing``).
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _SCAN_ROWS = 256
 
 @attrs.frozen
 class Damage:
-    """Why a file cannot be written again."""
+    """The reason that a file cannot be rewritten."""
 
     why: str
     run: Run | None
-    """The run that the index names and that cannot be read; None: it is the index that cannot."""
+    """The live run that cannot be read. None: the index itself cannot be read."""
 
 
 class Compactor:
-    """Writes files again, and knows which of them must be left alone."""
+    """Rewrites files, and knows which files it must leave alone."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Compactor:
         self.jobs = 0
         self.bytes_freed = 0
         self.damaged: dict[int, Damage] = {}
-        """Files that cannot be written again, and why."""
+        """Files that cannot be rewritten, each with the reason."""
         self._suspects: set[int] = set()
         self._held: dict[int, Segment | None] = {}
-        """Files that are held, and the segment that must be indexed first; None: they are held until somebody
-        lets go."""
+        """Held files, each with the segment that must be indexed before the file is released. None: the file
+        is held until the body of ``holding`` ends."""
         self._journal = journal
         self._contents = contents
         self._pool = pool
@@ -95,33 +95,35 @@ class Compactor:
         self._pace = Pace(bytes_per_s)
         self._lock = trio.Lock()
         self._sources: frozenset[int] = frozenset()
-        """The files that the job under way writes again."""
+        """The files that the current job rewrites."""
 
-    # --- files that it must leave alone, or not ----------------------------------------------------
+    # --- files to leave alone ----------------------------------------------------------------------
 
     def is_moving(self, file: int) -> bool:
-        """Whether what a file holds is being written again now."""
+        """Whether the current job rewrites this file."""
         return file in self._sources
 
     def hold(self, file: int) -> None:
-        """Leave a file as it is until all that is in the journal now is indexed."""
+        """Leave a file alone until everything that is in the journal now is indexed."""
         if self._held.get(file, self._journal.active) is not None:
             self._held[file] = self._journal.active
 
     @asynccontextmanager
     async def holding(self, file: int) -> AsyncIterator[None]:
-        """Leave a file as it is within the block, in which nothing of it is being written again, and from
-        then on as ``hold`` says. For one caller at a time."""
+        """Leave a file alone during the body, and after it as ``hold`` does.
+
+        Entering waits until the current job ends. One caller at a time.
+        """
         self._held[file] = None
         try:
             async with self._lock:
-                pass  # A job that began before the file was held has ended.
+                pass  # A job that began before the file was held has ended now.
             yield
         finally:
             self._held[file] = self._journal.active
 
     def holds(self, file: int) -> bool:
-        """Whether a file must stay as it is for now."""
+        """Whether a file must be left alone for now."""
         if file not in self._held:
             return False
         segment = self._held[file]
@@ -134,15 +136,25 @@ class Compactor:
         return file in self._journal.residents or self.holds(file)
 
     def suspect(self, file: int) -> None:
-        """A file holds rot, or held some of which the entries were stored again: it is to be written again as
-        soon as all that counts of it can be read."""
+        """Rewrite this file as soon as all its live runs can be read.
+
+        The file holds corruption, or it held corrupted runs whose entries were stored again.
+        """
         self._suspects.add(file)
         self.damaged.pop(file, None)
 
     # --- jobs --------------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float, eventual_interval_s: float) -> None:
-        """Do what is to be done, for ever. StorageError if the disk or the index fails a write."""
+        """Compact at intervals, until cancelled.
+
+        Args:
+            interval_s: Seconds between two rounds.
+            eventual_interval_s: Seconds between two rounds that also do the eventual jobs of the policy.
+
+        Raises:
+            StorageError: A write to the disk or to the index failed.
+        """
         eventual_at = trio.current_time() + eventual_interval_s
         while True:
             await trio.sleep(interval_s)
@@ -152,7 +164,7 @@ class Compactor:
             await self.compact(is_eventual=is_eventual)
 
     async def compact(self, *, is_eventual: bool) -> int:
-        """Do every job that there is now; how many were done. One caller after the other."""
+        """Do every job that is due, and return how many. A second caller waits for the first."""
         async with self._lock:
             done = await self._compact(is_eventual=is_eventual)
             self.jobs += done
@@ -161,7 +173,7 @@ class Compactor:
     async def _compact(self, *, is_eventual: bool) -> int:
         done = 0
         while (job := await self._next_job(is_eventual=is_eventual)) is not None:
-            # Without a wait since the files were found not to be busy.
+            # No await since ``_next_job`` checked that the files are not busy.
             self._sources = frozenset(row.file for row in job.sources)
             try:
                 await self._do(job)
@@ -189,7 +201,7 @@ class Compactor:
         return next_job(found, self._policy, is_eventual=is_eventual)
 
     def _look_at_damaged(self, known: frozenset[int]) -> None:
-        """Try files again of which the index does not name any more what could not be read."""
+        """Try damaged files again if the index no longer names the run that could not be read."""
         self._suspects &= known
         for file, damage in list(self.damaged.items()):
             if file not in known:
@@ -235,11 +247,14 @@ class Compactor:
             freed,
         )
 
-    # --- what counts of it -------------------------------------------------------------------------
+    # --- which runs are live -----------------------------------------------------------------------
 
     async def _named(self, runs: list[Run]) -> list[Run]:
-        """Those that the index names, sorted. Of entries that were stored again elsewhere it names the other
-        run, which may hold more: its row would be lost if this one were brought back."""
+        """Return the runs that the index names, sorted.
+
+        If a run's entries were stored again, the index names the other run, which may hold more entries. A
+        copy of the old run would overwrite that run's row.
+        """
         runs.sort()
         named: list[Run] = []
         at = 0
@@ -282,8 +297,11 @@ class Compactor:
 
 
 def verify_frame(run: Run, frame: bytes, path: str) -> None:
-    """Raises a StorageError unless these bytes are the run's frame and each of its entries matches its
-    digest."""
+    """Check that these bytes are the run's frame, and that each of its entries matches its digest.
+
+    Raises:
+        StorageError: They are not; the error names the file and the offset.
+    """
     try:
         entries = decode_run(run, frame)
     except WireError as damage:

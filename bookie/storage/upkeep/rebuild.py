@@ -1,27 +1,27 @@
-"""Making the index anew, from the files that hold the entries.
+"""Rebuild the index from the files that hold the entries.
 
-Everything that the index says can be found again: where runs lie, and the key, fence, LAC and LAFR of each
-ledger, which each entry log keeps of all ledgers that had a record in the files it replaced. Only the
-*limits* of the loss can differ: LACs and LAFRs that were told without an entry after the last one are
-forgotten, which is safe (they are lower bounds).
+Everything that the index says can be found again: the place of each run, and the key, fence, LAC and LAFR of
+each ledger. Each entry log stores them for all ledgers that had a record in the files that it replaced. Only
+LACs and LAFRs that the bookie was told without an entry, after the last entry, are forgotten. That is safe,
+because both are lower bounds.
 
-    1  entry logs: each says which files it took the place of; those do not count, nor do their numbers miss
-    2  every other number, of segments and of logs, must be there: one that is not has been lost, and the
-       bookie would deny what it acknowledged
-    3  the segments that count, in order, as replay takes them. Between two of them whose neighbours went to
-       entry logs the chain of blocks cannot be followed; within each stretch it is
-    4  of entries that stand in two files, one run is named
-    5  the new index takes the place of the old one
+    1  entry logs: each names the files that it replaced. Those files do not count, and their numbers may be
+       missing
+    2  every other number, of segments and of logs, must be present. If one is missing, the file was lost, and
+       the bookie would deny entries that it acknowledged
+    3  read the segments that count in order, as replay does. If entry logs replaced the segments between two
+       of them, the chain of blocks is broken there. Within each stretch without gaps it is followed
+    4  if two files hold the same entry, name one run (``bookie.storage.upkeep.doubles``)
+    5  put the new index in the place of the old one
 
-**Rot.** A payload that does not read as it was written stops nothing, where the heads around it prove
-themselves: it is known which entries there are. Its run gets a row as any other, so the entry is damaged and
-not denied, as it was before, and scrubbing has it restored. If it was stored again already, the copy is what
-the index names (``bookie.storage.upkeep.doubles``). Rot in a head, or in a record that is no ADD, hides what
-there was: that is damage, and nothing is made.
+**Corruption.** A corrupted payload does not stop the rebuild if the heads around it are valid, because the
+heads say which entries there are. Its run gets a row like any other. So the entry is damaged and not denied,
+as before, and scrubbing restores it. If it was stored again already, the index names the copy. Corruption in
+a head, or in a record that is not an ADD, hides which entries there were. Then the rebuild fails.
 
-START records tell where torn blocks were cut, as far as the segments that begin with them are still there.
-That the newest segments or logs are lost cannot be seen without an index, but for the loss of all segments:
-then nothing is made. A crash in between leaves the old index, or none; then it is called again.
+START records say where torn blocks were cut, as long as the segments that begin with them still exist. If the
+newest segments or logs are lost, nothing shows it without an index. Only the loss of all segments is noticed;
+then the rebuild fails. A crash during a rebuild leaves the old index, or none; then call it again.
 """
 
 from __future__ import annotations
@@ -47,9 +47,16 @@ from ledgerlog.errors import StorageCorrupt
 
 
 async def rebuild_index(directory: StorageDirectory) -> int:
-    """Make the index again, and put it in the place of the one that is damaged or lost. How many runs it has.
+    """Rebuild the index, and put it in the place of the damaged or lost one.
 
-    The files must be complete and undamaged: StorageCorrupt names what is not. See the module's text."""
+    The files must be complete, and undamaged except for payloads; see the module's docstring.
+
+    Returns:
+        How many runs the new index has.
+
+    Raises:
+        StorageCorrupt: A file is missing or damaged; the error names it. The old index is unchanged.
+    """
     instance = await directory.read_instance()
     files = SegmentFiles(directory.disk, directory.journal_path, instance)
     logs = EntryLogFiles.for_reading(directory.disk, directory.entries_path, instance)
@@ -65,7 +72,7 @@ async def rebuild_index(directory: StorageDirectory) -> int:
     replaced = FileSet()
     reach: dict[int, int] = {}
     for number in reversed(log_numbers):
-        if -number not in replaced:  # Else it may be rotten: what took its place says what it had replaced.
+        if -number not in replaced:  # A replaced log may be damaged; its replacement lists the same files.
             by_this = await logs.read_replaced(number)
             reach[-number] = by_this.highest
             replaced |= by_this
@@ -98,8 +105,10 @@ async def rebuild_index(directory: StorageDirectory) -> int:
 
 
 def _newness(run: Run, reach: Mapping[int, int]) -> Age:
-    """Of two runs with the same entry, the newer one has the greater; ``reach`` is the last segment that each
-    log replaced."""
+    """Return the age of a run. If two runs hold the same entry, the newer run has the greater age.
+
+    ``reach`` has the number of the last segment that each log replaced.
+    """
     return (run.file, 0, 0, run.offset) if run.file > 0 else (reach[run.file], 1, -run.file, run.offset)
 
 
@@ -115,7 +124,7 @@ def _missing(numbers: Sequence[int], replaced: FileSet, *, sign: int) -> Iterabl
 async def _follow(
     directory: StorageDirectory, files: SegmentFiles, catalogue: Catalogue, numbers: Sequence[int]
 ) -> tuple[int, Mark]:
-    """Bring the segments' records into the index: how many runs, and where the journal goes on."""
+    """Add the segments' records to the index. Return how many runs, and where the journal goes on."""
     seals = await _seals(files, numbers)
     runs = 0
     end = NOTHING_YET
@@ -146,13 +155,13 @@ async def _follow(
         )
     walk = steps.walk
     if not steps.is_closed:
-        # A segment is trimmed before the next is begun only by a clean stop, whose mark would end it.
+        # Only a clean stop trims a segment before the next one begins, and that stop writes a mark that ends it.
         raise StorageCorrupt(files.path(walk.end.segment), walk.end.offset, "the end of the file is missing")
     return runs, Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
 
 
 def _stretches(numbers: Sequence[int]) -> list[list[int]]:
-    """The numbers in parts without gaps."""
+    """Split the numbers into parts without gaps."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:
@@ -163,8 +172,10 @@ def _stretches(numbers: Sequence[int]) -> list[list[int]]:
 
 
 async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) -> Mark:
-    """Where to begin with a stretch of segments whose neighbour before it is gone; ``end`` is where the
-    journal ended before, as far as it is still there."""
+    """Return the mark from which to read a stretch whose preceding segment is gone.
+
+    ``end`` is where the part of the journal that was read before ends.
+    """
     if stretch[0] == 1:
         return Mark(1, NOTHING_YET.sequence + 1, is_optional=True, end=NOTHING_YET)
     before = end.sequence
@@ -172,7 +183,7 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) ->
         header, image = await files.read(number)
         block = decode_header(image[SEGMENT_HEADER_BYTES:], nonce=header.nonce, segment=number)
         if block is not None:
-            # Of a block that was torn, too: the one that took its place has the same number.
+            # This may be a torn block. That is fine: the block that replaced it has the same number.
             before = block.sequence - 1
             break
     place = Place(stretch[0] - 1, SEGMENT_HEADER_BYTES, before)
@@ -180,10 +191,10 @@ async def _beginning(files: SegmentFiles, stretch: Sequence[int], end: Place) ->
 
 
 async def _seals(files: SegmentFiles, numbers: Sequence[int]) -> Mapping[int, int]:
-    """Where the last valid blocks of segments end, as far as START records say."""
+    """Return where the last valid block of each segment ends, as far as START records say."""
     seals: dict[int, int] = {}
     for number in numbers:
-        # A START record is alone in its block, which then has one page.
+        # A START record is alone in its block, so the block has one page.
         header, image = await files.read(number, SEGMENT_HEADER_BYTES + PAGE_BYTES)
         block = first_block(image, header)
         if block is None or (end := start_of(image, block, files.path(number))) is None:

@@ -1,25 +1,25 @@
-"""Scrubbing: what is stored is read now and then, though nobody asks for it, and what is rotten is replaced.
+"""Scrubbing: read everything that is stored at intervals, and replace what is damaged.
 
-A disk gives back other bytes than were written, or none, and tells nobody. Copies elsewhere help as long as
-they are there, so rot has to be found before it is everywhere. A *pass* goes through every run that the index
-names, in the order of the index, and reads it from the segment or entry log where it lies, at no more than
-``bytes_per_s``; frame checksum, ids and the digest of each entry are compared as for a reader. What is in
-memory, and will yet be written, is passed over.
+A disk can return other bytes than were written, or none, without telling anyone. Other copies help only as
+long as they exist, so damage must be found before it reaches every copy. A *pass* goes through every run that
+the index names, in the order of the index. It reads each run from its segment or entry log, at no more than
+``bytes_per_s``, and checks the frame checksum, the ids and the digest of each entry, as for a reader. It
+skips runs that are in memory, because they are yet to be written.
 
-A run that fails is *rotten*: it is kept in ``rotten`` and said in the log. Nothing else changes. It stays in
-the index, because what the index names is never denied: readers are told CORRUPT or IO_ERROR for those of
-its entries that do not match, and turn to another bookie (rule 8). It counts as rotten until it reads well
-again, its ledger is deleted, or it was restored.
+A run that fails is *rotten*: ``rotten`` remembers it, and the log says so. Nothing else changes. The run
+stays in the index, because a bookie never denies what its index names: readers are told CORRUPT or IO_ERROR
+for the entries that do not match, and turn to another bookie (rule 8). The run counts as rotten until it
+reads well again, its ledger is deleted, or it is restored.
 
-**Restoring** needs intact copies, which others have. Whoever brings them (``bookie.server.corruption``) hands
-all entries of the run to ``restore``. They are appended to the journal as any add is, though they are stored,
-and take the place of the rotten run (``bookie.storage.upkeep.replacing``). The file of the rotten run is held
-before anything is decided: compaction that is under way is waited for, and only then the row is looked at for
-the last time.
+**Restoring** needs intact copies from other bookies. ``bookie.server.corruption`` fetches them and hands all
+entries of the run to ``restore``. ``restore`` appends them to the journal as an add does, although the bookie
+has stored them already, and they replace the damaged run (``bookie.storage.upkeep.replacing``). The order is:
+hold the file of the run, wait for the current compaction job, and only then check the run's row for the last
+time.
 
-**What no row names** is read as well, a file at a time, since all of a file must be sound when the index is
-to be made again. A file with rot there, and one whose rotten runs were restored, is handed to compaction
-(``suspect``), which frees it.
+**What no row names** is read as well, one file at a time, because the index can be rebuilt only from files
+that are wholly intact. Compaction frees a file with damage there, and a file whose damaged runs were restored
+(``suspect``).
 """
 
 from __future__ import annotations
@@ -48,11 +48,17 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 64
 _BATCH_BYTES = MIB
 _FIRST_PASS_S = 3600.0
-"""A bookie that is started more often than it scrubs would never do it, so the first pass comes early."""
+"""The longest wait before the first pass. Without it, a bookie that restarts more often than it scrubs would
+never scrub."""
 
 
 class Scrubber:
-    """``residents``: the files that are in memory."""
+    """Finds damaged runs, and stores their entries again.
+
+    Args:
+        residents: The files that are in memory; scrubbing skips them.
+        bytes_per_s: The highest rate of reading.
+    """
 
     def __init__(
         self,
@@ -71,9 +77,9 @@ class Scrubber:
         self.runs_checked = 0
         self.bytes_checked = 0
         self.rotten = replacer.rotten
-        """Runs that were found rotten and still are, by ledger and first id."""
+        """Runs that were found damaged and are not restored yet, by ledger and first id."""
         self.found = trio.Event()
-        """Set, and another put in its place, by a pass that ends with rotten runs."""
+        """Set at the end of a pass that leaves damaged runs; a new event then takes its place."""
         self._journal = journal
         self._residents = residents
         self._pool = pool
@@ -89,14 +95,14 @@ class Scrubber:
     # --- finding ----------------------------------------------------------------------------------
 
     async def run(self, *, interval_s: float) -> None:
-        """A pass now and then, for ever. What cannot be read is a finding and no failure."""
+        """Scrub every ``interval_s`` seconds, until cancelled. What cannot be read does not raise."""
         await trio.sleep(min(interval_s, _FIRST_PASS_S))
         while True:
             await self.scrub()
             await trio.sleep(interval_s)
 
     async def scrub(self) -> int:
-        """One pass; how many runs are rotten now. One caller after the other."""
+        """Make one pass, and return how many runs are damaged now. A second caller waits for the first."""
         async with self._lock:
             try:
                 await self._pass()
@@ -136,8 +142,10 @@ class Scrubber:
             del self.rotten[gone]
 
     async def _check_files(self) -> None:
-        """Read the files whole: rot in what no row names, a head or a deleted ledger's run, is nobody's
-        finding, until the index is to be made again from the files. Compaction frees it."""
+        """Read each file whole, to find damage that no row names: in a head, or in a run of a deleted ledger.
+
+        No reader would find it, but an index could not be rebuilt from the file. Compaction frees the file.
+        """
         with_rotten_runs = {rotten.run.file for rotten in self.rotten.values()}
         for row in (*await self._catalogue.segments(), *await self._catalogue.logs()):
             if row.file in self._residents or row.file in with_rotten_runs:
@@ -145,14 +153,14 @@ class Scrubber:
             try:
                 await self._contents.read(row, pace=self._pace)
             except StorageError as damage:
-                # It may have been written again, and be gone or another segment's, since the row was read.
+                # Since the row was read, the file may have been rewritten: it may be gone or have a new row.
                 if await self._catalogue.file(row.file) == row:
                     logger.error("rotten: in what no entry that counts needs: %s", damage)
                     self._compactor.suspect(row.file)
             self.bytes_checked += row.end
 
     async def _check(self, run: Run) -> bool:
-        """Whether a run reads as it was written."""
+        """Whether a run reads as it was written. Updates ``rotten``."""
         path = self._pool.path_of(run.file)
         try:
             (frame,) = await self._pool.read(run.file, [(run.offset, run.length)])
@@ -171,20 +179,30 @@ class Scrubber:
         return True
 
     def _is_superseded(self, run: Run) -> bool:
-        """Whether its entries were stored again, and its row is about to be theirs."""
+        """Whether the run's entries were stored again; the row of the copy will overwrite this run's row."""
         state = self._ledgers.loaded.get(run.ledger_id)
-        # A state with runs in memory is itself in memory.
+        # A ledger with runs in memory has its state in memory.
         return state is not None and state.is_replaced(run.first, self._journal.commit.newest)
 
     # --- restoring --------------------------------------------------------------------------------
 
     async def restore(self, rotten: Rotten, parts: Sequence[Entries], *, lac: int, lafr: int) -> bool:
-        """Store the entries of a rotten run again, durably; ``parts`` are all of them, in order, the first of
-        which begins where the run does, and each fits a frame. Their digests were verified. False: it is not
-        there any more as it was found, or a part behind the first begins where another run does, and nothing
-        was changed.
+        """Store the entries of a damaged run again, durably.
 
-        DiskFull: there is no room, and some of it may be stored twice."""
+        Args:
+            rotten: The run, as a pass found it.
+            parts: All entries of the run, in order. The first part begins where the run begins. Each part
+                fits into one frame. The caller has verified their digests.
+            lac: The ledger's LAC to store with them.
+            lafr: The ledger's LAFR to store with them.
+
+        Returns:
+            False if nothing was changed: the run is no longer stored as it was found, or a later part begins
+            at the first id of another run.
+
+        Raises:
+            DiskFull: There is no room. Some of the entries may be stored twice.
+        """
         assert parts[0].first == rotten.run.first
         assert parts[-1].last >= rotten.run.last
         async with self._restoring, self._compactor.holding(rotten.run.file):
