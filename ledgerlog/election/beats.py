@@ -1,17 +1,18 @@
-"""The direct line between a leader and its standbys: heartbeats, sent and heard.
+"""Heartbeats over a direct connection between a leader and its standbys.
 
-``BeatServer`` is a candidate's ear and voice. It listens for as long as the candidacy lasts, leading or not,
-so that its address is known before it is needed, and sends one frame to each standby every
-``limits.ELECTION_BEAT_S``. ``Hearing`` is a standby's side: it connects to the leader in the record and
-reports what it hears to the core.
+A candidate's ``BeatServer`` listens during its whole candidacy, whether it leads or not, so that its address
+is known before anybody needs it. It sends one frame to each standby every ``limits.ELECTION_BEAT_S``.
+``Hearing`` is the standby's side: it connects to the leader that the record names, and reports to the core
+whether the leader is heard.
 
-**What counts as silence.** A process that dies takes its connections with it: the standby reads the end of
-the stream, tries once more, and is refused, all within a millisecond or two. A process that hangs, and a
-machine that is gone, say nothing, and are noticed after ``limits.ELECTION_SILENCE_S``. Neither is proof, and
-nothing here decides: it tells ``election.core.candidacy``, which knows how much a guess is worth.
+**How a failure shows.** If a process dies, its connections close: the standby reads the end of the stream,
+connects again, and is refused, all within a millisecond or two. If a process hangs or a machine is gone,
+nothing comes, and the standby notices it after ``limits.ELECTION_SILENCE_S``. Neither proves that the leader
+is gone. This module decides nothing: it tells ``election.core.candidacy``, which knows how far to trust a
+suspicion.
 
-A standby that does not take its 32 bytes is dropped rather than waited for. Losing the line costs nothing
-but time: the metadata session still tells of the leader's death.
+If a standby does not take its 32 bytes at once, the server drops it and does not wait. A lost connection
+costs only time: the metadata session still shows the leader's death.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 def candidacy_bytes(candidacy: str) -> bytes:
-    """The 16 bytes of a candidacy's id, which is their hexadecimal form. InvalidArgument if it is not."""
+    """Decode a candidacy's id to 16 bytes. The id is their hexadecimal form.
+
+    Raises:
+        InvalidArgument: ``candidacy`` is not such an id.
+    """
     try:
         data = bytes.fromhex(candidacy)
     except ValueError:
@@ -44,7 +49,7 @@ def candidacy_bytes(candidacy: str) -> bytes:
 
 
 class BeatServer:
-    """A candidate's listener and the standbys that hear it."""
+    """A candidate's listener and its connected standbys."""
 
     def __init__(self, listener: Listener, core: Candidacy) -> None:
         self._listener = listener
@@ -56,7 +61,7 @@ class BeatServer:
         return self._listener.address
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve standbys until cancelled, or until the listener fails."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat)
             while True:
@@ -79,10 +84,10 @@ class BeatServer:
             if hello is None or hello.kind is not BeatKind.HELLO or hello.candidacy != self._me:
                 return
             self._send(stream, Beat(BeatKind.BEAT, self._core.leading or 0, hello.candidacy))
-            # Nothing more comes; what ends this is the end of the connection.
+            # The standby sends nothing more; this returns when the connection ends.
             await receive_beat(stream)
         except (ConnectionLost, WireError):
-            pass  # The standby left, or was none.
+            pass  # The standby left, or the peer was not a standby.
         finally:
             self._drop(stream)
 
@@ -100,7 +105,7 @@ class BeatServer:
                     self._send(stream, beat)
 
     def say_ended(self, term: int, candidacy: str) -> None:
-        """Tell every standby that the term that this candidacy had is over. No checkpoint."""
+        """Tell every standby that this candidacy's term is over. This method does not await."""
         for stream in list(self._standbys):
             self._send(stream, Beat(BeatKind.ENDED, term, candidacy_bytes(candidacy)))
 
@@ -117,14 +122,14 @@ class BeatServer:
         stream.close()
 
     def close(self) -> None:
-        """Stop listening, and let go of every standby."""
+        """Stop listening, and close every standby's connection."""
         self._listener.close()
         for stream in list(self._standbys):
             self._drop(stream)
 
 
 class Hearing:
-    """A standby's ear for one leader."""
+    """A standby's connection to one leader."""
 
     def __init__(self, network: Network, core: Candidacy, term: int, holder: str, address: str) -> None:
         self._network = network
@@ -134,14 +139,14 @@ class Hearing:
         self._address = address
         self._has_spoken = False
         self.changed = trio.Event()
-        """Set when the core was told something that may matter."""
+        """Set when the core was told something that may change its need."""
 
     async def run(self) -> None:
-        """Listen until the leader says that it is over."""
+        """Listen until the leader says that its term is over, or its address turns out to be unusable."""
         try:
             holder = candidacy_bytes(self._holder)
         except InvalidArgument:
-            return  # Of another version: the session alone tells.
+            return  # Another version wrote this id. Then only the session shows the leader's death.
         while True:
             try:
                 if await self._listen(holder):
@@ -157,7 +162,7 @@ class Hearing:
                 return
 
     async def _listen(self, holder: bytes) -> bool:
-        """One connection, to its end; whether the leader said that its term is over."""
+        """Listen over one connection until it ends. Return whether the leader said that its term is over."""
         with trio.move_on_after(ELECTION_SILENCE_S) as connecting:
             stream = await self._network.connect(self._address)
         if connecting.cancelled_caught:
@@ -175,7 +180,7 @@ class Hearing:
                 if beat is None:
                     if not heard:
                         raise WireError(f"another candidate listens at {self._address}")
-                    return False  # It closed. Try again at once: a dead process refuses.
+                    return False  # It closed. Connect again at once: the port of a dead process refuses.
                 if beat.candidacy != holder:
                     raise WireError(f"another candidate speaks at {self._address}")
                 heard = True
@@ -187,7 +192,8 @@ class Hearing:
                     self._has_spoken = False
                     self._core.on_beat(self._term)
                 elif beat.kind is BeatKind.BEAT and not beat.term:
-                    # It lives and does not lead: its claim is not known to it yet, or its term is over.
+                    # It lives and does not lead: it does not know yet that its claim won, or its term is
+                    # over.
                     self._core.on_silence(self._term)
                     self.changed.set()
         finally:
@@ -202,7 +208,15 @@ class Hearing:
 
 
 async def receive_beat(stream: Stream) -> Beat | None:
-    """The next frame; None where the peer has finished. Raises ConnectionLost and WireError."""
+    """Receive the next frame.
+
+    Returns:
+        The frame. None if the peer closed the connection.
+
+    Raises:
+        ConnectionLost: The connection broke.
+        WireError: The bytes are not a heartbeat.
+    """
     buffer = bytearray(BEAT_FRAME_BYTES)
     view = memoryview(buffer)
     filled = 0

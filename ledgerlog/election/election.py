@@ -1,22 +1,23 @@
-"""Electing one leader among processes: ``Cluster.election(name)``.
+"""Elect one leader among processes: ``Cluster.election(name)``.
 
-``election.core.candidacy`` decides; here are the tasks that carry it out, and the cancel scope that a
-leadership is.
+``election.core.candidacy`` decides. This module has the tasks that carry out its decisions, and the cancel
+scope that represents a leadership:
 
-    drive      does what the core needs: look, register, claim. The one task that talks to the store
-    session    tells the core what becomes of the metadata session, at once
-    nodes      tells it that the election's nodes may have changed (a watch)
-    beats      a server of heartbeats; see ``election.beats``
-    hearing    while somebody else leads: listens to his
+    drive      does what the core needs: look, register, claim. Only this task writes to the store
+    session    tells the core at once about each change of the metadata session
+    nodes      watches the election's record, and tells the core that it may have changed
+    beats      serves heartbeats; see ``election.beats``
+    hearing    listens to the leader's heartbeats, while another process leads
 
-**What a leadership is worth.** Its scope is cancelled as soon as this process can know that it is over. A
-process that was stopped, or that another one deposed a moment ago, knows later than others do. So
-leadership is a hint, and never a proof: what must not be written by a deposed leader has to be written to
-something that fences, as a log does (entering its writer deposes whoever wrote before), or that compares
-the term.
+**What a leadership guarantees.** Its scope is cancelled as soon as this process can know that the leadership
+is over. A process that was suspended, or that another one has just deposed, learns it later than others do.
+So a leadership is a hint and never a proof. If a deposed leader must not write something, write it to a store
+that fences, as a log does (entering a log's writer deposes the previous writer), or to one that compares the
+term.
 
-**Nothing here waits for a store that is away.** Losing the session ends the leadership by the session's own
-state, without a call; leaving tells the standbys over their connections first, and the store within a bound.
+**No task waits for a store that is away in order to end a leadership.** If the session is lost, the session's
+local state ends the leadership, without a call to the store. A process that leaves tells its standbys over
+their connections first, and then the store, with a deadline.
 """
 
 from __future__ import annotations
@@ -62,17 +63,18 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class Leader:
-    """Who leads, as the metadata store has it."""
+    """The leader that the metadata store names. ``Election.leader`` returns it."""
 
     candidate: str
-    """What the leader calls itself."""
+    """The leader's name, as it passed it to ``Cluster.election``."""
     term: int
+    """The number of its leadership; see ``Term.number``."""
     is_registered: bool
-    """Whether its session lives. A leader that died a moment ago is still registered."""
+    """Whether its session lives. A leader that died a moment ago may still be registered."""
 
 
 class Term:
-    """One leadership, from ``async with election.leadership() as term``."""
+    """One leadership. ``async with election.leadership() as term`` gives you one."""
 
     def __init__(self, number: int, candidate: str) -> None:
         self._number = number
@@ -88,21 +90,31 @@ class Term:
 
     @property
     def number(self) -> int:
-        """The number of this leadership: it grows with each and is never given twice. A fencing token."""
+        """The number of this leadership. It grows with each leadership and is never used twice.
+
+        You can use it as a fencing token: a store that remembers the highest number that it has seen can
+        refuse a deposed leader, because its number is lower.
+        """
         return self._number
 
     @property
     def is_over(self) -> bool:
-        """Whether the leadership is known to be over; its body is being cancelled, or has ended."""
+        """Whether the leadership is known to be over. Its body is then being cancelled, or has ended."""
         return self._over.is_set()
 
     @property
     def why(self) -> str | None:
-        """Why it is over, in words; None while it is not, or if its body was simply left."""
+        """The reason that it is over, in words. None while it is not over, or if you left the body
+        yourself."""
         return self._why
 
     async def wait_over(self) -> None:
-        """Return once it is over. For tasks outside of the body, which is cancelled anyhow."""
+        """Wait until the leadership is over.
+
+        It is for tasks outside of the ``async with`` body. The body itself is cancelled anyway.
+
+        Cancelling: abandons the wait.
+        """
         await self._over.wait()
 
     def _end(self, why: str | None) -> None:
@@ -112,8 +124,10 @@ class Term:
 
 
 class Election:
-    """One process's part in an election. Made by ``Cluster.election``. Any number of processes may take part
-    in the election of one name, and each may lead many times."""
+    """One process's part in an election. ``Cluster.election`` makes it.
+
+    Any number of processes may take part in an election, and each may lead many times.
+    """
 
     def __init__(
         self, client: LedgerClient, name: str, *, candidate: str | None = None, listen: str | None = None
@@ -134,24 +148,38 @@ class Election:
 
     @property
     def name(self) -> str:
+        """The name of the election."""
         return self._name
 
     @property
     def candidate(self) -> str:
-        """What this process is called in the election."""
+        """The name of this process in the election."""
         return self._candidate
 
     @asynccontextmanager
     async def leadership(self) -> AsyncIterator[Term]:
-        """Wait until this process leads; then run the body of the ``async with`` while it does.
+        """Wait until this process leads, then run the body of the ``async with`` while it leads.
 
-        The body is cancelled when the leadership ends: as soon as the metadata session is suspended or lost,
-        or the record names another leader. The ``async with`` is then left as a cancel scope is, without an
-        exception; ``term.why`` says what happened, and another ``leadership()`` stands again. What the
-        body raises comes out as it was raised. When the body ends, the next leader is told at once.
+        The body is cancelled as soon as the leadership ends: the metadata session is suspended or lost, or
+        the record names another leader. The ``async with`` then ends without an exception, as a cancel scope
+        does. ``term.why`` has the reason. Call ``leadership()`` again to stand again. If the body ends first,
+        the next leader is told at once.
 
-        One at a time for an ``Election``: InvalidArgument. Entering waits through an unreachable store;
-        cancelling it takes the candidate out. Raises MetadataCorrupt if the record is damaged."""
+            async with cluster.election("scheduler").leadership() as term:
+                await schedule(term.number)  # cancelled if this process stops leading
+
+        An exception of the body comes out as it was raised, not in a group. While the store is unreachable,
+        entering waits.
+
+        Returns:
+            An async context manager. Entering it gives the ``Term``.
+
+        Raises:
+            InvalidArgument: Another ``leadership()`` of this object is open; make another ``Election``.
+            MetadataCorrupt: The election's record is damaged.
+
+        Cancelling: while it waits, this process withdraws from the election.
+        """
         if self._is_standing:
             raise InvalidArgument(f"{self!r} stands already; make another Election for another candidate")
         self._is_standing = True
@@ -170,7 +198,15 @@ class Election:
             self._is_standing = False
 
     async def leader(self) -> Leader | None:
-        """Who leads, None where nobody does. MetadataUnavailable, MetadataCorrupt."""
+        """Read from the metadata store which process leads.
+
+        Returns:
+            The leader. None if no process leads.
+
+        Raises:
+            MetadataUnavailable: The store did not answer.
+            MetadataCorrupt: The election's record is damaged.
+        """
         store = self._client.store
         await store.sync()
         node = await store.get(election_path(self._name))
@@ -188,7 +224,7 @@ class Election:
 
 
 class _Stand:
-    """One ``leadership()``: standing, leading and leaving."""
+    """One call of ``leadership()``: it stands, leads and leaves."""
 
     def __init__(
         self, client: LedgerClient, name: str, candidate: str, core: Candidacy, listen: str | None
@@ -200,21 +236,23 @@ class _Stand:
         self._listen = listen
         self._wake = trio.Event()
         self._looked = trio.Event()
-        """Whether somebody else leads may have changed."""
+        """Set when the watched leader may have changed."""
         self._led = trio.Event()
         self._term: Term | None = None
         self._led_as = ""
-        """The candidacy that had the term."""
+        """The id of the candidacy that has, or had, the term."""
         self._failure: LedgerLogError | None = None
         self._server: BeatServer | None = None
         self._is_left = False
-        """Nothing of this stand is begun any more, and what was under way counts for nothing: the core, which
-        lives on for the next one, has been told that it is over."""
+        """If true, this stand begins nothing any more, and ignores the results of calls under way.
+
+        The core has been told that this stand is over, and now belongs to the next one.
+        """
         self.scope = trio.CancelScope()
         """Cancelled when the leadership is over."""
 
     async def listen(self) -> None:
-        """Open the line for standbys; without one they rely on the session."""
+        """Start to listen for standbys. If that fails, they rely on the metadata session."""
         if self._listen is None:
             return
         try:
@@ -226,7 +264,7 @@ class _Stand:
         self._core.address = self._server.address
 
     async def wait_leading(self) -> Term:
-        """Return once we lead."""
+        """Wait until this process leads. Raise the failure that ended the stand, if one did."""
         await self._led.wait()
         if self._failure is not None:
             raise self._failure
@@ -234,7 +272,7 @@ class _Stand:
         return self._term
 
     async def run(self) -> None:
-        """Carry out what the core needs, until cancelled or the leadership is over."""
+        """Carry out what the core needs, until cancelled or until the leadership is over."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_session)
             nursery.start_soon(self._follow_nodes)
@@ -272,7 +310,7 @@ class _Stand:
         match need:
             case ElectionNeed.LOOK:
                 node = await store.get(path)
-                # In this order: a holder that is in the record had registered before.
+                # The order matters: a holder that the record names had registered before.
                 candidates = await store.children(candidates_path(self._name))
                 record = None if node is None else ElectionRecord.decode_untrusted(node.value, self._name)
                 version = -1 if node is None else node.version
@@ -290,7 +328,7 @@ class _Stand:
         store = self._client.store
         session = store.session
         me = self._client.environment.new_token().hex()
-        # A node whose answer is lost may be there, or come yet, and nobody stands for it.
+        # If the answer is lost, the node may exist or appear later, and nobody uses it: delete it.
         withdraw = partial(self._client.nursery.start_soon, self._withdraw, session, me, None)
         with on_lost_answer(withdraw, is_cancelled_too=True):
             version = await store.create(
@@ -318,7 +356,8 @@ class _Stand:
             core.on_unsettled()
             raise
         else:
-            # One that is left names a candidacy that is being withdrawn: the term is free for anybody.
+            # If this stand was left, the record names a candidacy that is being withdrawn. So the term is
+            # free.
             if not self._is_left:
                 core.on_claimed(versions[1])
 
@@ -330,7 +369,7 @@ class _Stand:
             core.on_session(session.session_id, is_connected=state is SessionState.CONNECTED)
             self._tell()
             if state is SessionState.LOST and store.session is session:
-                await trio.sleep(RECONNECT_DELAY_MIN_S)  # The store has no other one, yet.
+                await trio.sleep(RECONNECT_DELAY_MIN_S)  # The store has no new session yet.
             else:
                 await session.wait_not(state)
 
@@ -342,10 +381,10 @@ class _Stand:
         what = f"election={self._name} is not watched"
         await follow(self._client.store, election_path(self._name), look, what=what, log=logger)
 
-    # --- the direct line ----------------------------------------------------------------------
+    # --- heartbeats ---------------------------------------------------------------------------
 
     async def _hear(self) -> None:
-        """Listen to whoever leads, for as long as it is somebody else."""
+        """Listen to the current leader's heartbeats while another process leads."""
         core = self._core
         while True:
             self._looked = trio.Event()
@@ -371,7 +410,7 @@ class _Stand:
     # --- the leadership -----------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """The core may have changed: bring the leadership in line with it."""
+        """Wake the tasks that follow the core, and begin or end the leadership as the core says."""
         core = self._core
         self._wake.set()
         self._looked.set()
@@ -392,7 +431,8 @@ class _Stand:
         self.scope.cancel()
 
     async def leave(self) -> None:
-        """The body has ended, or nobody waits for it any more: let others know."""
+        """Leave the election: the body has ended, or the wait for the leadership was cancelled. Tell
+        others."""
         core, store = self._core, self._client.store
         self._is_left = True
         me, node_version, version = core.me, core.node_version, core.version
@@ -413,7 +453,7 @@ class _Stand:
                 if vacated is not None:
                     await store.set(election_path(self._name), vacated.encode(), version=version)
             except (VersionConflict, NodeMissing):
-                pass  # Somebody has the next term already.
+                pass  # Another candidate has the next term already, or the election was deleted.
             except LedgerLogError as cause:
                 logger.info("election=%s: it was left without a word: %s", self._name, cause)
             try:
@@ -423,8 +463,11 @@ class _Stand:
                 self._client.nursery.start_soon(self._withdraw, session, me, node_version)
 
     async def _withdraw(self, session: Session, me: str, node_version: int | None) -> None:
-        """Take our node away once the store is back. A session that is over has done that; one that goes on
-        would keep up the appearance of a leader for as long as this process lives."""
+        """Delete our node once the store is reachable again.
+
+        If the session is lost, the store has deleted the node with it. If the session goes on, the node would
+        make us look like a leader for as long as this process lives.
+        """
         store = self._client.store
         while store.session is session:
             state = session.state
@@ -443,7 +486,7 @@ class _Stand:
                 await session.wait_not(state)
 
     def close(self) -> None:
-        """Let go of the line."""
+        """Stop listening for standbys."""
         self._core.address = None
         if self._server is not None:
             self._server.close()

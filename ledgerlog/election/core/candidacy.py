@@ -1,43 +1,45 @@
-"""Standing for an election: when to claim it, and when a leadership is over. Pure; the clock is handed in.
+"""The rules of an election: when to claim it, and when a leadership is over. Pure; the caller passes the
+time.
 
-``Candidacy`` is one process's part in one election, through any number of leaderships. Verbs in, state out:
-``need(now)`` says what the shell has to do next and stays so until it is answered.
+``Candidacy`` is one process's part in one election, through any number of leaderships. Inputs are methods,
+outputs are attributes. ``need(now)`` says what the shell has to do next, and stays the same until it is done:
 
     LOOK       read the record, then the list of candidates            -> on_looked
     CREATE     make the record ``ElectionRecord()``                     -> on_stale
     REGISTER   make this candidacy's ephemeral node, under a new id     -> on_registered
     CLAIM      compare-and-set ``claim`` at ``version``, together with
-               a check that the own node is there                       -> on_claimed, else on_unsettled
+               a check that our own node exists                         -> on_claimed, else on_unsettled
     WAIT       nothing until ``wake_at``, or until something happens
 
-**Three ways for a term to end,** as a standby sees it:
+**A term ends in three ways,** as a standby sees it:
 
-* *Vacant.* The record has no holder, or the holder's node is gone, which the store takes away with the
-  holder's session. This is the back-stop; it needs nothing but the store. Claimed at once.
-* *Told.* The holder itself said that its term is over (it lost its session, or left), or the holder is an
-  earlier candidacy of this very process: one that stepped down while the store was away could not tell it,
-  and its node stays as long as the session, which may well go on. Claimed at once.
-* *Suspected.* The holder was heard leading this term, and is heard no more. That is a guess: claimed only
-  once the term is ``tenure_ms`` old, counted by our own clock from when we first saw it. A holder that was
-  never heard is not suspected: a line that does not work (an address that leads nowhere, a port that is
-  blocked) says nothing about who is behind it.
+* *Vacant.* The record has no holder, or the holder's node is gone. The store deletes that node when the
+  holder's session ends. This way needs only the store, so it always works. The standby claims at once.
+* *Told.* The holder said over its connection that its term is over: it lost its session, or it left. Or the
+  holder is an earlier candidacy of this process. It stepped down while the store was away, so it could not
+  tell the store, and its node exists as long as the session, which may go on. The standby claims at once.
+* *Suspected.* The standby heard the holder leading this term, and hears it no more. This is only a guess, so
+  the standby claims only if the term is at least ``tenure_ms`` old, by its own clock, counted from when it
+  first saw the term. A standby never suspects a holder that it has not heard: a connection that never worked
+  (a wrong address, a blocked port) says nothing about the holder.
 
-A wrong guess deposes a leader that lives, and costs a takeover. It is never unsafe: a claim is a
-compare-and-set, so each term has one holder; what a deposed holder still tries to write is for the fencing of
-whatever it writes to refuse (the log's takeover does that by itself).
+A wrong guess deposes a leader that lives, and costs a takeover. It is never unsafe. A claim is a
+compare-and-set, so each term has one holder. If a deposed holder still writes, the store that it writes to
+must refuse that by fencing. A log does so by itself, with its takeover.
 
-**Duels.** Two candidates with a line that breaks again and again would depose one another for ever. So a
-candidate that was itself deposed while it lived, and now claims on suspicion, doubles the tenure, up to
-``ELECTION_TENURE_MAX_S``. A tenure bounds suspicion only: with the longest one the session still tells
-of a dead leader as soon as it ends. One that was not deposed for five minutes, and ten tenures, is out
-of the duel: it starts with the shortest again.
+**Duels.** Two candidates whose connection breaks again and again would depose each other forever. So a
+candidate doubles the tenure, up to ``ELECTION_TENURE_MAX_S``, if it was itself deposed while it lived and now
+claims on suspicion. The tenure delays only a claim on suspicion: even with the longest tenure, a dead
+leader's term is free as soon as its session ends. If a candidate was not deposed for five minutes and for ten
+tenures, its duel is over, and it starts with the shortest tenure again.
 
-**Leading.** ``leading`` is the term, from ``on_claimed`` (or a look that shows our claim in the record) until
-the session is not connected, the record shows another term or holder, or our node is gone: whichever is
-seen first. Then ``lost`` says why; ``leave`` makes the candidacy ready for another try.
+**Leading.** ``leading`` is the term. It is set by ``on_claimed``, or by a look that shows our claim in the
+record. It is cleared as soon as one of these is seen: the session is not connected, the record shows another
+term or holder, or our node is gone. Then ``lost`` has the reason, and ``leave`` makes the candidacy ready to
+stand again.
 
-Invariants: ``leading`` is set only between a claim that took effect and the first doubt of it; a claim is
-formed on the record that was looked at last and is never sent twice for two versions.
+Invariants: ``leading`` is set only between a claim that took effect and the first doubt of it. A claim is
+made from the record of the last look, and is never sent for two versions.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ __all__ = ["Candidacy", "ElectionNeed"]
 
 _DUEL_S = 300.0
 _DUEL_TENURES = 10
-"""A candidate that was deposed counts as duelling for so long, and for so many tenures."""
+"""A deposed candidate counts as duelling for ``_DUEL_S`` or for ``_DUEL_TENURES`` tenures, the longer one."""
 
 
 class ElectionNeed(enum.Enum):
@@ -65,41 +67,41 @@ class ElectionNeed(enum.Enum):
 
 
 class Candidacy:
-    """One process's part in one election."""
+    """One process's part in one election. See the module's docstring for the rules."""
 
     def __init__(self, *, candidate: str, address: str | None = None) -> None:
         self._candidate = candidate
         self.address = address
-        """Where our heartbeat is heard; set before the first claim."""
+        """The address of our heartbeats. The shell sets it before the first claim."""
         self.record: ElectionRecord | None = None
         self.version = -1
         self.me: str | None = None
-        """The id under which we are registered now."""
+        """The id of our registration. None: we are not registered."""
         self.node_version = -1
         self.leading: int | None = None
-        """The term in which we lead."""
+        """The term in which we lead. None: we do not lead."""
         self.lost: str | None = None
-        """Why the leadership that we had is over."""
+        """The reason that our leadership is over. None: no leadership was lost since the last ``leave``."""
         self._candidates: frozenset[str] = frozenset()
         self._former: frozenset[str] = frozenset()
-        """Ids under which we stood before; their nodes may be there still."""
+        """Ids of our earlier registrations; their nodes may still exist."""
         self._session_id: str | None = None
         self._is_connected = False
         self._is_stale = True
         self._seen_at = -math.inf
-        """When the record's term was first seen."""
+        """The time at which we first saw the record's term."""
         self._heard: int | None = None
-        """The term whose holder was heard leading it."""
+        """The term whose holder we heard leading it."""
         self._suspected: int | None = None
         self._ended: int | None = None
         self._deposed_at = -math.inf
         self._claimed: ElectionRecord | None = None
-        """A claim that may have taken effect."""
+        """A claim that was sent and may have taken effect."""
 
-    # --- what the shell does ------------------------------------------------------------------
+    # --- what the shell has to do -------------------------------------------------------------
 
     def need(self, now: float) -> ElectionNeed:
-        """What to do now."""
+        """Return what the shell has to do now."""
         if not self._is_connected or self.lost is not None:
             return ElectionNeed.WAIT
         if self._is_stale:
@@ -114,21 +116,21 @@ class Candidacy:
 
     @property
     def wake_at(self) -> float:
-        """When ``need`` has to be asked again though nothing happened."""
+        """The time to call ``need`` again even if nothing happens."""
         is_idle = not self._is_connected or self.lost is not None or self.leading is not None
         return math.inf if is_idle else self._claim_at()
 
     @property
     def watched(self) -> tuple[int, str, str] | None:
-        """The term, holder and address of the leader whose heartbeat is worth hearing, None where there is
-        none but ourselves."""
+        """The leader to listen to: its term, holder and address. None if nobody else leads."""
         record = self.record
         if record is None or record.holder is None or record.address is None or record.holder == self.me:
             return None
         return record.term, record.holder, record.address
 
     def claim(self, now: float) -> ElectionRecord:
-        """The record to write at ``version`` to become the leader."""
+        """Return the record to write at ``version`` to become the leader. Call it only if ``need`` is
+        CLAIM."""
         assert self.need(now) is ElectionNeed.CLAIM
         assert self.record is not None
         assert self.me is not None
@@ -148,7 +150,7 @@ class Candidacy:
         return math.inf
 
     def _is_free(self, record: ElectionRecord) -> bool:
-        """Whether the term is over, without any guess."""
+        """Whether the term is known to be over, not only suspected to be."""
         return (
             record.holder is None
             or record.holder == self.me
@@ -158,7 +160,7 @@ class Candidacy:
         )
 
     def _tenure_ms(self, now: float) -> int:
-        """How long others are to leave the term alone that we claim."""
+        """Return the tenure for our claim: for how long others may not claim the term on suspicion."""
         shortest = round(ELECTION_TENURE_S * 1000)
         assert self.record is not None
         before = max(shortest, self.record.tenure_ms)
@@ -170,13 +172,20 @@ class Candidacy:
     # --- what the store says ------------------------------------------------------------------
 
     def on_stale(self) -> None:
-        """Something of the election may have changed."""
+        """Something in the election may have changed."""
         self._is_stale = True
 
     def on_looked(
         self, record: ElectionRecord | None, version: int, candidates: Collection[str], now: float
     ) -> None:
-        """The record, and the candidates that were listed after it was read."""
+        """The shell has read the record, and after it the list of candidates.
+
+        Args:
+            record: The record. None if it does not exist.
+            version: The record's version, -1 if it does not exist.
+            candidates: The ids that are registered.
+            now: The time.
+        """
         self._is_stale = False
         if record is None or self.record is None or record.term != self.record.term:
             self._seen_at = now
@@ -197,28 +206,28 @@ class Candidacy:
             self._lead(record.term)
 
     def on_registered(self, me: str, version: int, session_id: str) -> None:
-        """Our node is there, and belongs to this session."""
+        """The shell has made our node, in this session."""
         assert self.leading is None
         self._is_stale = True
         if session_id == self._session_id:
             self.me, self.node_version = me, version
 
     def on_claimed(self, version: int) -> None:
-        """The claim took effect."""
+        """Our claim took effect."""
         claimed, self._claimed = self._claimed, None
         assert claimed is not None
         self._is_stale = True
         if claimed.holder != self.me or not self._is_connected:
-            return  # The session ended meanwhile: the term is ours and worth nothing.
+            return  # The session ended in the meantime. The term is ours, but we cannot lead in it.
         self.record, self.version = claimed, version
         self._lead(claimed.term)
 
     def on_unsettled(self) -> None:
-        """The claim met a conflict, or its answer was lost: the next look tells."""
+        """The claim met a conflict, or its answer was lost. The next look shows which."""
         self._is_stale = True
 
     def on_session(self, session_id: str, *, is_connected: bool) -> None:
-        """The state of the metadata session."""
+        """The metadata session is in this state."""
         if not is_connected:
             self._lose("the metadata session is not connected")
         if session_id != self._session_id:
@@ -232,13 +241,13 @@ class Candidacy:
     # --- what the leader's heartbeat says -----------------------------------------------------
 
     def on_beat(self, term: int) -> None:
-        """The holder of this term was just heard, leading."""
+        """We just heard the holder of this term, and it leads."""
         self._heard = term
         if self._suspected == term:
             self._suspected = None
 
     def on_silence(self, term: int) -> None:
-        """The holder of this term cannot be heard."""
+        """We cannot hear the holder of this term."""
         self._suspected = term
 
     def on_ended(self, term: int) -> None:
@@ -259,8 +268,12 @@ class Candidacy:
             self.lost = why
 
     def leave(self) -> ElectionRecord | None:
-        """The leadership, or the wait for it, is left. The record to write at ``version`` so that nobody has
-        to find out by himself; None where there is none of ours."""
+        """End the leadership, or the wait for it.
+
+        Returns:
+            The record to write at ``version``, so that the next leader need not wait for our session to end.
+            None if the record does not name us.
+        """
         self.leading = self.lost = self._claimed = None
         if self.me is not None:
             self._former |= {self.me}
