@@ -1,7 +1,7 @@
-"""Whole clusters under simulated time, network and disks, for the tests of programs that use ledgerlog.
+"""Whole clusters under simulated time, network and disks, to test programs that use ledgerlog.
 
-See docs/SIMULATION.md. ``simulate`` runs a scenario on a ``SimulatedCluster``; the fixture for pytest is in
-``ledgerlog.testing.pytest_plugin``.
+``simulate`` runs a scenario on a ``SimulatedCluster``. The pytest fixture is in
+``ledgerlog.testing.pytest_plugin``. See docs/SIMULATION.md.
 """
 
 from ledgerlog.testing.cluster import SimulatedCluster, simulate, simulated_cluster

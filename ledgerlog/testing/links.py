@@ -1,4 +1,4 @@
-"""What simulated links between hosts are like, and what is wrong with one of them now."""
+"""The properties of simulated links between hosts, and the current faults of one link."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ __all__ = ["Link", "LinkQuality"]
 
 @attrs.frozen(kw_only=True)
 class LinkQuality:
-    """What links are like when nothing is wrong."""
+    """How links behave while no fault is injected. Pass it as ``quality`` to ``simulate``.
+
+    A share is a fraction from 0 to 1. Every choice is drawn from the run's seed.
+    """
 
     latency_s: tuple[float, float] = (0.0001, 0.001)
+    """The shortest and the longest latency of a piece of data, in seconds."""
     tail_share: float = 0.01
-    """So many of the pieces take longer:"""
+    """The share of pieces that take longer."""
     tail_s: float = 0.02
-    """by up to this."""
+    """The most that such a piece is late, in seconds."""
     cut_share: float = 0.1
-    """So many of the sends are cut into pieces that travel by themselves."""
+    """The share of sends that are cut into several pieces. Each piece has its own latency."""
     short_read_share: float = 0.05
-    """So many of the receives get less than there is."""
+    """The share of receives that return fewer bytes than have arrived."""
 
 
 @attrs.define(eq=False)
@@ -30,6 +34,6 @@ class Link:
     target: str
     is_blocked: bool = False
     slow: float = 1.0
-    """Latencies are this much longer."""
+    """Latencies are multiplied by this."""
     bytes_per_s: float | None = None
-    """None: as many as one likes."""
+    """The bandwidth. None: unlimited."""

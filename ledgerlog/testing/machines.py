@@ -1,22 +1,24 @@
-"""Is a state machine deterministic? ``check_machine`` looks for what would let replicas drift apart.
+"""Check that a state machine is deterministic. ``check_machine`` looks for everything that makes replicas
+differ.
 
     from ledgerlog.testing import check_machine
 
     def test_my_machine() -> None:
         check_machine(MyMachine, [b"SET a 1", b"DEL a", b"SET b 2"])
 
-It applies the same commands in several ways and compares every result and every state:
+It applies the same commands in several ways, and compares every result and every state:
 
-* twice in this process: the state and the results must not depend on which object it is;
-* with a snapshot taken and restored into a fresh machine at every position, which then applies the rest:
-  a snapshot must hold everything that matters;
-* with a snapshot taken at every position and read only after the next commands were applied: what it holds
-  must not change after the call;
-* in other processes with other hash seeds: neither must depend on the order of a set or of a dict's strange
-  keys. For that the factory has to be importable: a class or a function of a module, not of a test's body.
+* twice in this process. The state and the results must not depend on the identity of an object;
+* with a snapshot at every position. A fresh machine restores it and applies the remaining commands. A
+  snapshot must hold everything that matters;
+* with a snapshot that is taken at a position and read after the next commands. Its content must not change
+  after it was taken;
+* in other processes, with other hash seeds. The state and the results must not depend on the order of a set,
+  or on anything else that depends on hashes. For this, the factory must be importable: a class or function of
+  a module, not one inside of a test function.
 
-The commands are stamped as a leader would, the same for each way. Raises ``NotDeterministic``, which
-says where the two differ, in the words of the user's commands."""
+The commands are stamped as a leader stamps them, with the same stamps each time. If two ways differ,
+``NotDeterministic`` names the command at which they do."""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ _CHILD_S = 120.0
 
 
 class NotDeterministic(AssertionError):
-    """Two ways to apply the same commands came to different results or states."""
+    """Two ways to apply the same commands gave different results or states. The message names the command."""
 
 
 def check_machine(
@@ -52,9 +54,22 @@ def check_machine(
     hash_seeds: Sequence[int] = (1, 2),
     snapshots_every: int = 1,
 ) -> None:
-    """Raise NotDeterministic unless all ways agree; see the module. A machine whose state is large may have
-    its snapshots taken at every ``snapshots_every``-th position only. InvalidArgument where the factory
-    cannot be imported by another process (and ``hash_seeds`` is not empty)."""
+    """Check that a state machine is deterministic, and that its snapshots are complete.
+
+        check_machine(MyMachine, [b"SET a 1", b"DEL a", b"SET b 2"])
+
+    Args:
+        factory: Makes a fresh machine. Other processes must be able to import it, unless ``hash_seeds`` is
+            empty.
+        commands: The commands to apply, in order.
+        hash_seeds: Apply the commands also in one process for each of these values of ``PYTHONHASHSEED``.
+        snapshots_every: Check a snapshot at every n-th position. Raise it if the machine's state is large.
+
+    Raises:
+        NotDeterministic: Two ways to apply the commands gave different results or states, or a process with
+            another hash seed failed.
+        InvalidArgument: Another process cannot import ``factory``.
+    """
     outcomes, digests = _walk(factory, commands)
     _compare("applied a second time", commands, (outcomes, digests), _walk(factory, commands))
     for position in range(0, len(commands) + 1, snapshots_every):
@@ -69,7 +84,7 @@ def check_machine(
 
 
 def _envelope(position: int, data: bytes) -> Envelope:
-    """As a leader stamps it, the same each time."""
+    """Stamp a command as a leader does, with the same stamps each time."""
     return Envelope(
         timestamp_ms=1_700_000_000_000 + 7 * position,
         seed=(position * 0x9E3779B97F4A7C15) % 2**64,
@@ -89,7 +104,7 @@ def _state(core: ReplicaCore, chunks: Iterable[bytes] | None = None) -> str:
 
 
 def _walk(factory: Factory, commands: Sequence[bytes]) -> tuple[list[Outcome], list[str]]:
-    """The outcome of each command, and the digest of the state before the first and after each."""
+    """Return the outcome of each command, and the digests of the first state and of the state after each."""
     core = ReplicaCore(factory())
     outcomes, digests = [], [_state(core)]
     for position, data in enumerate(commands):
@@ -104,7 +119,7 @@ def _check_snapshot(
     core = ReplicaCore(factory())
     for at in range(position):
         _apply(core, at, commands[at])
-    late = core.chunks()  # Read only once more was applied.
+    late = core.chunks()  # Read only after more commands were applied.
     chunks = list(core.chunks())
     for at in range(position, min(position + 3, len(commands))):
         _apply(core, at, commands[at])
@@ -185,7 +200,7 @@ def _walk_in_child(
 
 
 def serve_child(factory: Factory) -> None:
-    """What the other process does: the commands are on standard input, what became of them goes to standard
+    """Run in the other process: read the commands from standard input, write their outcomes to standard
     output."""
     commands = [bytes.fromhex(text) for text in json.loads(sys.stdin.read())]
     outcomes, digests = _walk(factory, commands)

@@ -1,18 +1,18 @@
-"""Processes of a simulated cluster: what ends when one is killed, and what it can no longer do.
+"""The processes of a simulated cluster: what a crash ends, and what a dead process can no longer do.
 
-Each life of a process is an ``Incarnation``. Everything that a process does to the world goes through a door:
-its network, its disk, its metadata store, its random bytes. Each door asks the incarnation first. A crash
-makes the incarnation dead and then cancels its tasks. Their ``finally`` blocks and ``__aexit__`` methods
-still run, because coroutines cannot simply be dropped, and they find every door closed: ``NodeCrashed``. So
-nothing that a process does while it unwinds reaches anybody, just as nothing is done by a process after
-SIGKILL. ``NodeCrashed`` is no ``Exception``: code that handles faults does not handle its own death.
+Each life of a process is an ``Incarnation``. Everything that a process does to the world passes through a
+door: its network, its disk, its metadata store, its random bytes. Each door asks the incarnation first. A
+crash marks the incarnation as dead, and then cancels its tasks. Their ``finally`` blocks and ``__aexit__``
+methods still run, because Python cannot drop a running coroutine, but every door raises ``NodeCrashed``. So
+nothing that a process does while it unwinds has an effect, as after a SIGKILL. ``NodeCrashed`` is not an
+``Exception``, so that code that handles faults does not handle the death of its own process.
 
-Python between two awaits cannot be interrupted here, while a real kill can come anywhere. ``crash_at_door``
-makes up for that: the process dies at its n-th effect, before or right after it.
+The simulation cannot interrupt Python between two awaits, but a real kill can come anywhere.
+``crash_at_door`` makes up for that: the process dies at its n-th effect, just before or just after it.
 
-**Paused** (SIGSTOP) is a process to which no door answers: what it waited for from the world is held back
-until it is resumed, and what it sends stays with it. Its own timers fire meanwhile, which a real stopped
-process would see only afterwards.
+A **paused** process (SIGSTOP) gets no answer from any door. Whatever comes from the world is held back until
+the process is resumed, and what the process sends is kept back too. Its own timers fire meanwhile. A real
+stopped process would see them only after it goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ __all__ = ["Incarnation", "NodeCrashed"]
 
 
 class NodeCrashed(BaseException):
-    """The process that the caller belongs to is dead: it can do nothing any more."""
+    """The caller's simulated process is dead. Not an ``Exception``, so that handlers of faults do not catch
+    it.
+
+    ``SimulatedCluster.client`` raises it if you kill that client's process.
+    """
 
 
 class Incarnation:
@@ -40,13 +44,13 @@ class Incarnation:
         self.simulation = simulation
         self.process = process
         self.number = number
-        """1 for the first life."""
+        """1 for the first life of the process."""
         self.is_dead = False
         self.is_paused = False
         self.scope = trio.CancelScope()
-        """Everything that the process runs is inside it."""
+        """All tasks of the process run inside it."""
         self.random: Random = simulation.random(f"process {process} {number}")
-        """For what the process draws itself: ids, keys, jitter."""
+        """The process's own random choices: ids, keys, jitter."""
         self._on_crash = on_crash
         self._changed = trio.Event()
         self._waiters: dict[trio.Event, None] = {}
@@ -57,12 +61,16 @@ class Incarnation:
         self._counts_writes_only = False
 
     def check(self) -> None:
-        """Every door begins with this."""
+        """Raise NodeCrashed if the process is dead. Every door calls it first."""
         if self.is_dead:
             raise NodeCrashed(f"{self.process} is dead")
 
     def enter_door(self, *, is_write: bool = False) -> None:
-        """As ``check``, in front of an effect at which a crash may be planned. ``is_write``: on a disk."""
+        """Check as ``check`` does, before an effect, and crash here if a crash is planned before this effect.
+
+        Args:
+            is_write: The effect is a write to a disk.
+        """
         self.check()
         if self._doors_left and (is_write or not self._counts_writes_only):
             self._doors_left -= 1
@@ -73,7 +81,7 @@ class Incarnation:
                 self._dies_after = True
 
     def leave_door(self) -> None:
-        """The effect has happened, and nobody knows of it yet."""
+        """Crash here if a crash is planned after this effect: it has happened, and nobody knows of it yet."""
         if self._dies_after:
             self._dies_after = False
             self._on_crash(self._dies_by_power_cut)
@@ -82,9 +90,15 @@ class Incarnation:
     def crash_at_door(
         self, count: int, *, before: bool, power_cut: bool = False, writes_only: bool = False
     ) -> None:
-        """Die at the ``count``-th effect from now on, before it or right after it; with ``power_cut`` the
-        machine as well; with ``writes_only`` only writes to the disk count. A write to the disk is in the
-        page cache before its door."""
+        """Plan a crash at the ``count``-th effect from now on. A write to the disk reaches the page cache
+        before its door.
+
+        Args:
+            count: Which effect, from 1.
+            before: Crash before the effect, not after it.
+            power_cut: Crash the machine too.
+            writes_only: Count only writes to the disk.
+        """
         assert count > 0
         self._counts_writes_only = writes_only
         self._dies_by_power_cut = power_cut
@@ -92,14 +106,14 @@ class Incarnation:
         self._dies_before = before
 
     def cancel_planned_crash(self) -> None:
-        """Undo ``crash_at_door``, if it has not come to pass."""
+        """Cancel the crash that ``crash_at_door`` planned, if it has not happened yet."""
         self._doors_left = 0
         self._dies_after = False
 
-    # --- what the supervisor does ---------------------------------------------------------------
+    # --- called by the cluster ------------------------------------------------------------------
 
     def die(self) -> None:
-        """Close all doors, then end all tasks."""
+        """Close all doors, then cancel all tasks."""
         self.is_dead, self.is_paused = True, False
         self._wake()
         self.scope.cancel()
@@ -121,19 +135,19 @@ class Incarnation:
     # --- waiting ------------------------------------------------------------------------------
 
     async def wait_running(self) -> None:
-        """Return at once unless the process is paused; then once it is resumed. NodeCrashed if it dies."""
+        """Return at once, or if the process is paused, when it is resumed. NodeCrashed if it dies."""
         while self.is_paused and not self.is_dead:
             await self._changed.wait()
         self.check()
 
     async def delay(self, seconds: float) -> None:
-        """The time that something in the world takes. It can be cancelled."""
+        """Wait as long as something in the world takes. It can be cancelled."""
         await self.wait_until(self.simulation.now + seconds)
         if self.is_paused:
             await self.wait_running()
 
     async def wait_until(self, when: float) -> None:
-        """As ``delay``, up to a time, and over at once if the process dies. For use inside a shield."""
+        """Wait until a time, even inside a shield: it also ends, with NodeCrashed, if the process dies."""
         self.check()
         is_over = trio.Event()
         timer = self.simulation.at(when, is_over.set)

@@ -1,14 +1,14 @@
-"""A pytest fixture for simulated clusters. In a ``conftest.py``:
+"""A pytest fixture for simulated clusters. Import it in a ``conftest.py``:
 
     from ledgerlog.testing.pytest_plugin import simulated
 
-and in a test:
+Then use it in a test:
 
     def test_my_service_survives_a_bookie(simulated):
         simulated(scenario, seeds=range(10), bookies=4)
 
-The test is an ordinary function: each seed is an event loop of its own. The first seed that fails fails the
-test, and its exception carries the seed and the last events.
+The test is an ordinary function, because each seed gets an event loop of its own. The first seed that fails
+fails the test. Its exception has a note with the seed and the last events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Simulated(Protocol):
-    """What the fixture gives."""
+    """The type of the fixture ``simulated``."""
 
     def __call__(
         self,
@@ -35,7 +35,19 @@ class Simulated(Protocol):
         seeds: Iterable[int] = ...,
         **options: Any,
     ) -> list[T]:
-        """Run the scenario once for each seed, with the options of ``simulate``; what it returned."""
+        """Run the scenario once for each seed.
+
+        Args:
+            scenario: Called with a ``SimulatedCluster``.
+            seeds: The seeds; the default is 0 to 9.
+            options: The options of ``simulate``, for example ``bookies=4``.
+
+        Returns:
+            The results of the scenario, one for each seed.
+
+        Raises:
+            Exception: Whatever ``simulate`` raises for the first seed that fails.
+        """
         ...
 
 

@@ -1,7 +1,8 @@
-"""The arithmetic of quorums once more, for those who judge (protocol A.0).
+"""The arithmetic of quorums, written a second time for the checkers (protocol A.0).
 
-Whoever looks for a mistake must not make it himself, so this shares no line with ``model.quorum``, and is
-written to be obviously right and not to be fast. The views from above count with it.
+A checker must not share a mistake with the code that it checks. So this module shares no line with
+``model.quorum``, and is written to be obviously right and not to be fast. ``GodView`` and the rules beside it
+count with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["bookies_of", "covers", "holds", "negatives_needed"]
 
 
 def _slots(replication: Replication, entry_id: int) -> list[int]:
-    """The slots of an entry's write set."""
+    """Return the slots of an entry's write set."""
     slot = entry_id % replication.ensemble
     slots = []
     for _ in range(replication.write_quorum):
@@ -31,13 +32,13 @@ def holds(replication: Replication, slot: int, entry_id: int) -> bool:
 
 
 def bookies_of(metadata: LedgerMetadata, entry_id: int) -> list[BookieId]:
-    """The bookies of an entry's write set."""
+    """Return the bookies of an entry's write set."""
     ensemble = next(each for each in reversed(metadata.fragments) if each.first_entry <= entry_id).ensemble
     return [ensemble[slot] for slot in _slots(metadata.replication, entry_id)]
 
 
 def negatives_needed(replication: Replication) -> int:
-    """So many bookies of a write set without an entry leave fewer than an ack quorum that may have it."""
+    """Return how many bookies of a write set must lack an entry to leave fewer than an ack quorum with it."""
     return next(
         absent
         for absent in range(replication.write_quorum + 1)
@@ -46,7 +47,7 @@ def negatives_needed(replication: Replication) -> int:
 
 
 def covers(replication: Replication, fenced: Collection[int]) -> bool:
-    """Whether no write set has an ack quorum of slots that are not fenced."""
+    """Whether the fenced slots leave no write set with an ack quorum of slots that are not fenced."""
     for entry_id in range(replication.ensemble):
         free = [slot for slot in _slots(replication, entry_id) if slot not in fenced]
         if len(free) >= replication.ack_quorum:

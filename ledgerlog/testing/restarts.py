@@ -1,5 +1,4 @@
-"""How whoever is down is started again, and what may keep a bookie from it: only damage to its disk, and only
-where there is some."""
+"""Restart processes that are down. A bookie may refuse to start only because of damage that its disk has."""
 
 from __future__ import annotations
 
@@ -12,11 +11,12 @@ from ledgerlog.testing.world import World
 __all__ = ["require_rot", "try_restart"]
 
 RESTART_S = 20.0
-"""A process that has not started by then is left alone until the next try."""
+"""If a process has not started after this time, it is left alone until the next try."""
 
 
 async def try_restart(world: World, name: str) -> None:
-    """Start a process again. It may fail for a reason; Violation where there is none."""
+    """Try to restart a process. An injected fault may prevent it. Violation if nothing justifies the
+    failure."""
     try:
         with trio.move_on_after(RESTART_S):
             await world.cluster.restart(name)
@@ -30,7 +30,7 @@ async def try_restart(world: World, name: str) -> None:
 
 
 def require_rot(world: World, bookie: str, error: StorageCorrupt) -> None:
-    """A bookie that finds damage refuses to start, which is right where there is damage."""
+    """Raise Violation if a bookie refuses to start because of damage that nobody did to its disk."""
     if bookie not in world.rotten:
         raise Violation(f"{bookie} finds damage on a disk that has none: {error}") from error
     world.counts["refused to start on a rotten disk"] += 1
