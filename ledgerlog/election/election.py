@@ -104,8 +104,10 @@ class Term:
 
     @property
     def why(self) -> str | None:
-        """The reason that it is over, in words. None while it is not over, or if you left the body
-        yourself."""
+        """The reason that it is over, in words.
+
+        None while it is not over, or if the body ended by itself.
+        """
         return self._why
 
     async def wait_over(self) -> None:
@@ -431,8 +433,7 @@ class _Stand:
         self.scope.cancel()
 
     async def leave(self) -> None:
-        """Leave the election: the body has ended, or the wait for the leadership was cancelled. Tell
-        others."""
+        """Leave the election and tell the others: the body has ended, or the wait was cancelled."""
         core, store = self._core, self._client.store
         self._is_left = True
         me, node_version, version = core.me, core.node_version, core.version

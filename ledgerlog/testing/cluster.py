@@ -1,5 +1,4 @@
-"""A whole cluster in one process under simulated time, network and disks: the production code, and a bad
-world.
+"""A whole cluster in one process: production code under simulated time, network and disks.
 
     async def scenario(cluster):
         async with cluster.client("a") as client:
@@ -11,19 +10,18 @@ world.
 
     simulate(scenario, seed=1, bookies=4)
 
-Everything that runs is what runs in production: clients, logs, bookies with their journal and index,
-sessions of the metadata store. What is simulated is below: time (``deterministic``), the network
-(``network``), the disks (``disk``), the metadata store's own process (``metadata``), and the lives of
-processes (``process``).
+Clients, logs, bookies with their journal and index, and sessions of the metadata store run the production
+code. Simulated are: time (``deterministic``), the network (``network``), the disks (``disk``), the metadata
+store's own process (``metadata``), and the lives of processes (``process``).
 
-**Processes** have names. Bookies are ``bookie-1``, ``bookie-2``, ...; the metadata store is ``metadata`` and
-never fails; everything else is a client. A client process is either the body of ``async with
-cluster.client(name)``, or a function that is started with ``cluster.start(name, main)`` and can be killed
-and restarted like a bookie.
+**Processes** have names. Bookies are ``bookie-1``, ``bookie-2`` and so on. The metadata store is ``metadata``
+and never fails. Every other process is a client. A client process is either the body of ``async with
+cluster.client(name)``, or a function that you start with ``cluster.start(name, main)``. You can kill and
+restart the second kind like a bookie.
 
-**Faults** stay until they are healed. A bookie whose disk fails stops, as it does in production, and stays
-down until ``restart``. What is not an expected fault (an assertion, any exception that is no LedgerLogError)
-ends the whole run: it is a bug, and the run names its seed.
+**Faults** last until you heal them. A bookie whose disk fails stops, as in production, and stays down until
+``restart``. Any exception other than a LedgerLogError, for example a failed assertion, is a bug: it ends the
+whole run, and the run names its seed.
 """
 
 from __future__ import annotations
@@ -66,16 +64,19 @@ from ledgerlog.testing.wiretap import Observer
 __all__ = ["SMALL_STORAGE", "SimulatedCluster", "simulate", "simulated_cluster"]
 
 SMALL_STORAGE = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * KIB, segment_records_max=100)
-"""Journals that roll often, and cost little to make. Records of a log may have up to about 500 KiB: a bookie
-must take what a client may put into one frame."""
+"""The default storage of simulated bookies: journals that roll often and are cheap to create.
+
+A record of a log may have up to about 500 KiB, because a bookie must take whatever a client may put into one
+frame.
+"""
 
 assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
 
 WRITE_CACHE_AGE_S = 0.5
-"""So long entries are in memory alone on a bookie that does not sync them at once."""
+"""For how many seconds a bookie that does not sync entries at once may hold them in memory only."""
 
 EPOCH_MS = 1_700_000_000_000
-"""Wall clocks of the simulated world begin here."""
+"""The time at which the simulated wall clocks start."""
 
 T = TypeVar("T")
 Main = Callable[[Cluster], Awaitable[None]]
@@ -85,7 +86,7 @@ OnLoss = Callable[[str], None]
 
 
 class SimEnvironment(Environment):
-    """Chance from the seed, and a wall clock that follows simulated time, a little wrong for each process."""
+    """Random choices from the seed, and a wall clock that is simulated time plus a skew for each process."""
 
     def __init__(self, incarnation: Incarnation) -> None:
         self.random = incarnation.random
@@ -103,26 +104,26 @@ class SimEnvironment(Environment):
 
 
 class Process:
-    """A process of the cluster: its machine, and its current life where it has one."""
+    """A process of the cluster: its machine, and its current life if it runs."""
 
     def __init__(self, cluster: SimulatedCluster, name: str) -> None:
         self.name = name
         self.incarnation: Incarnation | None = None
         self.store: SimStore | None = None
         self.main: Callable[[], Awaitable[None]] | None = None
-        """What ``restart`` runs."""
+        """The function that ``restart`` runs."""
         self.platter: Platter | None = None
         self.node: Node | None = None
         self.failure: LedgerLogError | None = None
-        """What the last life ended of, where it was a fault and not a kill."""
+        """The fault that ended the last life. None if it ended otherwise, for example by a kill."""
         self.stopping = trio.Event()
         self.settled = trio.Event()
-        """The start is over, one way or another: it serves, or has ended."""
+        """Set when the start is over: the process serves, or it has ended."""
         self.is_starting = False
-        """Somebody starts it, and it has not begun to live."""
+        """A start is under way, and the new life has not begun."""
         self._cluster = cluster
         self.lives = 0
-        """How many there have been."""
+        """How many lives have begun."""
         self._ended = trio.Event()
 
     @property
@@ -131,7 +132,7 @@ class Process:
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[tuple[Incarnation, SimStore]]:
-        """One life, for the body. NodeCrashed comes out, alone, where it ended by a crash."""
+        """Live once, during the body. Raise NodeCrashed alone if the life ended by a crash."""
         cluster = self._cluster
         if self.incarnation is not None:
             raise InvalidArgument(f"{self.name} runs already")
@@ -152,8 +153,8 @@ class Process:
                 try:
                     yield incarnation, store
                 except BaseExceptionGroup as group:
-                    # What a dying process meets at its closed doors, and the faults that follow from it, are
-                    # nobody's concern; a bug that shows only then still is.
+                    # Ignore what a dying process meets at its closed doors, and the faults that follow. A bug
+                    # that shows only then must still come out.
                     rest = group.split((NodeCrashed, LedgerLogError))[1] if incarnation.is_dead else group
                     if rest is not None:
                         raise rest from None
@@ -169,7 +170,7 @@ class Process:
             raise NodeCrashed(f"{self.name} was killed")
 
     async def supervise(self) -> None:
-        """Run ``main`` until it ends, one way or another."""
+        """Run ``main`` until it ends, and record how it ended."""
         assert self.main is not None
         settled = self.settled
         try:
@@ -187,7 +188,7 @@ class Process:
         self.crash(power_cut=power_cut)
 
     def crash(self, *, power_cut: bool = False) -> None:
-        """End the life at once."""
+        """End the current life at once."""
         incarnation = self.incarnation
         if incarnation is None:
             return
@@ -207,12 +208,15 @@ class Process:
             self.platter.on_process_end(power_cut=power_cut)
 
     async def wait_ended(self) -> None:
-        """Return once the last life is over and all its tasks are."""
+        """Wait until the last life and all its tasks have ended."""
         await self._ended.wait()
 
 
 class SimulatedCluster:
-    """Given by ``simulated_cluster``. Methods that name an unknown process raise InvalidArgument."""
+    """A cluster of simulated processes. ``simulate`` and ``simulated_cluster`` give you one.
+
+    Methods that take the name of a process raise InvalidArgument if the cluster has no such process.
+    """
 
     def __init__(
         self,
@@ -232,17 +236,17 @@ class SimulatedCluster:
         self.network = SimNetwork(simulation, quality=quality, observer=observer)
         self.network.add_host(METADATA)
         self._right_metadata: Content | None = None
-        """What the metadata store held before it was exchanged."""
+        """The content of the metadata store before it was exchanged. None: it is not exchanged."""
         self._other_metadata: Content | None = None
-        """What it was exchanged for."""
+        """The content that took its place."""
         self.cluster_id = simulation.random("cluster").randbytes(16).hex()
         self.tree = SimTree(on_metadata, cluster=self.cluster_id)
         self.replication = replication
         self.metadata_lost_share = 0.0
-        """So many of the metadata writes of processes that start from now on are lost, or their answers
-        are."""
+        """The share of metadata writes, from 0 to 1, that are lost or lose their answer. It applies to
+        processes that start from now on."""
         self.faults: Counter[str] = Counter()
-        """How many of each kind were injected."""
+        """How many faults of each kind were injected."""
         self._nursery = nursery
         self._storage = storage
         self._unsynced = unsynced
@@ -251,11 +255,11 @@ class SimulatedCluster:
         self._processes: dict[str, Process] = {}
 
     def on_loss(self, bookie: str) -> None:
-        """A bookie that served is gone, and did not stop cleanly."""
+        """A bookie that served has ended, and did not stop cleanly."""
         if self._on_loss is not None:
             self._on_loss(bookie)
 
-    # --- who there is -------------------------------------------------------------------------
+    # --- processes ----------------------------------------------------------------------------
 
     @property
     def bookies(self) -> list[str]:
@@ -263,26 +267,42 @@ class SimulatedCluster:
         return [name for name, process in self._processes.items() if process.platter is not None]
 
     def process(self, name: str) -> Process:
-        """A process by its name, for what has no method here."""
+        """Return a process by its name, for whatever has no method here.
+
+        Raises:
+            InvalidArgument: The cluster has no such process.
+        """
         found = self._processes.get(name)
         if found is None:
             raise InvalidArgument(f"there is no process {name!r}; there are {', '.join(self._processes)}")
         return found
 
     def disk(self, name: str) -> Platter:
-        """A bookie's disk, to make it slow, full or bad."""
+        """Return a bookie's disk, so that you can make it slow, full or bad.
+
+        Raises:
+            InvalidArgument: ``name`` is not a bookie.
+        """
         platter = self.process(name).platter
         if platter is None:
             raise InvalidArgument(f"{name} is no bookie: it has no disk")
         return platter
 
     def is_running(self, name: str) -> bool:
+        """Whether a process is running. A paused process is running."""
         return self.process(name).is_running
 
     # --- starting -----------------------------------------------------------------------------
 
     async def add_bookie(self) -> str:
-        """One bookie more, serving; its name."""
+        """Start another bookie, and wait until it serves.
+
+        Returns:
+            Its name.
+
+        Raises:
+            LedgerLogError: The bookie could not start, for example because the network is partitioned.
+        """
         name = f"bookie-{len(self.bookies) + 1}"
         process = self._processes[name] = Process(self, name)
         report = self._on_durable
@@ -334,9 +354,20 @@ class SimulatedCluster:
         replication: Replication | None = None,
         append_deadline_s: float = APPEND_DEADLINE_S,
     ) -> AsyncIterator[Cluster]:
-        """A client process of that name, for the body: what ``ledgerlog.connect`` gives.
+        """Run a client process of that name during the body.
 
-        Where the process is killed, the body is cancelled and NodeCrashed raised from here."""
+        Args:
+            name: The name of the process.
+            replication: Its default replication. None: the cluster's.
+            append_deadline_s: Its append deadline, in seconds, as for ``ledgerlog.connect``.
+
+        Returns:
+            An async context manager. Entering it gives the ``Cluster`` that ``ledgerlog.connect`` would give.
+
+        Raises:
+            NodeCrashed: You killed the process; its body was cancelled.
+            InvalidArgument: A process of that name is running.
+        """
         process = self._processes.setdefault(name, Process(self, name))
         async with (
             process.life() as (incarnation, store),
@@ -351,8 +382,15 @@ class SimulatedCluster:
             yield Cluster("simulated:", opened)
 
     def start(self, name: str, main: Main) -> None:
-        """Start a client process that runs ``main(client)``, now and at every ``restart``. Its end is its own
-        affair; a LedgerLogError that it raises is kept in ``process(name).failure``."""
+        """Start a client process that runs ``main(client)``, now and at every ``restart``.
+
+        The process ends when ``main`` returns. If ``main`` raises a LedgerLogError, the run goes on, and
+        ``process(name).failure`` has the error.
+
+        Args:
+            name: The name of the process.
+            main: An async function. It gets a connected ``Cluster``.
+        """
         process = self._processes.setdefault(name, Process(self, name))
 
         async def run() -> None:
@@ -365,23 +403,37 @@ class SimulatedCluster:
     # --- faults -------------------------------------------------------------------------------
 
     def kill(self, name: str, *, power_cut: bool = False) -> None:
-        """End a process at once, as SIGKILL does; with ``power_cut`` its machine as well, which loses what
-        was not synced and says nothing to anybody. Nothing where it does not run."""
+        """Kill a process at once, as SIGKILL does. Do nothing if it is not running.
+
+        Args:
+            name: The name of the process.
+            power_cut: Cut the power of its machine too. The machine loses whatever was not synced, and its
+                peers are not told that their connections are broken.
+        """
         process = self.process(name)
         if process.is_running:
             self.faults["power cut" if power_cut else "kill"] += 1
             process.crash(power_cut=power_cut)
 
     async def stop(self, name: str) -> None:
-        """Let a bookie stop cleanly."""
+        """Stop a bookie cleanly, and wait until it has stopped. Do nothing if it is not running."""
         process = self.process(name)
         if process.is_running:
             process.stopping.set()
             await process.wait_ended()
 
     async def restart(self, name: str) -> None:
-        """Start a process again on what its disk has; kill it first if it runs. Of a bookie, returns once it
-        serves, was killed again, or raises what keeps it from serving."""
+        """Start a process again, with the content of its disk. Kill it first if it runs.
+
+        For a bookie, wait until it serves, or is killed again.
+
+        Args:
+            name: The name of a bookie, or of a process that ``start`` started.
+
+        Raises:
+            InvalidArgument: The process was not started by ``start``.
+            LedgerLogError: The bookie cannot serve, for example because its disk is damaged.
+        """
         process = self.process(name)
         if process.main is None:
             raise InvalidArgument(f"{name} was not started by start(), so it cannot be restarted")
@@ -389,7 +441,7 @@ class SimulatedCluster:
             self.kill(name)
         if process.lives:
             await process.wait_ended()
-        # Somebody else may have waited for the same end, and started it already.
+        # Another task may have waited for the same end, and may have started the process already.
         if not process.is_starting and not process.is_running:
             process.is_starting, process.settled = True, trio.Event()
             self._nursery.start_soon(process.supervise, name=name)
@@ -400,7 +452,7 @@ class SimulatedCluster:
                 raise process.failure
 
     def pause(self, name: str) -> None:
-        """Stop a process where it is, as SIGSTOP does, until ``resume``."""
+        """Pause a process, as SIGSTOP does, until ``resume`` or ``heal``."""
         process = self.process(name)
         if process.incarnation is not None and not process.incarnation.is_paused:
             self.faults["pause"] += 1
@@ -410,6 +462,7 @@ class SimulatedCluster:
             process.store.look()
 
     def resume(self, name: str) -> None:
+        """Let a paused process go on."""
         process = self.process(name)
         if process.incarnation is not None and process.incarnation.is_paused:
             self.simulation.event("resume", name)
@@ -417,16 +470,26 @@ class SimulatedCluster:
             self.network.on_resume()
 
     def partition(self, a: str, b: str = EVERYBODY, *, one_way: bool = False) -> None:
-        """Let nothing through from ``a`` to ``b`` (EVERYBODY: all others, the metadata store included), nor
-        back unless ``one_way``, until ``heal``."""
+        """Block the network from ``a`` to ``b`` and back, until ``heal``.
+
+        Args:
+            a: The name of a process.
+            b: Another one, or EVERYBODY: all others, the metadata store included.
+            one_way: Block only the direction from ``a`` to ``b``.
+        """
         self.faults["one-way partition" if one_way else "partition"] += 1
         self.simulation.event("partition", a, b, one_way)
         self.network.block(a, b, one_way=one_way)
 
     def exchange_metadata(self, *, cluster: str | None = None) -> None:
-        """Let something else answer as the metadata store, until ``bring_metadata_back``: a store that was
-        emptied and goes on, or with ``cluster`` the one of another cluster. It has given out as many ids as
-        the right one, so it denies every ledger. Nothing where that is so already."""
+        """Let another store answer in the metadata store's place, until ``bring_metadata_back`` or ``heal``.
+
+        The other store has given out as many ids as the right one, so it denies every ledger. Do nothing if
+        the store is exchanged already.
+
+        Args:
+            cluster: The id of the cluster that the other store belongs to. None: a store that was emptied.
+        """
         if self._right_metadata is not None:
             return
         self.faults["metadata exchanged"] += 1
@@ -437,13 +500,16 @@ class SimulatedCluster:
         self.tree.exchange(self._other_metadata)
 
     def bring_metadata_back(self) -> None:
-        """Let the metadata store answer again that was exchanged. AssertionError: something was written to
-        what answered in its place. Nothing where it was not exchanged."""
+        """Undo ``exchange_metadata``. Do nothing if the store is not exchanged.
+
+        Raises:
+            AssertionError: Someone wrote to the other store.
+        """
         if self._right_metadata is None:
             return
         self.simulation.event("metadata brought back")
         assert self._other_metadata is not None
-        # Registrations are told from the rest by their paths alone: they end with the sessions.
+        # The paths alone show registrations, because registrations end with their sessions.
         is_untouched = self.tree.paths("") == sorted(self._other_metadata.nodes)
         written = self.tree.exchange(self._right_metadata)
         assert is_untouched, "somebody has registered in a store that is not the cluster's"
@@ -451,8 +517,10 @@ class SimulatedCluster:
         self._right_metadata = None
 
     def heal(self) -> None:
-        """Make the network, the disks and the metadata store good again, and resume who is paused. Who is
-        down stays down."""
+        """Heal all faults of the network, the disks and the metadata store, and resume paused processes.
+
+        Processes that are down stay down.
+        """
         self.simulation.event("heal")
         self.bring_metadata_back()
         self.metadata_lost_share = 0.0
@@ -465,35 +533,46 @@ class SimulatedCluster:
         self.network.heal()
 
     def slow(self, a: str, b: str, factor: float) -> None:
-        """Make the latencies between two processes ``factor`` times as long."""
+        """Multiply the latencies between two processes by ``factor``, until ``heal``."""
         self.faults["slow link"] += 1
         self.simulation.event("slow", a, b, factor)
         for link in self.network.links(a, b):
             link.slow = factor
 
     def clog(self, a: str, b: str, bytes_per_s: float) -> None:
-        """Let so many bytes a second through between two processes."""
+        """Limit the bandwidth between two processes to ``bytes_per_s``, until ``heal``."""
         self.faults["clogged link"] += 1
         self.simulation.event("clog", a, b, bytes_per_s)
         for link in self.network.links(a, b):
             link.bytes_per_s = bytes_per_s
 
     def reset(self, a: str, b: str, *, half: bool = False) -> None:
-        """Break the connections that ``a`` opened to ``b``; with ``half`` only ``a`` learns it."""
+        """Break the connections that ``a`` opened to ``b``.
+
+        Args:
+            a: The name of the process that opened them.
+            b: The name of the other process.
+            half: Only ``a`` learns that they are broken.
+        """
         count = self.network.reset(a, b, half=half)
         if count:
             self.faults["half-open" if half else "reset"] += count
             self.simulation.event("reset", a, b, half, count)
 
     def expire_session(self, name: str) -> None:
-        """Let the metadata store give up the session of a process."""
+        """Make the metadata store end the session of a process. Do nothing if it has none."""
         process = self.process(name)
         if process.store is not None and not process.store.is_ended and process.is_running:
             self.faults["session expiry"] += 1
             process.store.expire()
 
     def lose_metadata_writes(self, name: str, share: float) -> None:
-        """Let so many of a process's metadata writes be lost, or have their answers lost."""
+        """Lose a share of a process's metadata writes, or of the answers to them, until ``heal``.
+
+        Args:
+            name: The name of the process.
+            share: The share, from 0 to 1.
+        """
         store = self.process(name).store
         if store is not None:
             store.lost_share = share
@@ -512,15 +591,30 @@ async def simulated_cluster(
     observer: Observer | None = None,
     unsynced: int = 0,
 ) -> AsyncIterator[SimulatedCluster]:
-    """A cluster of running bookies, for the body, inside a run of ``simulate`` or ``Simulation``, whose seed
-    is the cluster's. ``replication`` is the clients' default. The first ``unsynced`` bookies acknowledge
-    entries before they sync them (``journal_write_data = false``) and come back from a crash through limbo;
-    no more than ``ack_quorum - 1``, if nothing is to be lost.
+    """Run a cluster of bookies during the body, inside a run of ``simulate`` or ``Simulation``.
 
-    ``on_durable(bookie, path, offset, data)`` is called for everything that becomes durable, and
-    ``on_metadata(path, before, after)`` for each metadata write, ``on_loss(bookie)`` when a bookie that
-    served ends without a clean stop. ``observer`` is told of every frame that processes exchange
-    (``wiretap.Observer``)."""
+    The cluster takes its seed from the run.
+
+    Args:
+        bookies: How many bookies to start.
+        replication: The default replication of the clients. None: up to three copies, acknowledged by a
+            majority of them.
+        storage: The storage configuration of the bookies.
+        quality: How links behave without faults. None: the defaults of ``LinkQuality``.
+        on_durable: Called as ``on_durable(bookie, path, offset, data)`` for everything that becomes durable.
+        on_metadata: Called as ``on_metadata(path, before, after)`` for each metadata write.
+        on_loss: Called as ``on_loss(bookie)`` if a bookie that served ends without a clean stop.
+        observer: Told of every frame that processes exchange (``wiretap.Observer``).
+        unsynced: The first ``unsynced`` bookies acknowledge entries before they sync them
+            (``journal_write_data = false``), and come back from a crash through limbo. If nothing may be
+            lost, use at most ``ack_quorum - 1``.
+
+    Returns:
+        An async context manager. Entering it gives the ``SimulatedCluster`` with all its bookies serving.
+
+    Raises:
+        RuntimeError: The caller is not inside a simulated run.
+    """
     simulation = current_simulation()
     copies = min(3, bookies)
     async with open_serving_nursery() as nursery:
@@ -551,8 +645,37 @@ def simulate(
     quality: LinkQuality | None = None,
     is_strict: bool = False,
 ) -> Outcome[T]:
-    """Run ``await scenario(cluster)`` on a simulated cluster, from this thread, outside of any event loop.
-    The same seed gives the same run. Errors as for ``Simulation.run``."""
+    """Run ``await scenario(cluster)`` on a simulated cluster. The same seed gives the same run.
+
+        async def scenario(cluster):
+            async with cluster.client("a") as client:
+                log = await client.create_log("orders")
+                async with log.writer() as writer:
+                    await writer.append(b"first")
+
+        simulate(scenario, seed=1, bookies=4)
+
+    Call it outside of any event loop.
+
+    Args:
+        scenario: An async function. It gets the ``SimulatedCluster``.
+        seed: Decides the schedule and every random choice of the run.
+        bookies: How many bookies to start.
+        replication: The default replication of the clients. None: up to three copies, acknowledged by a
+            majority of them.
+        storage: The storage configuration of the bookies.
+        quality: How links behave without faults. None: the defaults of ``LinkQuality``.
+        is_strict: Hash every step of every task into the trace, too.
+
+    Returns:
+        The ``Outcome``: the result of ``scenario``, and the hash of the run.
+
+    Raises:
+        Deadlock: Nothing could happen any more.
+        SimulatedTimeExceeded: The run took more than 24 simulated hours.
+        CpuTimeExceeded: The run took more than 120 s of CPU time. Only the main thread checks this.
+        Exception: Whatever ``scenario`` raises, with a note that has the seed and the last events.
+    """
 
     async def main(simulation: Simulation) -> T:
         async with simulated_cluster(

@@ -1,12 +1,12 @@
-"""Check that a state machine is deterministic. ``check_machine`` looks for everything that makes replicas
-differ.
+"""Check that a state machine is deterministic: ``check_machine``.
 
     from ledgerlog.testing import check_machine
 
     def test_my_machine() -> None:
         check_machine(MyMachine, [b"SET a 1", b"DEL a", b"SET b 2"])
 
-It applies the same commands in several ways, and compares every result and every state:
+It looks for everything that could make replicas differ. It applies the same commands in several ways, and
+compares every result and every state:
 
 * twice in this process. The state and the results must not depend on the identity of an object;
 * with a snapshot at every position. A fresh machine restores it and applies the remaining commands. A
@@ -200,8 +200,7 @@ def _walk_in_child(
 
 
 def serve_child(factory: Factory) -> None:
-    """Run in the other process: read the commands from standard input, write their outcomes to standard
-    output."""
+    """Be the other process: read the commands from standard input, write the outcomes to standard output."""
     commands = [bytes.fromhex(text) for text in json.loads(sys.stdin.read())]
     outcomes, digests = _walk(factory, commands)
     rows = [(outcome.offset, outcome.result.hex(), outcome.error) for outcome in outcomes]

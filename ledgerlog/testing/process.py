@@ -28,10 +28,10 @@ __all__ = ["Incarnation", "NodeCrashed"]
 
 
 class NodeCrashed(BaseException):
-    """The caller's simulated process is dead. Not an ``Exception``, so that handlers of faults do not catch
-    it.
+    """The caller's simulated process is dead.
 
-    ``SimulatedCluster.client`` raises it if you kill that client's process.
+    ``SimulatedCluster.client`` raises it if you kill that client's process. It is not an ``Exception``, so
+    that handlers of faults do not catch it.
     """
 
 
@@ -90,8 +90,9 @@ class Incarnation:
     def crash_at_door(
         self, count: int, *, before: bool, power_cut: bool = False, writes_only: bool = False
     ) -> None:
-        """Plan a crash at the ``count``-th effect from now on. A write to the disk reaches the page cache
-        before its door.
+        """Plan a crash at the ``count``-th effect from now on.
+
+        A write to the disk reaches the page cache before its door.
 
         Args:
             count: Which effect, from 1.

@@ -15,8 +15,7 @@ RESTART_S = 20.0
 
 
 async def try_restart(world: World, name: str) -> None:
-    """Try to restart a process. An injected fault may prevent it. Violation if nothing justifies the
-    failure."""
+    """Try to restart a process. An injected fault may prevent it. Violation if no fault justifies that."""
     try:
         with trio.move_on_after(RESTART_S):
             await world.cluster.restart(name)

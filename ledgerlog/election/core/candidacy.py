@@ -1,5 +1,4 @@
-"""The rules of an election: when to claim it, and when a leadership is over. Pure; the caller passes the
-time.
+"""The rules of an election: when to claim it, and when a leadership is over. Pure; you pass the time.
 
 ``Candidacy`` is one process's part in one election, through any number of leaderships. Inputs are methods,
 outputs are attributes. ``need(now)`` says what the shell has to do next, and stays the same until it is done:
@@ -129,8 +128,7 @@ class Candidacy:
         return record.term, record.holder, record.address
 
     def claim(self, now: float) -> ElectionRecord:
-        """Return the record to write at ``version`` to become the leader. Call it only if ``need`` is
-        CLAIM."""
+        """Return the record to write at ``version`` to become the leader. ``need`` must be CLAIM."""
         assert self.need(now) is ElectionNeed.CLAIM
         assert self.record is not None
         assert self.me is not None
