@@ -1,34 +1,36 @@
-"""Deterministic runs: one seed decides which task runs next, what time it is, and every choice of the world.
+"""Deterministic runs: one seed decides the schedule, the time and every random choice.
 
 ``Simulation(seed).run(main)`` runs ``await main(simulation)`` under trio with simulated time. The same seed
-gives the same run, step for step, in any process and under any ``PYTHONHASHSEED``. What that takes:
+gives the same run, step for step, in any process and with any ``PYTHONHASHSEED``. This takes:
 
-* **The schedule.** trio sorts each batch of runnable tasks by their number and shuffles it with a generator
-  of its own, if a flag says so (it exists for hypothesis). Here the flag is set and the generator seeded.
-* **The time.** A ``MockClock`` whose rate is zero. When no task can run, the loop asks the clock to jump; it
-  jumps to the next timer or the next deadline of a cancel scope, whichever is earlier, and the timers that
-  are due are called right there. There is no pump task, and no real waiting.
-* **Chance.** One generator for each concern, ``random("network")``, seeded by text, so that one more draw in
-  one place does not shift the choices of another.
+* **The schedule.** If a flag of trio is set (it exists for hypothesis), trio sorts each batch of runnable
+  tasks by their number, and shuffles it with a generator of its own. This module sets the flag and seeds the
+  generator.
+* **The time.** A ``MockClock`` with rate zero. If no task can run, trio's loop asks the clock to jump. The
+  clock jumps to the next timer or to the next deadline of a cancel scope, whichever is earlier, and calls the
+  timers that are due at once. No task drives the clock, and nothing waits in real time.
+* **Random choices.** One generator for each concern, for example ``random("network")``, seeded by its name
+  and the seed. So one more draw in one place does not shift the choices of another.
 * **The rest of the world.** Inside a run the clocks of ``time``, the functions of ``random``, ``os.urandom``,
-  sockets and threads raise ``Nondeterminism``, so that a leak is an error and not a seed that fails once.
-  Python cannot keep out everything: ``datetime.now()``, an unseeded ``random.Random()``, the iteration order
-  of sets of text, addresses of objects. A run whose hash differs between two processes has met one of those.
-* **Garbage.** The collector rests during a run, because finalisers run when it pleases; it collects
-  between runs.
+  sockets and threads raise ``Nondeterminism``. So a leak is an error, and not a seed that fails once. Python
+  cannot block everything: ``datetime.now()``, an unseeded ``random.Random()``, the iteration order of sets of
+  text, and addresses of objects stay possible. If the hash of a run differs between two processes, the run
+  used one of these.
+* **Garbage.** The garbage collector is off during a run, because it would run finalisers at arbitrary times.
+  It collects between runs.
 
 **The trace** is a hash (blake2b) over the time, kind and arguments of every event that the simulated network,
-disks, metadata and the user's own code report. Equal hashes mean equal runs. The last lines are kept as text.
-Arguments are numbers, text and bytes; never the text of an exception or of an object, which may hold an
-address. ``is_strict`` adds every step of every task to the hash.
+the disks, the metadata and your own code report. Equal hashes mean equal runs. The last lines are also kept
+as text. Arguments are numbers, text and bytes, never the text of an exception or of an object, because it may
+contain an address. ``is_strict`` adds every step of every task to the hash.
 
-**Deadlock** comes for free: when the loop wants to jump and there is neither a timer nor a deadline, nothing
-can ever happen again. The run is cancelled and ``Deadlock`` names the tasks that were left. A run that never
-becomes idle, or loops for ever in simulated time, meets a bound on its CPU time (not on wall time, which says
-more about the machine than about the run) or on its simulated time.
+**Deadlock** is detected without extra cost: if the loop wants to jump, and there is no timer and no deadline,
+nothing can ever happen again. The run is cancelled, and ``Deadlock`` names the remaining tasks. A run that
+never becomes idle, or that loops forever in simulated time, meets a bound on its CPU time or on its simulated
+time. No bound is on wall time, because wall time depends more on the machine than on the run.
 
-The private names of trio that this takes stay in this module, are looked up when it is imported, and a
-version of trio without them is refused by name.
+Only this module uses private names of trio. It looks them up when it is imported. If a version of trio lacks
+one, the import fails and names it.
 """
 
 from __future__ import annotations
@@ -71,34 +73,36 @@ __all__ = [
 T = TypeVar("T")
 
 TRACE_LINES = 2000
-"""So many lines at the end of a trace are kept as text."""
+"""How many lines at the end of a trace are kept as text."""
 
 CPU_S_MAX = 120.0
-"""A run may take this much CPU time, unless told otherwise."""
+"""The CPU time that a run may take, in seconds, if you do not pass another bound."""
 
 SIMULATED_S_MAX = 24 * 3600.0
-"""A run may take this much simulated time, unless told otherwise."""
+"""The simulated time that a run may take, in seconds, if you do not pass another bound."""
 
 
 _GRACE_CPU_S = 2.0
-"""A run that is cancelled for its CPU time may take so much to end."""
+"""The CPU time, in seconds, that a run may take to end after it was cancelled for its CPU time."""
 
 
 class Deadlock(Exception):
-    """No task could ever run again: there was no timer and no deadline left."""
+    """No task could ever run again: no timer and no deadline was left. The message names the tasks."""
 
 
 class Nondeterminism(Exception):
-    """Code inside a run reached for a real clock, for real randomness, or for a thread or socket."""
+    """Code inside a run used a real clock, real randomness, a thread or a socket. The message names it."""
 
 
 class SimulatedTimeExceeded(Exception):
-    """The run passed its bound on simulated time."""
+    """The run exceeded its bound on simulated time."""
 
 
 class CpuTimeExceeded(BaseException):
-    """The run passed its bound on CPU time. Not an ``Exception``, so that no handler mistakes it for a fault
-    of the simulated world."""
+    """The run exceeded its bound on CPU time.
+
+    It is not an ``Exception``, so that no handler takes it for a fault of the simulated world.
+    """
 
 
 # --- trio's private names -------------------------------------------------------------------------
@@ -133,7 +137,7 @@ _run_module = _trio_internals()
 
 
 class Trace:
-    """What happened, as a hash, and the end of it as text."""
+    """The events of a run, as a hash, and the last of them as text."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
@@ -141,26 +145,28 @@ class Trace:
         self.events = 0
 
     def add(self, now: float, kind: str, args: tuple[object, ...]) -> None:
+        """Add an event."""
         self.events += 1
         self._hash.update(f"{now:.9f} {kind} {args!r}\n".encode())
         self._lines.append((now, kind, args))
 
     def add_step(self, step: bytes) -> None:
+        """Add a step of a task to the hash only."""
         self._hash.update(step)
 
     @property
     def digest(self) -> str:
-        """The hash of everything so far, in hexadecimal."""
+        """The hash of all events so far, in hexadecimal."""
         return self._hash.hexdigest()
 
     def lines(self, count: int = TRACE_LINES) -> list[str]:
-        """The last ``count`` events."""
+        """Return the last ``count`` events as text, at most ``TRACE_LINES``."""
         chosen = list(self._lines)[-count:] if count else []
         return [f"{now:12.6f} {kind} {' '.join(map(str, args))}".rstrip() for now, kind, args in chosen]
 
 
 class _Steps(trio.abc.Instrument):
-    """Every step of every task, into the trace."""
+    """Adds every step of every task to the trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -173,7 +179,7 @@ class _Steps(trio.abc.Instrument):
 
 
 class Timer:
-    """A call that is to come. ``cancel`` is idempotent."""
+    """A call planned for a later time."""
 
     __slots__ = ("args", "call")
 
@@ -182,6 +188,7 @@ class Timer:
         self.args = args
 
     def cancel(self) -> None:
+        """Cancel the call. You may cancel it twice, or after it was made."""
         self.call = None
         self.args = ()
 
@@ -191,22 +198,30 @@ class Timer:
 
 @attrs.frozen
 class Outcome(Generic[T]):
-    """A run that ended without an error."""
+    """The result of a run that ended without an error. ``simulate`` and ``Simulation.run`` return it."""
 
     value: T
-    """What ``main`` returned."""
+    """The value that ``main`` returned."""
     trace_hash: str
+    """The hash of all events. Two runs with equal hashes were equal."""
     events: int
+    """How many events the hash covers."""
     simulated_s: float
+    """The simulated time that the run took, in seconds."""
     cpu_s: float
+    """The CPU time that the run took, in seconds."""
 
 
 _running: list[Simulation] = []
-"""The one that runs, if one does: they do not nest."""
+"""The current simulation, if there is one. Simulations do not nest."""
 
 
 def current_simulation() -> Simulation:
-    """The simulation that the caller runs in. RuntimeError where it does not run in one."""
+    """Return the simulation that the caller runs in.
+
+    Raises:
+        RuntimeError: The caller is not inside a simulated run.
+    """
     if not _running:
         raise RuntimeError(
             "this only works inside a simulated run: use ledgerlog.testing.simulate(scenario, seed=...) "
@@ -216,7 +231,14 @@ def current_simulation() -> Simulation:
 
 
 class Simulation:
-    """One seed, for one run."""
+    """One run, with its seed.
+
+        Simulation(seed=1).run(main)  # runs ``await main(simulation)``
+
+    Args:
+        seed: Decides the schedule and every random choice of the run.
+        is_strict: Hash every step of every task into the trace, too.
+    """
 
     def __init__(self, seed: int | str, *, is_strict: bool = False) -> None:
         self.seed = seed
@@ -234,33 +256,52 @@ class Simulation:
         self._simulated_s_max = SIMULATED_S_MAX
         self._was_run = False
 
-    # --- for the simulated world --------------------------------------------------------------
+    # --- inside a run -------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
-        """Simulated seconds since the start; ``trio.current_time()`` as well."""
+        """Simulated seconds since the start of the run. ``trio.current_time()`` returns the same."""
         return self._clock._virtual_base
 
     def random(self, stream: str) -> Random:
-        """The generator of one concern, always the same one for a name."""
+        """Return the random generator of one concern.
+
+        Args:
+            stream: The name of the concern. The same name gives the same generator.
+        """
         found = self._streams.get(stream)
         if found is None:
             found = self._streams[stream] = Random(f"{stream}/{self.seed}")
         return found
 
     def event(self, kind: str, *args: object) -> None:
-        """Put something that happened into the trace. ``args`` are numbers, text and bytes."""
+        """Add an event to the trace.
+
+        Args:
+            kind: The kind of the event.
+            args: Numbers, text and bytes. Do not pass the text of an exception or of an object: it may
+                contain an address, which differs between runs.
+        """
         self.trace.add(self.now, kind, args)
 
     def at(self, when: float, call: Callable[..., None], *args: Any) -> Timer:
-        """Call something at a time that is not past, outside of any task. It must not raise."""
+        """Plan a call at a time, outside of any task.
+
+        Args:
+            when: The simulated time. If it is past, the call comes at the current time.
+            call: The function to call. It must not raise.
+            args: Its arguments.
+
+        Returns:
+            The timer. Call its ``cancel`` to cancel the call.
+        """
         timer = Timer(call, args)
         self._sequence += 1
         heapq.heappush(self._heap, (max(when, self.now), self._sequence, timer))
         return timer
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> Timer:
-        """As ``at``, counted from now."""
+        """Plan a call as ``at`` does, ``delay_s`` seconds from now."""
         return self.at(self.now + delay_s, call, *args)
 
     # --- the run ------------------------------------------------------------------------------
@@ -272,10 +313,24 @@ class Simulation:
         cpu_s_max: float = CPU_S_MAX,
         simulated_s_max: float = SIMULATED_S_MAX,
     ) -> Outcome[T]:
-        """Run ``await main(self)`` to its end. Not inside another event loop, and once for each object.
+        """Run ``await main(self)`` to its end. Call it once, and outside of any event loop.
 
-        What ``main`` raises comes out, with a note that names the seed and the last events. Deadlock,
-        SimulatedTimeExceeded and CpuTimeExceeded (in the main thread only) where the run has no end."""
+        Args:
+            main: An async function. It gets this simulation.
+            cpu_s_max: The CPU time that the run may take, in seconds. Only the main thread checks it.
+            simulated_s_max: The simulated time that the run may take, in seconds.
+
+        Returns:
+            The ``Outcome``: the result of ``main``, and the hash of the run.
+
+        Raises:
+            Deadlock: Nothing could happen any more.
+            SimulatedTimeExceeded: The run exceeded ``simulated_s_max``.
+            CpuTimeExceeded: The run exceeded ``cpu_s_max``.
+            Exception: Whatever ``main`` raises.
+
+        Every error has a note with the seed and the last events.
+        """
         assert not self._was_run, "a simulation runs once"
         self._was_run = True
         self._simulated_s_max = simulated_s_max
@@ -313,7 +368,7 @@ class Simulation:
         return error
 
     async def _main(self, main: Callable[[Simulation], Awaitable[T]]) -> T:
-        # Undone by ``run``, because a run that is stopped hard does not come back here.
+        # ``run`` undoes these, because a run that is stopped hard does not return here.
         _running.append(self)
         self._cleanup.callback(_running.clear)
         self._cleanup.enter_context(_forbidden(self))
@@ -327,7 +382,7 @@ class Simulation:
         raise self._failure
 
     def _jump(self) -> None:
-        """Called by trio's loop when no task can run."""
+        """Advance the time. trio's loop calls it when no task can run."""
         heap = self._heap
         while heap and heap[0][2].call is None:
             heapq.heappop(heap)
@@ -348,8 +403,10 @@ class Simulation:
 
     @contextlib.contextmanager
     def _cpu_bound(self, seconds: float) -> Iterator[None]:
-        """Fail once this process has used so much CPU time: by a cancellation, and hard if that is no help.
-        Only the main thread gets signals; elsewhere there is no bound."""
+        """End the run if it uses more CPU time: cancel it, and if that does not end it, raise in its code.
+
+        Only the main thread gets signals. In another thread there is no bound.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -369,7 +426,7 @@ class Simulation:
             signal.signal(signal.SIGPROF, before)
 
     def _fail(self, failure: BaseException) -> None:
-        """End the run: by a cancellation, so that what is open is closed; at once if that does not end it."""
+        """Cancel the run, so that it closes what is open. If it is cancelled already, raise at once."""
         if self._failure is not None:
             raise Deadlock(f"a cancelled run does not end; first: {self._failure}")
         self._failure = failure
@@ -396,8 +453,9 @@ def _deterministic_trio(seed: int | str) -> Iterator[None]:
 @contextlib.contextmanager
 def _gc_resting() -> Iterator[None]:
     was_enabled = gc.isenabled()
-    # What the run before this one has made. It is in the youngest two generations, because while the
-    # collector rests nothing grows old; collected at once it would be in use still, and grow old by that.
+    # Free the objects of the previous run. They are in the two youngest generations, because nothing ages
+    # while the collector is off. A collection right after that run would find them in use, and so make them
+    # age.
     gc.collect(1)
     gc.disable()
     try:
@@ -407,7 +465,7 @@ def _gc_resting() -> Iterator[None]:
             gc.enable()
 
 
-# --- the forbidden --------------------------------------------------------------------------------
+# --- what a run must not use ----------------------------------------------------------------------
 
 _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 _CHANCE = (
@@ -432,7 +490,7 @@ _CHANCE = (
 
 @contextlib.contextmanager
 def _forbidden(simulation: Simulation) -> Iterator[None]:
-    """Make the outside world raise, for as long as the body lasts. Log records get simulated time."""
+    """Make the real world raise Nondeterminism during the body. Log records get simulated time."""
     replaced: list[tuple[Any, str, Any]] = []
 
     def forbid(owner: Any, name: str, spelled: str) -> None:
