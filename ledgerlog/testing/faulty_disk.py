@@ -1,24 +1,25 @@
-"""A disk in memory that fails, for tests in an event loop of their own.
+"""A disk in memory that fails, for tests with an event loop of their own.
 
 ``FaultyDisk`` is a ``MemoryDisk`` whose calls pass its ``faults``. A fault is an async function of a
-``DiskCall`` and of ``go_on``, which makes the call and gives its result. It may wait, refuse, or never go on:
+``DiskCall`` and of ``go_on``, which makes the call and returns its result. A fault may wait, raise, or not
+call ``go_on``:
 
     disk = FaultyDisk()
-    disk.faults.append(Fails("write_sync"))                                   # until it is taken out
+    disk.faults.append(Fails("write_sync"))                                   # until you remove it
     disk.faults = [Fails("create", error=DiskFull("no room"), only=lambda path: "entries" in path)]
     gate = Gate("write_sync")
     disk.faults = [gate]
     gate.let_one_through()
     gate.open()
 
-The first fault is the outermost. These calls pass them: ``create``, ``rename``, ``truncate``, ``read``,
-``write_sync`` (and with it ``write_behind``) and ``write_now``; the last one is not async, so only ``Fails``
-works there. ``disk.calls`` counts them.
+The first fault is the outermost. These calls pass the faults: ``create``, ``rename``, ``truncate``, ``read``,
+``write_sync`` (and so ``write_behind``) and ``write_now``. ``write_now`` is not async, so only ``Fails``
+works for it. ``disk.calls`` counts the calls.
 
-A ``write_sync`` that fails may leave its bytes where reads see them (``Fails(..., happens=True)``), as a page
-cache does. ``cut_power`` takes all that no later write has made durable.
+A ``write_sync`` that fails can leave its bytes visible to reads (``Fails(..., happens=True)``), as a page
+cache does. ``cut_power`` removes these bytes, except those that a later write has made durable.
 
-The disks of simulated clusters are others (``ledgerlog.testing.disk``): those take time and tear writes.
+Simulated clusters have other disks (``ledgerlog.testing.disk``), which take time and tear writes.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class DiskCall:
     """One call of a ``Disk``."""
 
     verb: str
+    """The name of the method."""
     path: str
+    """The file."""
     size: int = 0
-    """How many bytes it reads or writes."""
+    """How many bytes the call creates, reads or writes."""
 
 
 GoOn = Callable[[], Awaitable[Any]]
@@ -53,8 +56,14 @@ DiskFault = Callable[[DiskCall, GoOn], Awaitable[Any]]
 
 
 class Fails:
-    """A fault: the calls of these names fail with ``error``, if their path is one of ``only``. With
-    ``happens`` they do their work first."""
+    """A fault: calls of these methods fail.
+
+    Args:
+        verbs: The names of the methods, for example "write_sync".
+        error: The error that they raise. None: StorageError.
+        only: Called with the path. The call fails only if it returns true.
+        happens: The calls have their effect before they fail.
+    """
 
     def __init__(
         self,
@@ -71,7 +80,7 @@ class Fails:
         """How many calls have failed."""
 
     def check(self, call: DiskCall) -> None:
-        """Raise the error if this call is to fail."""
+        """Raise the error if this call has to fail."""
         if self._concerns(call):
             self.count += 1
             raise type(self.error)(*self.error.args)
@@ -90,7 +99,7 @@ class Fails:
 
 
 class Gate:
-    """A fault: the calls of these names wait at a gate, which is shut at first."""
+    """A fault: calls of these methods wait at a gate, which is shut at first."""
 
     def __init__(self, *verbs: str) -> None:
         self.verbs = verbs
@@ -99,17 +108,17 @@ class Gate:
         self._changed = trio.Event()
 
     def shut(self) -> None:
-        """Let nobody through who comes from now on."""
+        """Let no more calls through. Calls that wait already go on waiting."""
         self._is_open = False
         self._permits = 0
 
     def open(self) -> None:
-        """Let everybody through until ``shut``."""
+        """Let all calls through until ``shut``."""
         self._is_open = True
         self._tell()
 
     def let_one_through(self) -> None:
-        """Let one call through, the next one if none waits."""
+        """Let one call through: one that waits, or else the next one."""
         self._permits += 1
         self._tell()
 
@@ -127,7 +136,7 @@ class Gate:
 
 
 def skips(*verbs: str) -> DiskFault:
-    """The calls of these names say that they are done, and do nothing, as if a crash had come before."""
+    """Return a fault: calls of these methods do nothing and report success, as if a crash had undone them."""
 
     async def fault(call: DiskCall, go_on: GoOn) -> Any:
         if call.verb not in verbs:
@@ -140,7 +149,7 @@ def skips(*verbs: str) -> DiskFault:
 
 @attrs.frozen
 class _Undone:
-    """What a failed write has replaced, as it will be found if the power is cut."""
+    """The content that a failed write has replaced. ``cut_power`` brings it back."""
 
     content: bytearray
     offset: int
@@ -148,15 +157,19 @@ class _Undone:
 
 
 class FaultyDisk(MemoryDisk):
-    """See the module's docstring."""
+    """A disk in memory that fails. See the module's docstring.
+
+    Args:
+        faults: The faults that its calls pass, outermost first. You may change ``faults`` at any time.
+    """
 
     def __init__(self, *faults: DiskFault) -> None:
         super().__init__()
         self.faults = list(faults)
         self.calls: Counter[str] = Counter()
-        """How often each call that passes the faults was made."""
+        """How often each method that passes the faults was called."""
         self.is_quick = False
-        """Whether it writes without letting other tasks run (``may_write_now``)."""
+        """Whether it writes without a checkpoint (``may_write_now``)."""
         self._unsynced: list[_Undone] = []
 
     async def _call(self, call: DiskCall, act: GoOn) -> Any:
@@ -166,7 +179,7 @@ class FaultyDisk(MemoryDisk):
         return await act()
 
     def cut_power(self) -> None:
-        """Take all bytes that a failed write has left. Nobody may use the disk meanwhile."""
+        """Remove all bytes that failed writes have left. No other task may use the disk meanwhile."""
         for undone in reversed(self._unsynced):
             undone.content[undone.offset : undone.offset + len(undone.before)] = undone.before
         self._unsynced.clear()

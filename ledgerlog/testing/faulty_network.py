@@ -1,15 +1,15 @@
-"""A network in memory, for tests in an event loop of their own, whose links can stall and break.
+"""A network in memory whose links can stall and break, for tests with an event loop of their own.
 
-``FaultyNetwork`` carries the bytes of ``ledgerlog.net.local`` and knows who talks to whom: every client and
-every bookie has a view of its own (``network.at``), and a link is a pair of hosts with a direction.
+``FaultyNetwork`` carries bytes with ``ledgerlog.net.local``. It knows which hosts talk to each other, because
+every client and every bookie has a view of its own (``network.at``). A link is an ordered pair of hosts.
 
-* ``stall``: the link carries nothing and says nothing, as if its cable were pulled out. What the two ends do
-  meanwhile, closing included, shows once the link is healed.
+* ``stall``: the link carries nothing and reports nothing, as if its cable were unplugged. Whatever the two
+  ends do meanwhile, closing included, shows only after the link is healed.
 * ``cut``: the connections break, and new ones are refused.
 * ``reset``: the connections break once.
-* ``heal``: all of that is over.
+* ``heal``: ends all of these.
 
-Nothing takes time here. If latency, bandwidth or chance matter, use ``simulate``.
+Nothing takes time here. If you need latency, bandwidth or random choices, use ``simulate``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class _Link:
 
 
 class FaultyNetwork:
-    """The hosts' network. ``at(host)`` is one host's ``Network``; addresses are names of hosts."""
+    """The network of all hosts. ``at(host)`` is one host's ``Network``. Addresses are names of hosts.
+
+    Methods that take two hosts also take EVERYBODY.
+    """
 
     def __init__(self) -> None:
         self._local = LocalNetwork()
@@ -57,10 +60,12 @@ class FaultyNetwork:
         self.connects = 0
 
     def at(self, host: str) -> HostNetwork:
+        """Return the network as this host sees it, and add the host if it is new."""
         self.hosts[host] = None
         return HostNetwork(self, host)
 
     def link(self, source: str, target: str) -> _Link:
+        """Return the link from ``source`` to ``target``."""
         return self._links.setdefault((source, target), _Link())
 
     def _chosen(self, source: str, target: str, both: bool) -> list[tuple[str, str]]:
@@ -70,24 +75,24 @@ class FaultyNetwork:
         return pairs + [(b, a) for a, b in pairs] if both else pairs
 
     def stall(self, source: str, target: str, *, both: bool = True) -> None:
-        """Carry nothing from ``source`` to ``target`` (and back), without a word."""
+        """Carry nothing from ``source`` to ``target``, and nothing back if ``both``. Report nothing."""
         for pair in self._chosen(source, target, both):
             self.link(*pair).is_stalled = True
 
     def cut(self, source: str, target: str) -> None:
-        """Break all connections between the two, and refuse new ones."""
+        """Break all connections between the two hosts, and refuse new ones until ``heal``."""
         for a, b in self._chosen(source, target, True):
             self.link(a, b).is_cut = True
             self.reset(a, b)
 
     def reset(self, source: str, target: str) -> None:
-        """Break all connections between the two, once."""
+        """Break all connections between the two hosts once."""
         for stream in list(self._streams):
             if {stream.host, stream.peer} == {source, target}:
                 stream.reset()
 
     def heal(self, source: str = EVERYBODY, target: str = EVERYBODY) -> None:
-        """Let everything through again."""
+        """End all faults between the two hosts; by default between all hosts."""
         for pair in self._chosen(source, target, True):
             link = self.link(*pair)
             link.is_stalled = link.is_cut = False
@@ -123,7 +128,7 @@ class HostNetwork:
 
 
 class _FaultyStream:
-    """The connecting end of a connection; both directions are delayed here."""
+    """The connecting end of a connection. It delays both directions."""
 
     def __init__(
         self, inner: Stream, network: FaultyNetwork, host: str, peer: str, *, there: _Link, back: _Link
@@ -134,12 +139,12 @@ class _FaultyStream:
         self.peer = peer
         self._there = there
         self._back = back
-        self._held = b""  # arrived, and then the link stalled
+        self._held = b""  # bytes that arrived just before the link stalled
         self._is_closed = False
         self._waiting: dict[trio.CancelScope, None] = {}
 
     async def _unless_closed(self, wait: Callable[[], Awaitable[T]]) -> T:
-        """Wait for something; ConnectionLost if this end is closed meanwhile."""
+        """Wait for something. ConnectionLost if this end is closed meanwhile."""
         self._check()
         with trio.CancelScope() as waiting:
             self._waiting[waiting] = None
@@ -173,7 +178,7 @@ class _FaultyStream:
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         self._check()
         if self._there.is_stalled:
-            return 0  # The socket is full.
+            return 0  # As if the socket's buffer were full.
         return self._inner.send_nowait(buffers)
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
@@ -187,11 +192,11 @@ class _FaultyStream:
         self.on_healed()
 
     def reset(self) -> None:
-        """Break the connection, for both ends."""
+        """Break the connection for both ends."""
         self._network._streams.pop(self, None)
         self._inner.close()
 
     def on_healed(self) -> None:
-        """The other end learns of the close as soon as anything gets through."""
+        """If this end is closed, tell the other end, unless the link is still stalled."""
         if self._is_closed and not (self._there.is_stalled or self._back.is_stalled):
             self.reset()

@@ -1,7 +1,7 @@
-"""Metadata stores that fail as remote ones do, for tests: every call passes one place, and that takes faults.
+"""Metadata stores that fail as remote ones do, for tests: every call passes the store's faults.
 
-A *fault* is an async function of a ``Call`` and of ``go_on``, which makes the call and gives its result. It
-may do something first, wait, refuse, lose what comes back, or never go on:
+A *fault* is an async function of a ``Call`` and of ``go_on``, which makes the call and returns its result. A
+fault may act before the call, wait, raise, drop the result, or not call ``go_on``:
 
     async def no_settings(call: Call, go_on: GoOn) -> Any:
         if call.verb == "get" and call.path == REPAIR_SETTINGS:
@@ -10,13 +10,13 @@ may do something first, wait, refuse, lose what comes back, or never go on:
 
     store = FaultyStore(tree, no_settings)
 
-Put faults into ``store.faults`` and take them out at any time. The first one is the outermost: it sees the
-call first and the result last. The functions and classes below make the usual ones. Every store here takes
+You may add faults to ``store.faults`` and remove them at any time. The first fault is the outermost: it sees
+the call first and the result last. The functions and classes below make the usual faults. Two stores take
 faults: ``FaultyStore``, whose calls take no time, and the ``SimStore`` of each process of a simulated cluster
 (``cluster.process(name).store``).
 
-``FaultyStore`` also has counters and switches for the faults that most tests want: ``lost_answers``,
-``lost_writes``, ``is_hanging``, ``before_write`` and ``before_get``.
+``FaultyStore`` also has counters and switches for common faults: ``lost_answers``, ``lost_writes``,
+``is_hanging``, ``before_write`` and ``before_get``.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ class Call:
     path: str = ""
     """The path, or the name of the counter. Empty for "transaction" and "sync"."""
     operations: tuple[Operation, ...] = ()
-    """What the call writes: one for "create", "set" and "delete", all of them for "transaction"."""
+    """The writes of the call: one for "create", "set" and "delete", all of them for "transaction"."""
 
     @property
     def is_write(self) -> bool:
+        """Whether the call may change the store."""
         return bool(self.operations) or self.verb in ("transaction", "next_id")
 
     def __str__(self) -> str:
@@ -82,7 +83,7 @@ Fault = Callable[[Call, GoOn], Awaitable[Any]]
 
 
 def before(act: Callable[[Call], Awaitable[None]]) -> Fault:
-    """Await ``act(call)`` before each call. What it raises, the call raises."""
+    """Return a fault that awaits ``act(call)`` before each call. The call raises whatever ``act`` raises."""
 
     async def fault(call: Call, go_on: GoOn) -> Any:
         await act(call)
@@ -93,7 +94,10 @@ def before(act: Callable[[Call], Awaitable[None]]) -> Fault:
 
 @attrs.define(eq=False)
 class CrossedWrites:
-    """A fault: before the next writes of a path, somebody does what ``acts[path]`` says, one act a write."""
+    """A fault: before each of the next writes of a path, await and remove the first of ``acts[path]``.
+
+    Use it to let another client write first.
+    """
 
     acts: dict[str, list[Callable[[], Awaitable[None]]]] = attrs.Factory(dict)
 
@@ -106,7 +110,7 @@ class CrossedWrites:
 
 @attrs.define(eq=False)
 class NotedWrites:
-    """No fault: notes in ``values`` what is asked to be written at ``path``."""
+    """Not a fault: it records in ``values`` each value that a call asks to set at ``path``."""
 
     path: str
     values: list[bytes] = attrs.Factory(list)
@@ -119,7 +123,7 @@ class NotedWrites:
 
 
 def unreachable_after(calls: int) -> Fault:
-    """Let so many calls through. From then on the store cannot be reached: MetadataUnavailable."""
+    """Return a fault that lets ``calls`` calls through. All later ones raise MetadataUnavailable."""
 
     async def fault(call: Call, go_on: GoOn) -> Any:
         nonlocal calls
@@ -132,19 +136,20 @@ def unreachable_after(calls: int) -> Fault:
 
 
 class Fate(enum.Enum):
-    """What becomes of a write."""
+    """The outcome of a write."""
 
     DONE = "done"
     UNREACHABLE = "unreachable"
-    """Nothing happens, and the caller knows: MetadataUnavailable."""
+    """The write has no effect, and the caller knows it: MetadataUnavailable."""
     LOST = "lost"
-    """Nothing happens, and the caller does not know: MetadataOutcomeUnknown."""
+    """The write has no effect, and the caller does not know it: MetadataOutcomeUnknown."""
     UNANSWERED = "unanswered"
-    """It happens, and the caller does not know: MetadataOutcomeUnknown. A refusal reaches the caller."""
+    """The write takes effect, and the caller does not know it: MetadataOutcomeUnknown. If the store refuses
+    the write, the caller gets the refusal."""
 
 
 def fates(choose: Callable[[Call], Fate]) -> Fault:
-    """Let ``choose`` decide what becomes of each write."""
+    """Return a fault that asks ``choose`` for the outcome of each write."""
 
     async def fault(call: Call, go_on: GoOn) -> Any:
         fate = choose(call) if call.is_write else Fate.DONE
@@ -162,8 +167,7 @@ def fates(choose: Callable[[Call], Fate]) -> Fault:
 
 
 class StaleReplica:
-    """A fault: reads below ``prefix`` come from a replica that holds ``seen`` and nothing newer, until
-    ``sync``.
+    """A fault: until ``sync``, reads below ``prefix`` see only the content ``seen``, as on a stale replica.
 
     Example: ``store.faults.append(StaleReplica(tree.content))`` shows what the tree holds now, whatever
     others write afterwards. ``StaleReplica(Content())`` shows an empty tree.
@@ -184,8 +188,10 @@ class StaleReplica:
 
 
 def uninterrupted(write_s: float) -> Fault:
-    """Each write takes ``write_s`` seconds and comes to its end even if its caller is cancelled, as in a
-    store that works in a thread."""
+    """Return a fault: each write takes ``write_s`` seconds, and completes even if its caller is cancelled.
+
+    Stores that work in a thread behave like this.
+    """
 
     async def fault(call: Call, go_on: GoOn) -> Any:
         if not call.is_write:
@@ -202,8 +208,8 @@ def uninterrupted(write_s: float) -> Fault:
 
 
 class CalledStore:
-    """One client of a tree (``store.MetadataStore``). Every call passes the faults, then ``_carry``, and then
-    reaches ``inner``."""
+    """A client of a tree (``store.MetadataStore``). Calls pass the faults, then ``_carry``, then
+    ``inner``."""
 
     def __init__(self, tree: MemoryTree, *faults: Fault) -> None:
         self.inner = MemoryStore(tree)
@@ -216,7 +222,7 @@ class CalledStore:
         return await go_on()
 
     async def _carry(self, call: Call, act: GoOn) -> Any:
-        """Bring the call to the tree, and the result back."""
+        """Carry the call to the tree, and the result back."""
         return await act()
 
     @property
@@ -274,29 +280,34 @@ class CalledStore:
 
 
 class FaultyStore(CalledStore):
-    """A store whose calls take no time. Behind its ``faults`` it has these, each set by an attribute."""
+    """A store whose calls take no time. After its ``faults``, calls meet the faults of these attributes.
+
+    Args:
+        tree: The tree that holds the metadata.
+        faults: The faults that calls pass, outermost first. You may change ``faults`` at any time.
+    """
 
     def __init__(self, tree: MemoryTree, *faults: Fault) -> None:
         super().__init__(tree, *faults)
         self.lost_answers = 0
-        """So many writes to come are applied, and their answer is lost."""
+        """This many of the next writes take effect, and their answers are lost."""
         self.lost_writes = 0
-        """So many writes to come are not applied, which their caller does not learn."""
+        """This many of the next writes are lost, and their callers do not learn it."""
         self.is_hanging = False
-        """Calls get no answer until their deadline."""
+        """Whether calls get no answer until their deadline."""
         self.before_write: Callable[[], Awaitable[None]] | None = None
-        """Called once, before the next write."""
+        """If set: awaited once, before the next write."""
         self.before_get: Callable[[str], Awaitable[None]] | None = None
-        """Called with the path, before each read of a node."""
+        """If set: awaited with the path before each read of a node."""
         self.writes = 0
-        """How many writes were asked for."""
+        """How many writes were called."""
 
     def disconnect(self) -> None:
         """Lose contact with the tree until ``reconnect``."""
         self.inner.disconnect()
 
     def reconnect(self) -> None:
-        """Be in contact again."""
+        """Regain contact with the tree."""
         self.inner.reconnect()
 
     async def _carry(self, call: Call, act: GoOn) -> Any:

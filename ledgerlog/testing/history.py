@@ -1,22 +1,23 @@
-"""What the users of a log did and were told, and whether one log can explain it: checks from outside.
+"""Check from outside that one log explains what its users did and were told.
 
-``History`` is filled while a workload runs; ``judge`` compares it with the whole log, read when everything
-is healed. It needs no knowledge of how logs are made, and takes time linear in the number of records:
+A workload fills a ``History`` while it runs. ``judge`` compares it with the whole log, which is read after
+every fault is healed. It needs no knowledge of how logs work, and takes time linear in the number of records:
 
-* two complete reads are equal, and everything a reader saw earlier is a part of that, without holes;
-* offsets are dense, from where the log was truncated; no record is there twice; none is there that nobody
-  sent;
-* every acknowledged record that was not truncated away is there, at the offset of its Ack; a record whose
-  append failed definitely is not; one whose outcome is unknown may be either;
-* the log begins where somebody truncated it: no earlier than the last that succeeded says, and no later than
-  anybody asked for;
-* nothing that was sent after the log was sealed is acknowledged;
-* of the records of one call a prefix is there, in their order;
-* epochs and timestamps never decrease along the log;
-* real time: a record that was acknowledged before another one was sent stands in front of it. Since the
-  records are unique and the log gives their order, this makes the appends linearizable, and finds two
-  leaders that interleave;
-* no leader is told an offset at or beyond the place where a newer leadership began.
+* Two complete reads are equal. Everything that a reader saw earlier is a part of them, without holes.
+* Offsets are dense, from where the log was truncated. No record is in the log twice. Every record in the log
+  was sent.
+* Every acknowledged record that was not truncated is in the log, at the offset of its Ack. If an append
+  failed definitely, its record is not in the log. If the outcome is unknown, the record may or may not be
+  there.
+* The log begins where it was truncated: not before the last truncation that succeeded, and not after the
+  highest offset that anyone asked for.
+* Nothing that was sent after the log was sealed is acknowledged.
+* Of the records of one call, a prefix is in the log, in order.
+* Epochs and timestamps never decrease along the log.
+* Real time: if a record was acknowledged before another one was sent, it comes first in the log. Since
+  records are unique and the log gives their order, this makes the appends linearizable, and it finds two
+  leaders that interleave.
+* No leader is told an offset at or after the offset at which a newer leadership began.
 """
 
 from __future__ import annotations
@@ -39,29 +40,29 @@ class Call:
 
     names: list[bytes]
     sent_at: int
-    """A place in the order of all events."""
+    """The place of the send in the order of all events."""
     answered_at: int | None = None
     acks: list[Ack] = attrs.Factory(list)
     is_refused: bool = False
-    """It failed, and surely nothing of it is in the log."""
+    """The call failed definitely: none of its records is in the log."""
 
 
 @attrs.define(eq=False)
 class History:
-    """What everybody did."""
+    """What all users of a log did and were told."""
 
     calls: list[Call] = attrs.Factory(list)
     reads: list[list[Record]] = attrs.Factory(list)
-    """What each reader saw, from the beginning of the log."""
+    """The records that each reader saw, from the beginning of the log."""
     begun: dict[int, int] = attrs.Factory(dict)
-    """Epoch -> the offset at which that leadership began."""
+    """The offset at which each leadership began, by epoch."""
     truncated_to: int = 0
-    """The log was truncated here for certain."""
+    """The log was certainly truncated up to this offset."""
     truncation_asked: int = 0
-    """It may have been truncated up to here."""
+    """The log may have been truncated up to this offset."""
     seal_asked: bool = False
     sealed_at: int | None = None
-    """The place in the order of all events at which the log was sealed for certain."""
+    """The place in the order of all events at which the log was certainly sealed."""
     _clock: int = 0
 
     def _tick(self) -> int:
@@ -75,13 +76,13 @@ class History:
         self.begun[epoch] = next_offset
 
     def on_send(self, names: list[bytes]) -> Call:
-        """A call begins."""
+        """A call begins. Return it, to report its outcome later."""
         call = Call(names, self._tick())
         self.calls.append(call)
         return call
 
     def on_acks(self, call: Call, acks: Sequence[Ack]) -> None:
-        """It succeeded."""
+        """The call succeeded."""
         call.answered_at = self._tick()
         call.acks = list(acks)
         if len(acks) != len(call.names):
@@ -97,7 +98,7 @@ class History:
                     )
 
     def on_refused(self, call: Call) -> None:
-        """It failed definitely."""
+        """The call failed definitely."""
         call.is_refused = True
 
     def on_truncated(self, before_offset: int) -> None:
@@ -116,20 +117,29 @@ class History:
 
     @property
     def confirmed_end(self) -> int:
-        """The offset behind the last record that was acknowledged."""
+        """The offset after the last acknowledged record."""
         return max((ack.offset + 1 for call in self.calls for ack in call.acks), default=0)
 
     @property
     def open_ends(self) -> int:
-        """How many records were sent of which nobody was told what became of them."""
+        """How many records were sent whose outcome nobody knows."""
         return sum(len(call.names) for call in self.calls if not call.acks and not call.is_refused)
 
 
 def judge(
     history: History, final: list[Record], again: list[Record], *, first_offset: int | None = None
 ) -> None:
-    """Violation if the log that was read in the end does not explain the history. ``first_offset`` is what
-    the log says of itself; where it is not given, the place of the first record."""
+    """Check that the final log explains the history.
+
+    Args:
+        history: What the users did and were told.
+        final: A complete read of the log.
+        again: Another complete read of the log.
+        first_offset: The first offset, as the log reports it. None: the offset of the first record.
+
+    Raises:
+        Violation: The log does not explain the history.
+    """
     if final != again:
         raise Violation("two complete reads of a log that nobody writes differ")
     base = first_offset
@@ -197,7 +207,7 @@ def _judge_call(call: Call, at: dict[bytes, int], final: list[Record], base: int
                 raise Violation(f"the append of {name!r} failed definitely, and it is at offset {at[name]}")
     places = [at.get(name) for name in call.names]
     if base and base in places:
-        places = places[places.index(base) :]  # What is missing in front of it may have been truncated away.
+        places = places[places.index(base) :]  # Records before it may have been truncated.
     there = [place for place in places if place is not None]
     if places[: len(there)] != there or there != sorted(there):
         raise Violation(f"of the records of one call, {call.names}, these places are in the log: {places}")

@@ -1,43 +1,45 @@
-"""What must hold at every moment of a simulated cluster, seen from above (part C of the protocol's rules).
+"""Rules that must hold at every moment of a simulated cluster (part C of the protocol's rules).
 
-``GodView`` is told of every block that becomes durable on a bookie's disk, of every write of the metadata
-store and of every acknowledgement, and raises ``Violation`` at the step that breaks a rule. It reads what the
-bookies wrote from the bytes on their disks, so it does not share their idea of it. What processes tell each
-other is judged by ``wire_rules``, which stands on this view.
+``GodView`` is told of every block that becomes durable on a bookie's disk, of every write to the metadata
+store and of every acknowledgement. It raises ``Violation`` at the step that breaks a rule. It decodes the
+bytes on the bookies' disks itself, so it does not share a bookie's mistake. ``wire_rules`` builds on this
+view and judges the messages between processes.
 
 On disks:
-    ContentAgree        an entry has the same digest wherever it is stored
-    FenceDurable        no ordinary add is stored behind a fence of its ledger, across restarts
+    ContentAgree        an entry has the same digest on every bookie that stores it
+    FenceDurable        after the fence of a ledger, no ordinary add of it is stored, not even after a restart
 
 On the metadata of ledgers:
-    ConfigOK            what is stored decodes, which checks the rules within one version
-    MetaTransitions     only the legal edges; FragmentsMonotone, FragmentsFrozenInRecovery, ClosedImmutable
-    OneOwner            an open ledger is changed, and closed, by its creator only
-    NoTruncation        no ledger ends below an acknowledged entry, nor is an entry acknowledged behind an end
+    ConfigOK            every stored record decodes; decoding checks the rules within one version
+    MetaTransitions     only legal transitions; FragmentsMonotone, FragmentsFrozenInRecovery, ClosedImmutable
+    OneOwner            only the creator of an open ledger changes or closes it
+    NoTruncation        no ledger is closed below an acknowledged entry, and no entry after the end of a
+                        closed ledger is acknowledged
     ClosedAtAckQuorum   every entry of a closed ledger is durable on its ack quorum (guaranteed mode:
-                        GwqClosed, on all of its write quorum)
-    GwqTail             (guaranteed mode) so is every entry of a fragment that another one follows
-    PinRespected        no change of an ensemble takes an acknowledged entry below its ack quorum
+                        GwqClosed, on its whole write quorum)
+    GwqTail             (guaranteed mode) if a fragment follows another one, every entry of the earlier one is
+                        durable on its whole write quorum
+    PinRespected        no ensemble change takes an acknowledged entry below its ack quorum
 
 On the records of logs:
-    ListCas             a write appends at most one ledger and removes only from the front; epochs never
-                        decrease
+    ListCas             a write appends at most one ledger, and removes ledgers only from the front; epochs
+                        never decrease
     OnlyLastTwoOpen     every ledger before the last two of a list is closed
-    TakeoverPrefixStable  when the epoch is raised every ledger listed before is closed. ClosedImmutable and
-                        ContentAgree see to it that nothing of them changes afterwards
-    ListedKept          no ledger is deleted that a log lists
-    SpareKept           nor, but by its maker, one that a log may still list: made in its present epoch or
-                        for the next one, and never listed
+    TakeoverPrefixStable  when the epoch is raised, every ledger listed before is closed. ClosedImmutable and
+                        ContentAgree make sure that none of them changes afterwards
+    ListedKept          no ledger that a log lists is deleted
+    SpareKept           only its maker deletes a ledger that a log may still list. Such a ledger was made in
+                        the log's present epoch or for the next one, and was never listed
 
 At each acknowledgement:
     AckedAtAckQuorum    the entry is durable on an ack quorum of the write set that the metadata names
-    AckOrder            all entries below it are as durable
-    LogAckedInList      its ledger is in the log's list: nobody serves before the list is written
-    LogOrder            no acknowledgement in a ledger comes later than one in a ledger listed behind it
+    AckOrder            all entries below it are durable on their ack quorums too
+    LogAckedInList      its ledger is in the log's list: no leader serves before the list is written
+    LogOrder            an acknowledgement in a ledger never comes after one in a ledger that is listed later
 
-"Durable" is what was once synced, and what a bookie that syncs later claims (``loss_rules``). A copy that
-rots afterwards is the nemesis's doing, which keeps to a budget (``nemesis``); that it is told as damaged and
-read from elsewhere is judged by the readers.
+An entry counts as durable if it was synced once, or if a bookie that syncs later claims to hold it
+(``loss_rules``). The nemesis may damage a copy afterwards, within a budget (``nemesis``). The readers' checks
+judge whether a damaged copy is reported as damaged and read from another bookie.
 """
 
 from __future__ import annotations
@@ -76,39 +78,44 @@ _EDGES = frozenset(
 
 
 class Violation(AssertionError):
-    """A rule of the protocol, or a promise to users, is broken."""
+    """A rule of the protocol, or a promise to users, is broken. The message begins with the rule's name."""
 
 
 class GodView:
-    """Pass ``on_durable`` and ``on_metadata`` to ``simulated_cluster``; call ``look_at`` and ``on_ack``."""
+    """Checks the rules of this module during a run.
+
+    Pass ``on_durable`` and ``on_metadata`` to ``simulated_cluster``. Call ``look_at`` once, and ``on_ack``
+    for each acknowledgement.
+    """
 
     def __init__(self) -> None:
         self.checks: Counter[str] = Counter()
-        """How often each rule was looked at."""
+        """How often each rule was checked."""
         self.edges: Counter[str] = Counter()
-        """How often each edge of a ledger's life was taken."""
+        """How often each transition of a ledger's state was seen."""
         self.violation: Violation | None = None
-        """The first that was found: whatever else a run ends of is its consequence."""
+        """The first violation. Any other failure of the run is a consequence of it."""
         self.ledgers: dict[int, LedgerMetadata] = {}
-        """The metadata of every ledger that is not deleted, as the store has it."""
+        """The metadata of every existing ledger, as the store has it."""
         self.frozen: dict[int, Fragment] = {}
-        """Of each ledger that was ever in recovery, the last fragment when that began."""
+        """For each ledger that was ever in recovery: its last fragment when recovery began."""
         self.creators: dict[int, Incarnation | None] = {}
         self.acked: dict[int, int] = {}
         """The highest acknowledged entry of each ledger."""
         self.acked_by_quorum: dict[int, int] = {}
-        """The highest that was acknowledged before its ledger was closed."""
+        """The highest entry of each ledger that was acknowledged before the ledger was closed."""
         self.last_verdict: dict[int, int] = {}
-        """The lowest entry of a ledger of which it is proven that it was never acknowledged, nor ever will
-        be; kept by ``wire_rules``."""
+        """For each ledger, the lowest entry that is proven never to have been and never to be acknowledged.
+        ``wire_rules`` maintains it."""
         self.prove_close: Callable[[LedgerMetadata, Incarnation | None], None] = lambda closed, who: None
-        """Asked whether a recoverer may close a ledger so; ``wire_rules`` can tell."""
+        """Called when a recoverer closes a ledger, to check that it may. ``wire_rules`` sets it."""
         self._tree = SimTree()
         self._holders: dict[tuple[int, int], dict[str, int]] = {}
-        """Entry -> who holds it, and since which record of all."""
+        """For each entry, the bookies that hold it, each with the number of the record since which it
+        does."""
         self._digests: dict[tuple[int, int], int] = {}
         self._fenced: dict[tuple[str, int], int] = {}
-        """Bookie and ledger -> since which record there is a fence."""
+        """For each bookie and ledger, the number of the record that fenced it."""
         self._records = 0
         self._blocks: dict[tuple[str, int, int], bytes] = {}
         self._logs: dict[int, LogMetadata] = {}
@@ -117,11 +124,11 @@ class GodView:
         self._log_acks: dict[int, tuple[int, float]] = {}
 
     def look_at(self, tree: SimTree) -> None:
-        """Where the metadata lies; tells who writes it."""
+        """Set the tree that has the metadata; it says which process writes."""
         self._tree = tree
 
     def violate(self, rule: str, what: str) -> NoReturn:
-        """A rule is broken."""
+        """Report that a rule is broken: raise Violation."""
         violation = Violation(f"{rule}: {what}")
         if self.violation is None:
             self.violation = violation
@@ -157,8 +164,11 @@ class GodView:
                     self.on_held(bookie, header.ledger_id, entry_id, digest)
 
     def on_held(self, bookie: str, ledger_id: int, entry_id: int, digest: int) -> None:
-        """A bookie has an entry with that digest: it is durable there, or, of one that does not sync what it
-        acknowledges, it says so (``loss_rules``)."""
+        """A bookie has an entry with that digest.
+
+        The entry is durable there. Or, if the bookie does not sync what it acknowledges, it claims to have it
+        (``loss_rules``).
+        """
         key = (ledger_id, entry_id)
         self.checks["ContentAgree"] += 1
         if self._digests.setdefault(key, digest) != digest:
@@ -166,7 +176,7 @@ class GodView:
         self._holders.setdefault(key, {}).setdefault(bookie, self._records)
 
     def is_fenced(self, bookie: str, ledger_id: int) -> bool:
-        """Whether a fence is durable."""
+        """Whether a fence of the ledger is durable on the bookie."""
         return (bookie, ledger_id) in self._fenced
 
     def is_held(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
@@ -174,12 +184,12 @@ class GodView:
         return bookie in self._holders.get((ledger_id, entry_id), {})
 
     def was_held_at_its_fence(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
-        """Whether an entry was durable on a bookie before the ledger's fence there was."""
+        """Whether an entry was durable on a bookie before the ledger's fence was."""
         since = self._holders.get((ledger_id, entry_id), {}).get(bookie)
         return since is not None and since < self._fenced.get((bookie, ledger_id), 0)
 
     def digest_of(self, ledger_id: int, entry_id: int) -> int | None:
-        """The digest of an entry that is durable somewhere."""
+        """The digest of an entry that is durable on some bookie. None: it is durable on none."""
         return self._digests.get((ledger_id, entry_id))
 
     def holders(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
@@ -190,7 +200,15 @@ class GodView:
     def require_copies(
         self, rule: str, metadata: LedgerMetadata, entries: Iterable[int], copies: int, what: str
     ) -> None:
-        """Violation unless each entry is durable on so many bookies of its write set."""
+        """Raise Violation unless each entry is durable on at least ``copies`` bookies of its write set.
+
+        Args:
+            rule: The name of the rule, for the message.
+            metadata: The ledger's metadata.
+            entries: The entries to check.
+            copies: How many copies each must have.
+            what: What happened to the ledger, for the message.
+        """
         for entry_id in entries:
             self.checks[rule] += 1
             holders = self.holders(metadata, entry_id)
@@ -239,7 +257,7 @@ class GodView:
             return
         self.edges[f"{old.state.value} > {new.state.value}"] += 1
         if old.state is LedgerState.CLOSED:
-            # Repair may replace bookies in the fragments of a closed ledger, and nothing else.
+            # Repair may replace bookies in the fragments of a closed ledger. Nothing else may change.
             require(new.state is LedgerState.CLOSED and new.last_entry == old.last_entry, "ClosedImmutable")
             require(
                 [fragment.first_entry for fragment in old.fragments]
@@ -247,7 +265,7 @@ class GodView:
                 "ClosedImmutable",
             )
         else:
-            # Repair may write to what is in recovery, too; a recoverer that joins writes nothing (D9).
+            # Repair may also write to a ledger in recovery. A recoverer that joins writes nothing (D9).
             is_repaired = old.state is new.state and old.fragments != new.fragments
             require(is_repaired or (old.state, new.state) in _EDGES, "MetaTransitions")
             self._on_fragments(old, new)
@@ -266,7 +284,7 @@ class GodView:
         made_for = ledger.custom.get(INCARNATION_LABEL)
         record = None if made_for is None else self._logs.get(int(made_for))
         if record is None:
-            return  # Nobody's, or its log is deleted.
+            return  # It belongs to no log, or its log is deleted.
         ledger_id = ledger.ledger_id
         self.checks["ListedKept"] += 1
         if record.index_of(ledger_id) is not None:
@@ -356,11 +374,18 @@ class GodView:
     # --- acknowledgements ---------------------------------------------------------------------
 
     def on_ack(self, ledger_id: int, entry_id: int, log: str | None = None, *, now: float = 0.0) -> None:
-        """Somebody is told that the entry is durable."""
+        """An entry is acknowledged.
+
+        Args:
+            ledger_id: Its ledger.
+            entry_id: Its id.
+            log: The name of the log, if a record of a log is acknowledged.
+            now: The time. Only the rules of logs use it.
+        """
         known = self.acked.get(ledger_id, -1)
         verdict = self.last_verdict.get(ledger_id)
         metadata = self.ledgers.get(ledger_id)
-        # Of an entry that another recoverer kept, its owner may learn that it is there.
+        # Another recoverer may have kept the entry, and its owner may learn that it is there.
         is_adopted = metadata is not None and metadata.is_closed
         if not is_adopted:
             self.acked_by_quorum[ledger_id] = max(self.acked_by_quorum.get(ledger_id, -1), entry_id)
@@ -371,7 +396,7 @@ class GodView:
                     f"recoverer that {verdict} never is",
                 )
         if metadata is None:
-            # Deleted: its writer notices at its next metadata write.
+            # The ledger is deleted. Its writer notices that at its next metadata write.
             if ledger_id not in self.creators:
                 self.violate("AckedAtAckQuorum", f"entry {entry_id} is acknowledged in no ledger {ledger_id}")
         else:
@@ -400,10 +425,10 @@ class GodView:
         if record is None or index is None:
             if ledger_id in self.ledgers:
                 self.violate("LogAckedInList", f"a record is acknowledged in ledger {ledger_id}, not listed")
-            return  # Truncated away, or deleted, since.
+            return  # The ledger was truncated or deleted since.
         latest, then = self._log_acks.get(incarnation, (ledger_id, now))
         latest_index = record.index_of(latest)
-        # Who is told at one moment is told in any order.
+        # Acknowledgements at the same moment may come in any order.
         self.checks["LogOrder"] += 1
         if latest_index is not None and index < latest_index and now > then:
             self.violate(

@@ -1,9 +1,9 @@
-"""A workload: leaders that contend for one log, which rolls, is truncated, sealed, and read along.
+"""A workload: leaders contend for one log, which rolls, is truncated, sealed, and read along.
 
-Several processes take the log over again and again, append unique records from several tasks, roll, and are
-deposed; a follower reads along. Where the swarm says so an administrator truncates the log at offsets that
-are confirmed, seals it at last, and makes and deletes another log all the while. What everybody was told goes
-into a ``History``, and ``history.judge`` has the last word.
+Several processes take the log over again and again. They append unique records from several tasks, roll, and
+are deposed. A follower reads along. If the swarm enables it, an administrator truncates the log at confirmed
+offsets and seals it near the end, and repeatedly creates and deletes another log. A ``History`` records what
+everyone was told, and ``history.judge`` checks it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG = "log"
 
 
 class ContendingLeaders:
-    """See ``world.Workload``."""
+    """The workload (``world.Workload``)."""
 
     def __init__(self, world: World) -> None:
         self.history = History()
@@ -178,7 +178,7 @@ class ContendingLeaders:
         self._counts["seals"] += 1
 
     async def _make_and_delete(self, client: Cluster) -> None:
-        """Another log, of which nobody else knows: made, written, read, deleted."""
+        """Create, write, read and delete another log, which no other process uses."""
         self._others += 1
         name = f"other-{self._others}"
         log = await client.create_log(name, roll=self._swarm.roll)
@@ -210,7 +210,7 @@ class ContendingLeaders:
 
         await retry(self._world, "reading the log", read)
         await retry(self._world, "reading the log again", read)
-        # A log that was truncated to its end, and sealed, has no record to tell where it begins.
+        # If the log was truncated to its end and sealed, it has no record that shows where it begins.
         judge(self.history, *final, first_offset=(await log.info()).first_offset)
         self._counts["records"] += len(final[0])
 

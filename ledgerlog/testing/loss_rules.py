@@ -1,19 +1,19 @@
-"""Bookies that acknowledge before they sync (``journal_write_data = false``), judged from above.
+"""Rules for bookies that acknowledge before they sync (``journal_write_data = false``).
 
-What such a bookie acknowledged, and what it gives out, it *claims* to hold, and ``GodView`` takes its word:
-nothing on its disk proves it, and a crash may take it away. Quorums are counted with claims, and a claim that
-was lost is not taken back: at most ``ack quorum - 1`` bookies of a run are of this kind (``swarm``), so
-behind every quorum of claims there is a copy that was synced. That nothing acknowledged is lost is judged by
-the rules for all bookies, which hold as ever: NoTruncation, NegativeReadFinal, ClosedImmutable, ContentAgree.
+Such a bookie *claims* to hold whatever it acknowledged or gave out, and ``GodView`` believes it: nothing on
+its disk proves the claim, and a crash may lose the entry. Claims count in quorums, and a claim that was lost
+is not taken back. At most ``ack quorum - 1`` bookies of a run are of this kind (``swarm``), so each quorum
+with claims also has a synced copy. The rules for all bookies show that nothing acknowledged is lost; they
+hold here too: NoTruncation, NegativeReadFinal, ClosedImmutable, ContentAgree.
 
-What is asked of the bookie itself, from its crash on, about the ledgers that existed then (C.3):
+After a crash of such a bookie, these rules apply to it, for the ledgers that existed at the crash (C.3):
 
-    BootMarks           it acknowledges no ordinary add of any of them
-    LimboNoNegative     of one that is not closed it never says that an entry is not there
-    LimboClear          nor of a closed one, of an entry that is its to hold: before it says so of any other,
-                        it has got all of those back
+    BootMarks           it acknowledges no ordinary add to any of them
+    LimboNoNegative     if the ledger is not closed, it never denies an entry
+    LimboClear          if the ledger is closed, it never denies an entry that it should hold: before it
+                        denies any other entry, it has copied all of those back
 
-Fences are synced by every bookie; FenceBeforeReply holds for these as well.
+Every bookie syncs fences, so FenceBeforeReply holds for these bookies as well.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ NO_LEDGER = -1
 
 
 class LossRules:
-    """Asked by ``wire_rules`` about the bookies of a cluster that do not sync what they acknowledge."""
+    """Checks the bookies that do not sync what they acknowledge. ``wire_rules`` calls it."""
 
     def __init__(self, god: GodView) -> None:
         self.losses = 0
-        """How many times one of them ended without a clean stop."""
+        """How often one of them ended without a clean stop."""
         self._god = god
         self._lost_through: dict[str, int] = {}
 
     def on_unsynced(self, bookie: str) -> None:
-        """A bookie is of this kind."""
+        """This bookie acknowledges before it syncs."""
         self._lost_through.setdefault(bookie, NO_LEDGER)
 
     def is_unsynced(self, bookie: str) -> bool:
         return bookie in self._lost_through
 
     def on_loss(self, bookie: str) -> None:
-        """It served, and ended otherwise than by a clean stop."""
+        """A bookie that served has ended without a clean stop."""
         if bookie in self._lost_through:
             self.losses += 1
             self._lost_through[bookie] = max(self._god.creators, default=NO_LEDGER)
@@ -71,11 +71,18 @@ class LossRules:
     def on_answer(
         self, bookie: str, ledger_id: int, asked: range, found: Collection[int], highest: int
     ) -> None:
-        """The bookie says of the entries ``asked`` that it has those that it ``found``, and no others.
-        ``highest`` is the last entry of the ledger that anybody ever sent."""
+        """The bookie answers that it has the entries ``found``, and no others of the entries ``asked``.
+
+        Args:
+            bookie: The bookie.
+            ledger_id: The ledger.
+            asked: The entries that it was asked for.
+            found: The entries that it has.
+            highest: The last entry of the ledger that any process ever sent.
+        """
         god, metadata = self._god, self._god.ledgers.get(ledger_id)
         if metadata is None or not self._may_have_lost(bookie, ledger_id):
-            return  # What is deleted may be denied.
+            return  # A bookie may deny entries of a deleted ledger.
         last = metadata.last_entry
         rule, end = ("LimboNoNegative", highest + asked.step) if last is None else ("LimboClear", last)
         god.checks[rule] += 1

@@ -1,17 +1,17 @@
-"""The metadata store of a simulated cluster: latency, partitions, sessions that end, answers that are lost.
+"""The metadata store of a simulated cluster: latency, partitions, sessions that end, lost answers.
 
-One ``MemoryTree`` is the store, on a host of its own called ``METADATA``, which never fails; every process
-has a ``SimStore``, a client of it across the simulated network. A call travels there, takes effect, and its
-answer travels back. Where that does not happen in time, a read raises MetadataUnavailable and a write
-MetadataOutcomeUnknown, whether or not it took effect. A process that dies while its answer travels never sees
-it.
+One ``MemoryTree`` is the store. It is on a host of its own, ``METADATA``, which never fails. Every process
+has a ``SimStore``, a client of the store across the simulated network. A call travels to the store, takes
+effect, and its answer travels back. If that takes too long, a read raises MetadataUnavailable and a write
+raises MetadataOutcomeUnknown, whether or not it took effect. If a process dies while its answer travels, it
+never sees the answer.
 
-**Sessions.** While a process cannot make the round trip (its link is blocked in either direction, it is
-paused, or it is dead), its client notices after ``SUSPECT_S`` and the store gives the session up after
-``SESSION_TIMEOUT_S``, which removes its ephemeral nodes. A process that is back in contact goes on in its old
-session, or learns that it was lost.
+**Sessions.** A process cannot make the round trip if its link is blocked in either direction, or if it is
+paused or dead. Then its client notices after ``SUSPECT_S``. After ``SESSION_TIMEOUT_S`` the store ends the
+session and deletes its ephemeral nodes. If a process regains contact, it goes on in its old session, or
+learns that it was lost.
 
-``SimTree`` tells an observer of every write, with the values before and after: the view of the gods.
+``SimTree`` tells an observer (``invariants.GodView``) of every write, with the values before and after.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ METADATA = "metadata"
 """The name of the metadata store's host."""
 
 SUSPECT_S = SESSION_TIMEOUT_S / 3
+"""After this many seconds without contact, a client suspends its session."""
 
 OnWrite = Callable[[str, bytes | None, bytes | None], None]
 
 
 class SimTree(MemoryTree):
-    """A ``MemoryTree`` that tells of its writes."""
+    """A ``MemoryTree`` that tells an observer of its writes."""
 
     def __init__(self, on_write: OnWrite | None = None, *, cluster: str | None = None) -> None:
         super().__init__(cluster)
         self.writer: Incarnation | None = None
-        """Who makes the write that is being told of."""
+        """The process that makes the current write. Valid while the observer is called."""
         self._on_write = on_write
         self._owners: dict[MemorySession, Incarnation] = {}
 
     def on_behalf_of(self, session: MemorySession, incarnation: Incarnation) -> None:
-        """What is written in this session is written by this process."""
+        """Writes in this session are made by this process."""
         self._owners[session] = incarnation
 
     def _apply(self, operations: Sequence[Operation], session: MemorySession) -> list[int]:
@@ -70,23 +71,23 @@ class SimTree(MemoryTree):
         return versions
 
     def value(self, path: str) -> bytes | None:
-        """The value of a node as it is now, None where there is none."""
+        """Return the current value of a node. None if it does not exist."""
         node = self._nodes.get(path)
         return None if node is None else node.value
 
     def paths(self, prefix: str) -> list[str]:
-        """All paths that begin with ``prefix``, sorted."""
+        """Return all paths that begin with ``prefix``, sorted."""
         return [path for path in self._paths if path.startswith(prefix)]
 
 
 class SimStore(CalledStore):
-    """The metadata capability of one life of a process (``store.MetadataStore``)."""
+    """The metadata store of one life of a process (``store.MetadataStore``)."""
 
     def __init__(self, tree: SimTree, network: SimNetwork, incarnation: Incarnation) -> None:
         super().__init__(tree)
         self._tree = tree
         self.lost_share = 0.0
-        """So many of the writes lose their answer, or, as often, never arrive."""
+        """The share of writes, from 0 to 1, that fail: one half never arrives, the other loses its answer."""
         self.lost_writes = 0
         self.lost_answers = 0
         self.is_ended = False
@@ -101,7 +102,8 @@ class SimStore(CalledStore):
     # --- sessions -----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Something changed that may decide whether the store hears of this process."""
+        """Check whether the process is in contact with the store. Call it after anything that affects
+        that."""
         if self.is_ended:
             return
         incarnation = self._incarnation
@@ -123,14 +125,14 @@ class SimStore(CalledStore):
         self.inner.disconnect()
 
     def expire(self) -> None:
-        """The store gives the session up."""
+        """Make the store end the session."""
         self._incarnation.simulation.event("session lost", self._host)
         self.inner.expire_session()
         if self._incarnation.is_dead:
             self.is_ended = True
 
     def end(self) -> None:
-        """The process ends its session."""
+        """End the session, as a process does that stops."""
         self.is_ended = True
         self.inner.close()
 
@@ -148,7 +150,8 @@ class SimStore(CalledStore):
                 raise MetadataOutcomeUnknown(f"{call}: the connection broke")
             failure: LedgerLogError | None = None
             try:
-                # An effect and the knowledge of it are one step: the inner store acts without waiting after.
+                # The effect and the knowledge of it are one step: after the effect, the inner store never
+                # waits.
                 self._tree.on_behalf_of(self.inner.session, incarnation)
                 with trio.CancelScope(shield=True):
                     result = await act()
@@ -199,7 +202,7 @@ class SimStore(CalledStore):
 
 
 class _SimWatch:
-    """A watch whose news travel."""
+    """A watch whose notifications travel."""
 
     def __init__(self, store: SimStore, inner: TreeWatch) -> None:
         self._store = store
@@ -212,6 +215,6 @@ class _SimWatch:
         try:
             await store._network.travel(store._incarnation, METADATA, store._host)
         except trio.Cancelled:
-            # The news were taken and not told: they are told to the next who waits.
+            # A cancelled waiter consumed the notification; pass it on to the next waiter.
             self._inner.mark()
             raise

@@ -1,20 +1,20 @@
-"""The world doing its worst: which faults come when, and what each does.
+"""The nemesis of a run: which faults come when, and what each does.
 
-A run's faults are a *plan*, drawn before the run from the seed alone: numbered faults, each with a time and a
-kind. What a fault does exactly (to whom, for how long) it draws when it comes, from a generator of its own
-that is named by its number. So leaving some faults out changes nothing about what the others draw, and a
-failing run can be tried again with a part of its plan (``shrink``).
+The faults of a run are a *plan*, drawn before the run from the seed alone. Each fault has a number, a time
+and a kind. When it comes, it draws its details (its victims, its duration) from a generator that is named by
+its number. So if you leave some faults out, the others draw the same as before. ``shrink`` uses this to
+repeat a failing run with a part of its plan.
 
-Directed faults aim at what is known to break replicated logs; random ones rarely meet the moment:
+Directed faults aim at situations that are known to break replicated logs. Random faults rarely hit them:
 
-    depose               a leader stands still, is replaced and wakes up
+    depose               a leader is paused, is replaced and wakes up
     late adds            what a client sends to some bookies is held back, and its rivals are woken: recovery
                          decides while adds are on their way, and they arrive afterwards
-    member lost          while some bookies do not get what a client sends, the connection to another one,
-                         which has it, breaks: entries are half confirmed when the ensemble changes. Often
-                         the metadata store is slow meanwhile, so that the change takes its time
-    reset at a fence     when a bookie has confirmed a fence the connections to another one break, so that
-                         its fence is lost and it is read unfenced
+    member lost          some bookies do not get what a client sends, and the client's connection to another
+                         bookie, which has it, breaks. So entries are half confirmed when the ensemble
+                         changes. Often the metadata store is slow meanwhile, which prolongs the change
+    reset at a fence     when a bookie has confirmed a fence, the client's connections to another one break.
+                         So the fence of the other bookie is lost, and it is read unfenced
     power cut after a fence   the bookie that has just confirmed a fence loses power, and comes back
 """
 
@@ -35,6 +35,7 @@ from ledgerlog.testing.world import World
 __all__ = ["Fault", "Nemesis", "draw_plan"]
 
 SETTLE_S = 0.1
+"""After the healing, wait this long for processes that met a fault just before to end."""
 
 
 @attrs.frozen
@@ -50,7 +51,7 @@ class Fault:
 
 
 def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
-    """The faults of a run, in the order of their times."""
+    """Draw the faults of a run, in the order of their times."""
     faults: list[Fault] = []
     at = random.expovariate(1 / swarm.gap_s)
     while at < swarm.trouble_s and swarm.faults:
@@ -60,18 +61,18 @@ def draw_plan(random: Random, swarm: Swarm) -> tuple[Fault, ...]:
 
 
 class Nemesis:
-    """Carries a plan out."""
+    """Carries out a plan."""
 
     def __init__(self, world: World, clients: list[str], writers: list[str]) -> None:
         self.told: list[str] = []
-        """What was done, for a person."""
+        """What each fault did, for a person to read."""
         self._world = world
         self._cluster = world.cluster
         self._clients = clients
         self._writers = writers
 
     async def make_trouble(self, plan: tuple[Fault, ...]) -> None:
-        """Until the time for trouble is over. What is broken then stays so, until it is healed."""
+        """Inject the faults until the time for trouble is over. Their effects stay until ``heal``."""
         began = self._world.simulation.now
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._bring_back)
@@ -89,7 +90,7 @@ class Nemesis:
     # --- coming back --------------------------------------------------------------------------
 
     async def _bring_back(self) -> None:
-        """Whatever is down is started again sooner or later."""
+        """Restart processes that are down, each after a random time."""
         cluster, random = self._cluster, self._world.simulation.random("bring back")
         while True:
             await trio.sleep(random.expovariate(1 / min(2.0, self._world.swarm.trouble_s / 8)))
@@ -98,7 +99,7 @@ class Nemesis:
                 await try_restart(self._world, random.choice(down))
 
     async def heal(self) -> None:
-        """Everything is good again, and every bookie runs that can."""
+        """Heal everything, end the clients, and start every bookie that can start."""
         cluster = self._cluster
         self._world.wire.forget_calls()
         cluster.heal()
@@ -108,7 +109,7 @@ class Nemesis:
             incarnation = cluster.process(bookie).incarnation
             if incarnation is not None:
                 incarnation.cancel_planned_crash()
-        await trio.sleep(SETTLE_S)  # Who met a fault just before is about to end of it.
+        await trio.sleep(SETTLE_S)  # A process that met a fault just before may be about to end.
         for bookie in cluster.bookies:
             process = cluster.process(bookie)
             if process.is_running and process.stopping.is_set():
@@ -162,7 +163,7 @@ class Nemesis:
                 with trio.move_on_after(lasting_s):
                     await cluster.stop(bookie)
             case "crash at a door" | "power cut at a door":
-                # A power cut mostly while a write is under way, because that tears it.
+                # A power cut comes mostly during a write, because it then tears the write.
                 is_cut = kind != "crash at a door"
                 writes = is_cut and random.random() < 0.8
                 doors, before = random.randrange(1, 6 if writes else 25), random.random() < 0.7
@@ -275,7 +276,7 @@ class Nemesis:
                 world.counts["bits rotten"] += flipped
                 self._tell(fault, bookie, flipped, "bits")
                 if random.random() < 0.6:
-                    # A bookie that starts reads its disk, and has nothing in memory.
+                    # Restart the bookie: at its start it reads its disk, and has nothing in memory.
                     with trio.move_on_after(lasting_s):
                         await cluster.stop(bookie)
                     await try_restart(self._world, bookie)

@@ -1,12 +1,12 @@
-"""Making a failing run small: which of its faults does it take?
+"""Shrink a failing run: find the faults that it needs.
 
-Delta debugging (Zeller and Hildebrandt's ddmin) over the plan of a failing seed. Faults are left out in
-chunks, then in smaller ones, as long as what is left still makes the run fail *in the same way*: by the same
-rule, or by the same kind of exception. The result is 1-minimal where the attempts suffice: leaving out any
-one more fault makes the run pass, or fail of something else.
+This is delta debugging (Zeller and Hildebrandt's ddmin) over the plan of a failing seed. It leaves faults out
+in chunks, then in smaller chunks, as long as the run with the remaining faults still fails *in the same way*:
+it breaks the same rule, or ends with the same kind of exception. If the attempts suffice, the result is
+1-minimal: if you leave out any one more fault, the run passes or fails in another way.
 
-Leaving a fault out changes what happens afterwards, so a run that fails by a rare race may need luck; what is
-printed always fails, because it was run.
+A fault that is left out changes what happens afterwards. So a run that fails by a rare race may shrink only
+with luck. But the result always fails, because that run was made.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Run = Callable[[tuple[int, ...]], Report]
 
 @attrs.frozen
 class Shrunk:
-    """What is left of a failing run."""
+    """The remainder of a failing run."""
 
     report: Report
-    """Of the smallest run that fails."""
+    """The report of the smallest run that fails."""
     numbers: tuple[int, ...]
-    """The faults that it takes."""
+    """The numbers of the faults that it needs."""
     attempts: int
     is_minimal: bool
-    """Whether each of them is needed."""
+    """Whether each of them is needed. False: the attempts ran out."""
 
 
 def way_of(report: Report) -> str:
-    """How a run failed: the rule that was broken, or the kind of exception. Empty where it did not."""
+    """Return how a run failed: the broken rule, or the kind of exception. Empty if it did not fail."""
     failure = report.failure
     if failure is None:
         return ""
@@ -57,8 +57,19 @@ def shrink(
     on_attempt: Callable[[int, int], None] = lambda attempts, left: None,
     run: Run | None = None,
 ) -> Shrunk:
-    """The smallest part of a failing run's plan that still makes it fail so. ``on_attempt(attempts, left)``
-    is told how it goes."""
+    """Find the smallest part of a failing run's plan that still makes it fail in the same way.
+
+    Args:
+        failed: The report of the failing run.
+        size: The size of the run, as it was.
+        attempts_max: How many runs to make at most.
+        on_attempt: Called as ``on_attempt(attempts, left)`` after each success, with the number of runs so
+            far and of remaining faults.
+        run: Runs the seed with the faults of these numbers. None: ``run_seed`` with this size.
+
+    Returns:
+        The smallest failing run that was found.
+    """
     way = way_of(failed)
     assert way, "only what failed can be shrunk"
 

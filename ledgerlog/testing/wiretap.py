@@ -1,12 +1,12 @@
-"""What the processes of a simulated cluster tell each other, frame by frame, for whoever checks it.
+"""Observe what the processes of a simulated cluster tell each other, frame by frame.
 
-The network carries bytes in pieces, cut anywhere. A ``Tap`` sits on one direction of one connection, cuts
-what goes in into frames again, and tells an observer of each frame twice: when its sender has handed the last
-byte of it to the network, and when its receiver has taken the last byte out. Both are called in the task of
-the process that acts, so a rule that is broken is told at the step that breaks it. A frame that is lost on
-the way is sent and never received.
+The network carries bytes in pieces that may be cut anywhere. A ``Tap`` observes one direction of one
+connection and reassembles the frames. It tells an observer of each frame twice: when its sender has handed
+its last byte to the network, and when its receiver has taken its last byte out. Each call is made in the task
+of the process that acts, so a broken rule is reported at the step that breaks it. A frame that is lost on the
+way is sent and never received.
 
-A tap takes nothing away and adds nothing: it draws no chance and takes no time.
+A tap changes nothing: it neither removes nor adds data, draws no random choice and takes no time.
 """
 
 from __future__ import annotations
@@ -26,24 +26,31 @@ _LENGTH_BYTES = 4
 
 @attrs.frozen(eq=False)
 class Conversation:
-    """One connection."""
+    """One connection between two processes."""
 
     client: Incarnation
-    """Who opened it."""
+    """The process that opened it."""
     server: Incarnation
     number: int
 
 
 class Observer(Protocol):
-    """Who is told. ``is_reply``: it goes to the client. May raise, in the task that sends or receives."""
+    """Receives the frames. ``is_reply``: the frame goes to the client.
 
-    def on_sent(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None: ...
+    Its methods may raise; the error comes out in the task that sends or receives.
+    """
 
-    def on_received(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None: ...
+    def on_sent(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+        """The sender has handed the whole frame to the network."""
+        ...
+
+    def on_received(self, conversation: Conversation, frame: Frame, *, is_reply: bool) -> None:
+        """The receiver has taken the whole frame."""
+        ...
 
 
 class Tap:
-    """One direction of one connection."""
+    """Observes one direction of one connection."""
 
     __slots__ = ("_conversation", "_is_reply", "_observer", "_received", "_rest", "_sent", "_travelling")
 
@@ -51,13 +58,13 @@ class Tap:
         self._observer = observer
         self._conversation = conversation
         self._is_reply = is_reply
-        self._rest = b""  # the beginning of a frame that is not complete
-        self._sent = 0  # bytes of complete frames
+        self._rest = b""  # the beginning of an incomplete frame
+        self._sent = 0  # bytes of complete frames that were sent
         self._received = 0
         self._travelling: deque[tuple[int, Frame]] = deque()
 
     def sent(self, data: bytes) -> None:
-        """The sender has handed over these bytes."""
+        """The sender has handed these bytes to the network."""
         if self._rest:
             data = self._rest + data
         at, view, frames = 0, memoryview(data), []
@@ -75,7 +82,7 @@ class Tap:
             self._observer.on_sent(self._conversation, frame, is_reply=self._is_reply)
 
     def received(self, count: int) -> None:
-        """The receiver has taken so many bytes."""
+        """The receiver has taken ``count`` bytes."""
         self._received += count
         travelling = self._travelling
         while travelling and travelling[0][0] <= self._received:

@@ -1,4 +1,4 @@
-"""What the workloads, the nemesis and the judges of one simulated run share."""
+"""What the workloads, the nemesis and the checkers of one simulated run share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ledgerlog.testing.wire_rules import WireView
 __all__ = ["CONVERGE_S", "Workload", "World", "retry"]
 
 CONVERGE_S = 60.0
-"""So long after the healing everything must work again, in simulated seconds."""
+"""After the faults are healed, everything must work again within this time, in simulated seconds."""
 
 
 @attrs.define(eq=False)
 class World:
-    """One run."""
+    """One simulated run."""
 
     simulation: Simulation
     cluster: SimulatedCluster
@@ -34,59 +34,67 @@ class World:
     god: GodView
     wire: WireView
     nursery: trio.Nursery
-    """For what belongs to no process: the outside world."""
+    """For tasks that belong to no process, such as the nemesis."""
     counts: Counter[str] = attrs.field(factory=Counter)
     rotten: dict[str, None] = attrs.field(factory=dict)
-    """The bookies on whose disks bits have rotted."""
+    """The bookies whose disks the nemesis has damaged with bit rot."""
     _poked: trio.Event = attrs.field(factory=trio.Event)
 
     def event(self, kind: str, *args: object) -> None:
         self.simulation.event(kind, *args)
 
     def on_ack(self, ack: Ack, log: str) -> None:
-        """Somebody was told that a record of a log is durable."""
+        """A process was told that a record of a log is durable."""
         position = ack.position
         assert position is not None, "only a duplicate may have none"
         self.god.on_ack(position.ledger_id, position.entry_id, log, now=self.simulation.now)
 
     def poke(self) -> None:
-        """Let whoever rests act now: for a nemesis that wants a race."""
+        """Wake every task in ``rest`` now. The nemesis calls it to cause a race."""
         self._poked.set()
         self._poked = trio.Event()
 
     async def rest(self, seconds: float) -> None:
-        """Sleep, or until somebody pokes."""
+        """Sleep for ``seconds``, or until ``poke``."""
         with trio.move_on_after(seconds):
             await self._poked.wait()
 
 
 class Workload(Protocol):
-    """Something that is done with a cluster, and that can tell afterwards whether it was done right."""
+    """A use of a cluster that can check its outcome afterwards."""
 
     def __init__(self, world: World) -> None: ...
 
     @property
     def clients(self) -> list[str]:
-        """The names of its processes, for the nemesis to choose from. They are ended before the judgement."""
+        """The names of its processes. The nemesis chooses from them. They end before ``judge`` is called."""
         ...
 
     @property
     def writers(self) -> list[str]:
-        """Those of them that append, for faults that are aimed at appends."""
+        """The names of the processes that append, for faults that are aimed at appends."""
         ...
 
     async def prepare(self) -> None:
-        """Make what is needed, and start the processes with ``cluster.start``."""
+        """Create what the workload needs, and start its processes with ``cluster.start``."""
         ...
 
     async def judge(self, client: Cluster) -> None:
-        """All is healed and the processes have ended: everything must work again, and the outcome be right.
-        Raises Violation."""
+        """Check that everything works again and that the outcome is right.
+
+        All faults are healed and the processes have ended.
+
+        Args:
+            client: A client of the healed cluster.
+
+        Raises:
+            Violation: Something does not work or is wrong.
+        """
         ...
 
 
 async def retry(world: World, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
-    """Try until it works; Violation where that takes longer than ``CONVERGE_S``."""
+    """Repeat ``attempt`` until it succeeds. Violation if that takes longer than ``CONVERGE_S``."""
     began = world.simulation.now
     last: LedgerLogError | None = None
     with trio.move_on_after(CONVERGE_S):
