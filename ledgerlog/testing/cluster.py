@@ -547,12 +547,12 @@ class SimulatedCluster:
             link.bytes_per_s = bytes_per_s
 
     def reset(self, a: str, b: str, *, half: bool = False) -> None:
-        """Break the connections that ``a`` opened to ``b``.
+        """Break all connections between two processes.
 
         Args:
-            a: The name of the process that opened them.
+            a: The name of a process.
             b: The name of the other process.
-            half: Only ``a`` learns that they are broken.
+            half: Only ``a`` learns that they are broken. ``b`` learns it when it sends something.
         """
         count = self.network.reset(a, b, half=half)
         if count:

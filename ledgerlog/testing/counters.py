@@ -1,13 +1,13 @@
-"""A workload: a service as a user would write one, a state machine whose commands lie in a log.
+"""A workload: a service as a user would write it, a state machine whose commands are in a log.
 
-Several processes offer counters. The one that leads replays the log, and then answers commands: each adds a
-number to a named counter and is answered with the sum. Commands carry an id and are retried by their users
-until they are answered, by whichever process, so the state machine applies each id once. It takes a snapshot
-now and then (a record of its own), behind which the log is truncated.
+Several processes offer counters. The leader replays the log and then answers commands. A command adds a
+number to a named counter, and is answered with the sum. Commands carry an id. Their users retry them at any
+process until they are answered, so the state machine applies each id once. Now and then it writes a snapshot,
+as a record of its own, and truncates the log before it.
 
-What must be so in the end: the log, replayed by somebody else, gives every answered command the answer that
-its user had, once; answers are in the order of real time; nothing is applied that nobody asked for. That is
-what a service promises its users, seen from where they stand.
+At the end another process replays the log. The replay must give every answered command the answer that its
+user got, and apply it once. The answers must be in the order of real time. Every applied command must come
+from a user. This is what a service promises to its users.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NAMES = ("red", "green", "blue")
 
 @attrs.define(eq=False)
 class CounterState:
-    """The state machine: counters, and the answer to every command that was applied."""
+    """The state machine: counters, and the answer to each applied command."""
 
     counters: dict[str, int] = attrs.Factory(dict)
     answers: dict[int, int] = attrs.Factory(dict)
     next_offset: int = 0
 
     def apply(self, offset: int, data: bytes) -> None:
-        """The next record of the log."""
+        """Apply the next record of the log."""
         assert offset >= self.next_offset, "records come in order"
         self.next_offset = offset + 1
         entry: dict[str, Any] = json.loads(data)
@@ -54,7 +54,7 @@ class CounterState:
             self.answers[entry["id"]] = self.counters[name]
 
     def snapshot(self) -> bytes:
-        """A record that stands for all before it."""
+        """Return a record that replaces all records before it."""
         return json.dumps({"snapshot": [self.counters, self.answers]}).encode()
 
 
@@ -73,7 +73,7 @@ class _Command:
 
 
 class Counters:
-    """See ``world.Workload``."""
+    """The workload (``world.Workload``)."""
 
     def __init__(self, world: World) -> None:
         self.commands: list[_Command] = []
@@ -101,7 +101,8 @@ class Counters:
             await client.create_log(LOG, roll=self._swarm.roll)
         for name in self._services:
             self._cluster.start(name, self._serve)
-        # Users are outside: they are never hurt, and go on asking until the trouble is over.
+        # Users are outside of the simulated world: no fault hits them, and they ask until the trouble is
+        # over.
         for user in range(1 + self._swarm.tasks):
             self._world.nursery.start_soon(self._use, name=f"user {user}")
 
@@ -175,7 +176,7 @@ class Counters:
                 await log.truncate(ack.offset)
 
     async def _replay(self, log: Log, writer: LogWriter) -> CounterState:
-        """The state that the whole log makes, as far as it goes when a leadership begins."""
+        """Replay the whole log, up to the beginning of this leadership."""
         state, end = CounterState(), writer.next_offset
         async with log.read(until=end) as records:
             async for record in records:

@@ -1,25 +1,26 @@
 """Disks under simulated time: what a bookie finds after a crash, and disks that fail, fill up and rot.
 
-A ``Platter`` is a machine's disk and outlives its processes; ``SimDisk`` and ``SimIndexes`` are what one life
-of a process sees of it (``bookie.storage.disk.disk.Disk``, ``bookie.storage.index.index.Indexes``). The model
-follows what those contracts promise, and breaks everything that they do not promise:
+A ``Platter`` is a machine's disk and outlives the machine's processes. ``SimDisk`` and ``SimIndexes`` are its
+views for one life of a process (``bookie.storage.disk.disk.Disk``, ``bookie.storage.index.index.Indexes``).
+The model keeps the promises of those contracts, and breaks everything that they do not promise:
 
-* **Contents.** ``write_sync`` puts its bytes where reads see them (the page cache), takes its time, and is
-  durable when it returns, with all that was written to the file before. A *power cut* in between leaves none
-  of it, all, its first sectors, or any of its sectors of 512 bytes. A *killed process* leaves the write in
-  the page cache or never made it; what is in the cache is durable only after the next sync of the file, and
-  a later power cut may still take it.
-* **Names.** Changes of names become durable with ``sync_directory``, in their order; a power cut keeps any
-  first few of the others. A directory whose own name is lost takes its files along.
-* **The index.** A batch is durable when ``write`` returns; one that a crash interrupts is there or not.
+* **Contents.** ``write_sync`` makes its bytes visible to reads (in the page cache), takes its time, and is
+  durable when it returns, together with everything that was written to the file before. A *power cut* during
+  the write keeps none of it, all of it, its first sectors, or any of its sectors of 512 bytes. If the
+  *process is killed* during the write, the write is in the page cache or was never made. What is in the cache
+  becomes durable only with the next sync of the file, and a power cut before that may lose it.
+* **Names.** Changes of names become durable with ``sync_directory``, in order. A power cut keeps any number
+  of the first of the other changes. If a directory's own name is lost, its files are lost too.
+* **The index.** A batch is durable when ``write`` returns. A batch that a crash interrupts is there or not.
 
-Faults, which are the cluster's to choose:
+Faults, which the cluster injects:
 
-* ``fail_syncs(n)``: the n-th write from now on fails with an error. Its data is dropped; reads may go on
-  seeing it, and no later sync makes it durable, which is what kernels do. Who goes on after that has lost it.
-* ``stall(seconds)``, ``is_full``, ``slow``: latency and room.
-* ``rot``: flip one bit of a page that was written and is not the last of its file. Damage to the very last
-  block of a journal cannot be told from a torn write, and no protocol survives that on all copies.
+* ``fail_syncs(n)``: the n-th write from now on fails with an error, and its data is dropped. Reads may still
+  see the data, but no later sync makes it durable, as in real kernels. A bookie that goes on after that loses
+  it.
+* ``stall(seconds)``, ``is_full``, ``slow``: latency and space.
+* ``rot``: flip one bit of a page that was written, but not of the last write of its file. Damage to the very
+  last block of a journal looks like a torn write, and no protocol survives that on all copies.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ class _Write:
     offset: int
     data: bytes
     is_dropped: bool = False
-    """The kernel gave it up after an error: visible, and never written."""
+    """The kernel dropped it after an error: reads see it, but it is never written."""
 
 
 @attrs.define(eq=False)
 class _Inode:
     path: str
     data: bytearray
-    """What is durable."""
+    """The durable content."""
     cache: list[_Write] = attrs.Factory(list)
     written: list[tuple[int, int]] = attrs.Factory(list)
-    """Offset and length of the durable writes, in their order."""
+    """Offset and length of the durable writes, in order."""
 
     def read(self, offset: int, length: int) -> bytes:
         stop = min(len(self.data), offset + length)
@@ -115,11 +116,11 @@ class Platter:
         self.random: Random = simulation.random(f"disk {machine}")
         self.latency_s = latency_s
         self.slow = 1.0
-        """Latencies are this much longer."""
+        """Latencies are multiplied by this."""
         self.is_full = False
-        """Nothing new can be allocated."""
+        """Whether every new allocation fails with DiskFull."""
         self.capacity_bytes: int | None = None
-        """What fits, where anything bounds it."""
+        """The disk's capacity. None: unlimited."""
         self.locks: dict[str, None] = {}
         self.indexes: dict[str, MemoryIndex] = {}
         self.torn_writes = 0
@@ -139,19 +140,19 @@ class Platter:
     # --- faults -------------------------------------------------------------------------------
 
     def stall(self, seconds: float) -> None:
-        """Nothing that is begun from now on ends earlier."""
+        """Let no operation that begins from now on end before ``seconds`` have passed."""
         self._stalled_until = max(self._stalled_until, self.simulation.now + seconds)
 
     def fail_syncs(self, count: int = 1) -> None:
-        """Let the ``count``-th write from now on fail."""
+        """Let the ``count``-th write from now on fail, from 1."""
         self._fails_in = count
 
     def heal(self) -> None:
-        """Be a good disk again. What is damaged stays so."""
+        """End all faults. Data that is damaged stays damaged."""
         self.slow, self.is_full, self._stalled_until, self._fails_in = 1.0, False, 0.0, 0
 
     def rot(self) -> bool:
-        """Flip one bit in a page that is not in the last write of its file. Whether there was one."""
+        """Flip one bit in a write that is not the last of its file. Return whether there was one."""
         choices = []
         for path in sorted(self._files):
             written = self._files[path].written
@@ -166,7 +167,7 @@ class Platter:
         return True
 
     def on_process_end(self, *, power_cut: bool) -> None:
-        """The process is gone; with ``power_cut`` so is what was not durable."""
+        """The process has ended. With ``power_cut``, everything that was not durable is lost too."""
         self.locks.clear()
         for index, rows in self._index_writes:
             if self.random.random() < 0.5:
@@ -232,7 +233,7 @@ class Platter:
 
     def make_directory(self, path: str) -> None:
         *above, last = [*_above(path), path]
-        for each in above:  # Who made those synced them.
+        for each in above:  # Their makers synced them.
             self._directories[each] = self._durable_directories[each] = None
         if last not in self._directories:
             self._change(_NameChange(_parent(last), "directory", last))
@@ -252,7 +253,7 @@ class Platter:
         self._change(_NameChange(_parent(path), "unlink", path))
 
     def space(self) -> DiskSpace | None:
-        """What there is, None where nothing bounds it."""
+        """Return the capacity and the free space. None if the capacity is unlimited."""
         if self.capacity_bytes is None:
             return None
         used = sum(len(inode.data) for inode in self._files.values())
@@ -295,10 +296,13 @@ class Platter:
         return write
 
     def end_write(self, inode: _Inode, write: _Write) -> None:
-        """The sync is done: this write, and what was written to the file before, is durable. StorageError if
-        it is one that is to fail."""
+        """End a write: make it durable, with everything that was written to the file before.
+
+        Raises:
+            StorageError: The write has to fail, because of ``fail_syncs``.
+        """
         if write not in inode.cache:
-            return  # The machine has lost power meanwhile.
+            return  # The machine has lost power since.
         if self._fails_in:
             self._fails_in -= 1
             if not self._fails_in:
@@ -331,7 +335,7 @@ class Platter:
         write[0].apply(write[1])
 
     def end_of_operation(self, *, is_queued: bool) -> float:
-        """When an operation that begins now ends. Writes queue up."""
+        """Return the time at which an operation that begins now ends. Writes queue up."""
         low, high = self.latency_s
         now = self.simulation.now
         seconds = (low + (high - low) * self.random.random()) * self.slow
@@ -369,17 +373,17 @@ def _apply(change: _NameChange, files: dict[str, _Inode], directories: dict[str,
 
 
 class _Door:
-    """What the disk and the indexes of one life of a process have in common: time, and the gate."""
+    """What the disk and the indexes of one life of a process share: time, and the process's door."""
 
     def __init__(self, platter: Platter, incarnation: Incarnation) -> None:
         self.platter = platter
         self.incarnation = incarnation
 
     async def take_time(self, *, is_queued: bool = False, is_write: bool = False) -> None:
-        """The time of one operation. Cancelling does not end it early, the death of the process does."""
+        """Take the time of one operation. Cancelling does not end it early, but the process's death does."""
         incarnation = self.incarnation
         incarnation.enter_door(is_write=is_write)
-        await trio.lowlevel.checkpoint_if_cancelled()  # Below it always waits.
+        await trio.lowlevel.checkpoint_if_cancelled()  # After this, it always waits.
         end = self.platter.end_of_operation(is_queued=is_queued)
         with trio.CancelScope(shield=True):
             await incarnation.wait_until(end)
@@ -387,12 +391,12 @@ class _Door:
                 await incarnation.wait_running()
 
     def done(self) -> None:
-        """The effect has happened."""
+        """The effect has happened: leave the door."""
         self.incarnation.leave_door()
 
 
 class SimDisk(_Door):
-    """``Disk`` for one life of a process."""
+    """The ``Disk`` of one life of a process."""
 
     async def make_directory(self, path: str) -> None:
         await self.take_time()
@@ -524,7 +528,7 @@ class SimDisk(_Door):
 
 
 class _SimIndex(_Door):
-    """``Index`` for one life of a process."""
+    """An ``Index`` of one life of a process."""
 
     def __init__(self, platter: Platter, incarnation: Incarnation, rows: MemoryIndex) -> None:
         super().__init__(platter, incarnation)
@@ -556,7 +560,7 @@ class _SimIndex(_Door):
 
 
 class SimIndexes(_Door):
-    """``Indexes`` for one life of a process."""
+    """The ``Indexes`` of one life of a process."""
 
     async def create(self, path: str) -> Index:
         await self.take_time()

@@ -1,25 +1,26 @@
-"""A workload: ledgers that live for a tenth of a second, each under faults that are aimed at it alone.
+"""A workload: ledgers that live for a tenth of a second, each under faults that aim at it alone.
 
-Most mistakes in a protocol of quorums need a handful of messages that meet at the wrong moment: a bookie that
-was not reached, another that is lost while its answer is on the way, a recoverer that asks the wrong two of
-three. Faults that come at random to a cluster at work seldom meet so. A *drill* is the life of one ledger,
-of a shape of its own, and a sequence of such steps with next to nothing between them, drawn at random, or
-the beginning of one of the ``PLAYS``, which are known to go wrong in a wrong build, and then at random:
+To show a mistake in a quorum protocol, usually a handful of messages must meet at the wrong moment: one
+bookie was not reached, another is lost while its answer is on the way, a recoverer asks the wrong two of
+three. Random faults in a busy cluster rarely cause that. A *drill* is the life of one ledger, with a shape of
+its own. It is a sequence of the steps below, with almost no time between them. The steps are drawn at random.
+Some drills begin with one of the ``PLAYS``, which are known to find mistakes in wrong builds:
 
-    push               some entries, and nobody waits for them before the next step
-    hold, mute         what the owner sends some members is held back; or what they answer
-    lose               a member's connection breaks, and it stays out of reach: the ensemble must change
-    wait               for as long as messages and writes take
-    metadata           the owner's writes of metadata are slow, or are lost, or lose their answers
-    release            some of that is over
+    push               push some entries; the next step does not wait for them
+    hold, mute         hold back what the owner sends to some members; or what they answer
+    lose               break a member's connection and keep it out of reach: the ensemble must change
+    wait               wait as long as messages and writes take
+    metadata           the owner's metadata writes are slow, or are lost, or lose their answers
+    release            end some of these faults
     recover            one or two recoverers take the ledger over, and may not reach some members
-    lose for recovery  a recoverer loses a member while it is at work
+    lose for recovery  a recoverer loses a member during its work
     restart            a member is killed, loses power, or is stopped, and comes back
-    close              the owner closes, waiting for a while or for nothing, while entries are on their way
+    close              the owner closes the ledger while entries are on their way. It waits for them for a
+                       short time or not at all
 
-The faults of a drill end with it; those of the nemesis come as well. Who waits for an entry goes on waiting
-when the ledger is being closed, recovered or given up, so that an acknowledgement that comes too late is
-heard. What must be so in the end is what ``recoverers`` has.
+The faults of a drill end with it. The nemesis adds its own. A task that waits for an entry goes on waiting
+while the ledger is closed, recovered or given up, so that it hears an acknowledgement that comes too late.
+``recoverers`` checks the outcome.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from ledgerlog.testing.world import World
 __all__ = ["LedgerDrills"]
 
 RECORDS_FACTOR = 4
-"""So many times the entries of other workloads: none of them waits for anything."""
+"""How many times more entries than other workloads a run pushes: nothing waits for them."""
 
 PAUSES_S = (0.0, 0.0, 0.001, 0.004, 0.02)
-"""Between two steps. A message takes about a millisecond, so does a write."""
+"""The pauses between two steps, in seconds. A message takes about a millisecond, and so does a write."""
 
 PLAYS = (
     ("hold", "push", "wait", "lose", "wait"),
@@ -61,22 +62,22 @@ PLAYS = (
     ("hold", "push", "push", "wait", "recover", "lose for recovery", "recover"),
     ("hold", "push", "push", "wait", "recover", "wait", "recover"),
 )
-"""How drills may begin. What each step does exactly is drawn."""
+"""How drills may begin. The details of each step are drawn."""
 
 OUTCOME_S = (0.01, 0.03, 0.1)
-"""How long an owner waits at the end to be told what became of its entries."""
+"""How long, in seconds, an owner waits at the end for the outcome of its entries."""
 
 
 @attrs.define(eq=False)
 class _Drill:
-    """One ledger, its owner, and what has been done to their links."""
+    """One ledger, its owner, and the faults on their links."""
 
     owner: str
     writer: LedgerWriter
     book: Book
     nursery: trio.Nursery
     touched: dict[tuple[str, str], None] = attrs.Factory(dict)
-    """Links that are not as they should be."""
+    """The links with faults."""
 
     @property
     def members(self) -> list[str]:
@@ -84,7 +85,7 @@ class _Drill:
 
 
 class LedgerDrills(RacingRecoverers):
-    """See ``world.Workload``."""
+    """The workload (``world.Workload``)."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -102,7 +103,7 @@ class LedgerDrills(RacingRecoverers):
             "restart": (self._restart, 0.7),
             "close": (self._start_to_close, 0.8),
         }
-        # Within the budget for damage of ``swarm``, as all is.
+        # Like everything else, the shapes stay within the budget for damage of ``swarm``.
         swarm, lossy = self._swarm, max(self._swarm.unsynced, self._swarm.rotten_max)
         self._shapes = [
             shape
@@ -170,7 +171,7 @@ class LedgerDrills(RacingRecoverers):
         try:
             first = drill.writer.push(payloads)
         except LedgerLogError:
-            return  # It has lost the ledger, or is closing it.
+            return  # The owner has lost the ledger, or is closing it.
         assert first == len(book.sent), "entries are numbered in the order in which they are pushed"
         book.sent += payloads
         drill.nursery.start_soon(hear_outcomes, self._world, drill.writer, book, first, len(payloads))
@@ -187,10 +188,10 @@ class LedgerDrills(RacingRecoverers):
             drill.book.on_end("its owner", end)
             self._counts["closed by the owner"] += 1
 
-    # --- what is done to them -----------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------
 
     def _some(self, drill: _Drill) -> list[str]:
-        """Any members; often as many as an acknowledgement can do without."""
+        """Draw some members; often as many as an acknowledgement does not need."""
         members, shape, dice = drill.members, drill.writer.replication, self._dice
         spare = max(1, shape.write_quorum - shape.ack_quorum)
         return dice.sample(members, dice.choice((spare, spare, dice.randrange(1, len(members) + 1))))

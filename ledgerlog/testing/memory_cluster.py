@@ -1,8 +1,7 @@
-"""A whole cluster in the event loop of a test: bookies that can be killed, clients, a network and metadata
-that fail.
+"""A whole cluster in the event loop of a test. You can kill its bookies and break its network and metadata.
 
-Everything is the production code over the capabilities in memory, so there is no thread, no socket and no
-file, and under ``trio.testing.MockClock(autojump_threshold=0)`` time-outs cost nothing:
+It runs the production code over capabilities in memory: it uses no thread, socket or file. Under
+``trio.testing.MockClock(autojump_threshold=0)`` time-outs take no real time:
 
     async with open_cluster(bookies=4) as cluster:
         async with cluster.client() as client:
@@ -11,17 +10,18 @@ file, and under ``trio.testing.MockClock(autojump_threshold=0)`` time-outs cost 
             await cluster.bookies[writer.metadata.last_fragment.ensemble[0]].kill()
             await writer.append(b"y")
 
-Use it to put one fault at one place, and to look at one rule. ``simulate`` (``ledgerlog.testing.cluster``) is
-for the rest: latency, crashes of disks, and thousands of schedules by seed.
+Use it to inject one fault at one place and to check one rule. Use ``simulate``
+(``ledgerlog.testing.cluster``) for the rest: latency, crashes of disks, and thousands of schedules by seed.
 
-**Bookies.** Each has a disk and indexes of its own, which outlive it. ``kill`` is a power cut for everything
-but the disk: its tasks are cancelled, its connections break, its registration stays until the metadata store
-gives the session up (``SESSION_TIMEOUT_S``, unless told otherwise). ``stop`` is graceful. ``start`` opens it
-again on the same data. ``bookie.disk`` is a ``FaultyDisk`` (``faulty_disk``).
+**Bookies.** Each has a disk and indexes of its own, which outlive it. ``kill`` is like a power cut, except
+that the disk loses nothing: it cancels the bookie's tasks and breaks its connections, and its registration
+stays until the metadata store ends the session (after ``SESSION_TIMEOUT_S``, unless you choose another time).
+``stop`` is graceful. ``start`` starts the bookie again on the same data. ``bookie.disk`` is a ``FaultyDisk``
+(``faulty_disk``).
 
-**The network** is a ``FaultyNetwork`` (``faulty_network``). Each client and bookie is a host of it.
+**The network** is a ``FaultyNetwork`` (``faulty_network``). Each client and each bookie is a host of it.
 
-**Metadata.** Each client and bookie has its own ``FaultyStore`` (``faulty_store``) on one tree.
+**Metadata.** Each client and each bookie has its own ``FaultyStore`` (``faulty_store``) on one tree.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ __all__ = [
 ]
 
 SMALL = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * 1024)
-"""Segments that cost little to make."""
+"""The default storage of the bookies: segments that are cheap to create."""
 
 CLUSTER = "0123456789abcdef0123456789abcdef"
-"""The id of the cluster of every tree that ``new_tree`` makes."""
+"""The id of the cluster in every tree that ``new_tree`` makes."""
 
 
 def new_tree(cluster: str = CLUSTER) -> MemoryTree:
-    """A metadata tree in which a cluster was made, and nothing else."""
+    """Return a metadata tree that holds only a new cluster."""
     return MemoryTree(cluster)
 
 
@@ -78,20 +78,20 @@ def new_tree(cluster: str = CLUSTER) -> MemoryTree:
 
 
 class Bookie:
-    """One bookie's machine: its disk, and the bookie while it runs."""
+    """One bookie's machine: its disk, and the bookie if it runs."""
 
     def __init__(self, cluster: Cluster, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
         self.disk = FaultyDisk()
         self.indexes = MemoryIndexes()
         self.address = bookie_id
-        """Where it serves from its next start on."""
+        """The address that it serves at, from its next start on."""
         self.labels: dict[str, str] = {}
         """Its placement labels, from its next start on."""
         self.fix_cookie = False
-        """Whether it starts on a disk that was emptied."""
+        """Whether it accepts a disk without its cookie at its next start."""
         self.has_metadata = True
-        """Whether the metadata store answers it from its next start on."""
+        """Whether the metadata store answers it, from its next start on."""
         self._cluster = cluster
         self._node: Node | None = None
         self._store: FaultyStore | None = None
@@ -101,12 +101,13 @@ class Bookie:
 
     @property
     def node(self) -> Node:
-        """The bookie as it runs."""
+        """The running bookie. AssertionError if it does not run."""
         assert self._node is not None, f"{self.bookie_id} does not run"
         return self._node
 
     @property
     def store(self) -> FaultyStore:
+        """The metadata store of its current life, or of its last one."""
         assert self._store is not None
         return self._store
 
@@ -115,7 +116,7 @@ class Bookie:
         return self._node is not None
 
     async def start(self) -> None:
-        """Start, on the data that the disk has."""
+        """Start the bookie on the data of its disk, and wait until it serves."""
         assert not self.is_running
         await self._cluster.nursery.start(self._run)
 
@@ -150,13 +151,13 @@ class Bookie:
         self._ended.set()
 
     async def stop(self) -> None:
-        """Stop gracefully: it answers what it has begun and takes its registration away."""
+        """Stop gracefully: the bookie answers the requests it has begun and removes its registration."""
         self._stopping.set()
         await self._ended.wait()
         self.store.inner.close()
 
     async def kill(self, *, session_s: float = SESSION_TIMEOUT_S) -> None:
-        """End it at once. The metadata store takes its registration away after ``session_s``."""
+        """End the bookie at once. The metadata store removes its registration after ``session_s`` seconds."""
         store = self.store
         store.disconnect()
         self._scope.cancel()
@@ -169,20 +170,21 @@ class Bookie:
         self._cluster.nursery.start_soon(expire)
 
     async def lose_disk(self) -> None:
-        """Kill it and put an empty disk in the place of its own, on which it may start."""
+        """Kill the bookie and give it an empty disk, on which it may start."""
         await self.kill(session_s=0)
         self.disk, self.indexes, self.fix_cookie = FaultyDisk(), MemoryIndexes(), True
 
     async def restart(self) -> None:
-        """Kill it and start it again at once."""
+        """Kill the bookie and start it again at once."""
         await self.kill()
         await self.start()
 
     def set_read_only(self, value: bool) -> None:
+        """Make the bookie read-only, or writable again."""
         self.node.set_read_only(value)
 
     def flip_byte(self, needle: bytes) -> int:
-        """Damage every place on the disk that holds ``needle``: its first byte is turned. How many places."""
+        """Damage every place on the disk that holds ``needle``: invert its first byte. Return how many."""
         places = 0
         for content in self.disk.files.values():
             at = content.find(needle)
@@ -193,11 +195,11 @@ class Bookie:
         return places
 
 
-# --- the whole ------------------------------------------------------------------------------------
+# --- the cluster ----------------------------------------------------------------------------------
 
 
 class SeededEnvironment(Environment):
-    """Tokens in order, choices by a seed, and trio's clock for the wall's."""
+    """Tokens and choices from a seed; trio's clock serves as the wall clock."""
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
@@ -214,7 +216,7 @@ class SeededEnvironment(Environment):
 
 
 class Cluster:
-    """Given by ``open_cluster``."""
+    """A cluster of bookies in memory. ``open_cluster`` gives you one."""
 
     def __init__(self, nursery: trio.Nursery, *, config: StorageConfig, seed: int) -> None:
         self.nursery = nursery
@@ -230,7 +232,7 @@ class Cluster:
         return next(self._numbers).to_bytes(count, "big")
 
     async def add_bookie(self, **labels: str) -> Bookie:
-        """One bookie more, running."""
+        """Start another bookie, with these placement labels, and wait until it serves."""
         bookie_id = f"b{len(self.bookies) + 1}"
         bookie = self.bookies[bookie_id] = Bookie(self, bookie_id)
         bookie.labels = labels
@@ -238,16 +240,17 @@ class Cluster:
         return bookie
 
     async def start_all(self) -> None:
-        """Start every bookie that does not run."""
+        """Start every bookie that is not running."""
         for bookie in self.bookies.values():
             if not bookie.is_running:
                 await bookie.start()
 
     def bookies_of(self, ensemble: Sequence[BookieId]) -> list[Bookie]:
+        """Return the bookies of the ensemble."""
         return [self.bookies[bookie_id] for bookie_id in ensemble]
 
     def spares(self, ensemble: Sequence[BookieId]) -> list[Bookie]:
-        """The bookies that are not in the ensemble."""
+        """Return the bookies that are not in the ensemble."""
         return [bookie for bookie in self.bookies.values() if bookie.bookie_id not in ensemble]
 
     @asynccontextmanager
@@ -258,8 +261,16 @@ class Cluster:
         append_deadline_s: float = APPEND_DEADLINE_S,
         faults: Sequence[Fault] = (),
     ) -> AsyncIterator[Client]:
-        """A client on a host of its own, named client-1, client-2 and so on. ``faults`` are those of its
-        metadata store."""
+        """Connect a client on a host of its own, named client-1, client-2 and so on.
+
+        Args:
+            replication: Its default replication. None: the default of ``ledgerlog.connect``.
+            append_deadline_s: Its append deadline, in seconds.
+            faults: The faults of its metadata store.
+
+        Returns:
+            An async context manager. Entering it gives the ``Client``.
+        """
         name = f"client-{next(self._clients)}"
         store = FaultyStore(self.tree, *faults)
         store.belong_to(CLUSTER)
@@ -278,17 +289,22 @@ class Cluster:
 
 @attrs.frozen
 class Client:
+    """A connected client of a ``Cluster``."""
+
     host: str
-    """Its name on the network."""
+    """Its name in the network."""
     store: FaultyStore
+    """Its metadata store."""
     opened: LedgerClient
+    """The client itself."""
 
     @property
     def ledgers(self) -> Ledgers:
+        """The client's ledgers."""
         return self.opened.ledgers
 
     async def contents(self, ledger_id: int) -> list[bytes]:
-        """All that may be read of a ledger now."""
+        """Read all entries of a ledger up to its LAC."""
         reader = await self.ledgers.open(ledger_id)
         last = await reader.last_add_confirmed()
         return await reader.read(0, last) if last >= 0 else []
@@ -298,7 +314,18 @@ class Client:
 async def open_cluster(
     bookies: int = 3, *, config: StorageConfig = SMALL, seed: int = 0
 ) -> AsyncIterator[Cluster]:
-    """A cluster of running bookies b1, b2, ... for the body. What the body raises comes out as it is."""
+    """Run a cluster of bookies named b1, b2 and so on during the body.
+
+    An exception of the body comes out as it was raised, not in a group.
+
+    Args:
+        bookies: How many bookies to start.
+        config: Their storage configuration.
+        seed: Decides the random choices of the clients.
+
+    Returns:
+        An async context manager. Entering it gives the ``Cluster`` with all its bookies serving.
+    """
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         cluster = Cluster(nursery, config=config, seed=seed)
@@ -314,10 +341,11 @@ async def open_cluster(
 
 
 async def eventually(condition: Callable[[], bool], *, timeout_s: float = 120.0) -> None:
-    """Wait, in mock time, until the condition holds.
+    """Wait in mock time until ``condition()`` is true. trio.TooSlowError after ``timeout_s`` seconds.
 
-    It looks every millisecond at first, and later every twentieth of the time that it has waited: time in
-    between costs a turn of the loop for each look, whatever the clock says."""
+    It checks the condition every millisecond at first. Later the pause is a twentieth of the time waited so
+    far: each check costs a turn of the event loop, although mock time costs nothing.
+    """
     began = trio.current_time()
     with trio.fail_after(timeout_s):
         while not condition():  # noqa: ASYNC110  # Any condition, and mock time costs nothing.

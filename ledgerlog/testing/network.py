@@ -1,29 +1,29 @@
-"""A network of streams under simulated time: what TCP does on a bad day, decided by a seed.
+"""A network of streams under simulated time: everything that TCP may do, decided by a seed.
 
-Every process is a host with a ``Network`` of its own, so it is known who talks to whom. A *link* is an
-ordered pair of hosts; each direction has its own state:
+Every process is a host with its own ``Network``, so the network knows who talks to whom. A *link* is an
+ordered pair of hosts. Each direction has its own state:
 
-* **latency**: uniform between two bounds, and now and then a longer tail; ``slow`` multiplies it;
-* **clogged**: it carries so many bytes a second and no more;
-* **blocked**: nothing arrives, and nothing is said. What was sent is kept (by the sender's kernel, which goes
-  on trying) and arrives after the link is healed. Blocking one direction only is a one-way partition;
-* **reset**: the connections between two hosts break. What was in flight is lost. Both ends learn it, or only
-  one of them, and then the other end is half open and learns it when it sends something.
+* **latency**: uniform between two bounds, with a longer tail now and then; ``slow`` multiplies it.
+* **clogged**: it carries only so many bytes a second.
+* **blocked**: nothing arrives, and no end is told. The sender's kernel keeps the data and tries again, so the
+  data arrives after the link is healed. If you block only one direction, that is a one-way partition.
+* **reset**: the connections between two hosts break, and data in flight is lost. Either both ends learn it,
+  or only one. Then the other end is half open, and learns it when it sends something.
 
-A connection has two *channels*. Order is kept within one and not between connections. What is sent travels in
-pieces, cut where the seed says. A channel holds at most ``buffer_bytes`` in flight and unread: a sender in
-front of a full one has sent a part and waits.
+A connection has two *channels*. Each channel keeps the order of its data; there is no order between
+connections. Data travels in pieces, cut where the seed decides. A channel holds at most ``buffer_bytes`` in
+flight and unread. If it is full, the sender has sent a part and waits.
 
-**The ends of processes.** When a process is killed, its kernel closes what it had open: the peer receives
-what was sent before, and then the end or a reset. When its machine loses power, nothing is said at all: the
-peers are half open, what they send is kept, and once the machine is up again it is answered by a reset.
+**Ends of processes.** If a process is killed, its kernel closes what it had open. The peer receives the data
+that was sent before, and then the end or a reset. If its machine loses power, nobody is told: the peers are
+half open, and the data that they send is kept. Once the machine is up again, it answers with a reset.
 
-**Pieces and tokens.** Each piece on its way is an entry of its channel's queue and one timer. The timer does
-not name the piece: it delivers whatever is the first in the queue. So when a link was blocked and is healed,
-pieces that waited and pieces that come later cannot overtake each other. A timer that finds the link blocked
-is counted as *stalled* and set again by ``heal``.
+**Pieces and tokens.** Each piece in flight has an entry in its channel's queue and one timer. The timer does
+not name the piece: it delivers the first piece in the queue. So if a link was blocked and is healed, pieces
+that waited and later pieces cannot overtake each other. If a timer finds the link blocked, it is counted as
+*stalled*, and ``heal`` sets it again.
 
-Closing, and who gets ConnectionLost, is as in ``net.transport``.
+Closing and ConnectionLost are as in ``net.transport``.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from ledgerlog.testing.wiretap import Conversation, Observer, Tap
 __all__ = ["EVERYBODY", "SimNetwork"]
 
 EVERYBODY = "*"
-"""All hosts, where a fault names a host."""
+"""All hosts. Pass it to a fault in place of a host's name."""
 
 _BACKLOG = 1024
 _FIRST_FREE_PORT = 49152
 Piece = bytes | None
-"""Bytes; no bytes for the end of what is sent; None for a reset."""
+"""Bytes. Empty bytes are the end of the data. None is a reset."""
 
 _FIN: Piece = b""
 _RESET: Piece = None
 
 
 class SimNetwork:
-    """The network of a simulated cluster; ``at`` is what one process sees of it."""
+    """The network of a simulated cluster. ``at`` returns one process's view of it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SimNetwork:
     ) -> None:
         self.simulation = simulation
         self.observer = observer
-        """Is told of every frame on every connection."""
+        """Told of every frame on every connection."""
         self.quality = quality or LinkQuality()
         self.buffer_bytes = buffer_bytes
         self.random = simulation.random("network")
@@ -89,25 +89,25 @@ class SimNetwork:
         self._watchers: list[Callable[[], None]] = []
 
     def at(self, incarnation: Incarnation) -> HostNetwork:
-        """The network of one life of a process."""
+        """Return the network as one life of a process sees it."""
         self.add_host(incarnation.process)
         return HostNetwork(self, incarnation)
 
     def add_host(self, host: str) -> None:
-        """Make a host known, so that EVERYBODY includes it."""
+        """Add a host, so that EVERYBODY includes it."""
         self._hosts[host] = None
 
     # --- faults -------------------------------------------------------------------------------
 
     def link(self, source: str, target: str) -> Link:
-        """The direction from one host to another, to read it or to make it slow or clogged."""
+        """Return the direction from one host to another, to read it or to make it slow or clogged."""
         link = self._links.get((source, target))
         if link is None:
             link = self._links[source, target] = Link(source, target)
         return link
 
     def links(self, a: str, b: str, *, one_way: bool = False) -> list[Link]:
-        """All directions from ``a`` to ``b``, and back unless ``one_way``."""
+        """Return all directions from ``a`` to ``b``, and back unless ``one_way``. Both may be EVERYBODY."""
         sources = list(self._hosts) if a == EVERYBODY else [a]
         targets = list(self._hosts) if b == EVERYBODY else [b]
         pairs = [(s, t) for s in sources for t in targets if s != t]
@@ -116,20 +116,28 @@ class SimNetwork:
         return [self.link(*pair) for pair in pairs]
 
     def block(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Let nothing through from ``a`` to ``b``, nor back unless ``one_way``, without a word."""
+        """Let nothing through from ``a`` to ``b``, nor back unless ``one_way``. Nobody is told."""
         for link in self.links(a, b, one_way=one_way):
             link.is_blocked = True
         self._on_change()
 
     def heal(self, a: str = EVERYBODY, b: str = EVERYBODY) -> None:
-        """Let everything through again, at full speed."""
+        """Let everything through again at full speed; by default between all hosts."""
         for link in self.links(a, b):
             link.is_blocked, link.slow, link.bytes_per_s = False, 1.0, None
         self._on_change()
 
     def reset(self, a: str, b: str, *, half: bool = False) -> int:
-        """Break the connections between two hosts; what is in flight is lost. With ``half`` only the ends at
-        ``a`` learn it now, and the others are half open. How many connections there were."""
+        """Break all connections between two hosts. Data in flight is lost.
+
+        Args:
+            a: The host of the ends that learn it now.
+            b: The host of the other ends.
+            half: The ends at ``b`` do not learn it now; they are half open.
+
+        Returns:
+            How many connections broke.
+        """
         count = 0
         for end in [end for end in self._ends if (end.host, end.peer_host) == (a, b)]:
             count += 1
@@ -142,13 +150,13 @@ class SimNetwork:
         return count
 
     def is_blocked(self, a: str, b: str) -> bool:
-        """Whether a round trip between the two cannot be made."""
+        """Whether no round trip between the two hosts is possible."""
         return self.link(a, b).is_blocked or self.link(b, a).is_blocked
 
     # --- hosts --------------------------------------------------------------------------------
 
     def on_process_end(self, incarnation: Incarnation, *, is_silent: bool) -> None:
-        """The process is gone. ``is_silent``: with its machine, which says nothing to anybody."""
+        """A process has ended. ``is_silent``: its machine is down too, and tells nobody."""
         host = incarnation.process
         for address, listener in list(self._listeners.items()):
             if listener.incarnation is incarnation:
@@ -160,13 +168,13 @@ class SimNetwork:
             self._down[host] = None
 
     def on_process_start(self, host: str) -> None:
-        """The machine is up."""
+        """The machine is up again."""
         if host in self._down:
             del self._down[host]
             self._on_change()
 
     def on_resume(self) -> None:
-        """A process that was paused goes on."""
+        """A paused process goes on."""
         self._on_change()
 
     def is_down(self, host: str) -> bool:
@@ -187,7 +195,7 @@ class SimNetwork:
     # --- travelling ---------------------------------------------------------------------------
 
     def latency(self, link: Link, size: int) -> float:
-        """How long a piece takes."""
+        """Draw the travel time of a piece, in seconds."""
         quality, random = self.quality, self.random
         low, high = quality.latency_s
         seconds = low + (high - low) * random.random()
@@ -199,8 +207,10 @@ class SimNetwork:
         return seconds
 
     async def travel(self, incarnation: Incarnation, source: str, target: str) -> None:
-        """The time that a small message takes, for as long as the link is blocked or the target is down. On
-        behalf of a process, which may die or be cancelled meanwhile."""
+        """Wait as long as a small message travels, and as long as the link is blocked or the target is down.
+
+        The message belongs to a process, which may die or be cancelled meanwhile.
+        """
         link = self.link(source, target)
         while True:
             await incarnation.delay(self.latency(link, 64))
@@ -267,7 +277,7 @@ class HostNetwork:
     _incarnation: Incarnation
 
     async def connect(self, address: str) -> Stream:
-        """See ``transport.Network``. It hangs while the link is blocked: the caller brings the deadline."""
+        """Connect as ``transport.Network`` says. It hangs while the link is blocked: use a deadline."""
         return await self._network._connect(self._incarnation, address)
 
     async def listen(self, address: str) -> Listener:
@@ -306,11 +316,11 @@ class _Channel:
     def __init__(self, network: SimNetwork, source: str, target: str) -> None:
         self.network = network
         self.link = network.link(source, target)
-        self.queue: deque[Piece] = deque()  # on the way; there is a timer or a stalled token for each
+        self.queue: deque[Piece] = deque()  # in flight; each piece has a timer or counts as stalled
         self.stalled = 0
         self.in_flight = 0
         self.last_arrival = 0.0
-        self.chunks: deque[bytes] = deque()  # arrived
+        self.chunks: deque[bytes] = deque()  # arrived and not read
         self.offset = 0  # of the first unread byte in the first chunk
         self.unread = 0
         self.is_finished = False
@@ -321,7 +331,7 @@ class _Channel:
     # --- the sender's side --------------------------------------------------------------------
 
     def put(self, buffers: Sequence[Buffer]) -> int:
-        """Take bytes until full; how many."""
+        """Take bytes until the channel is full. Return how many."""
         network = self.network
         room = before = network.buffer_bytes - self.in_flight - self.unread
         taken: list[bytes] = []
@@ -348,7 +358,7 @@ class _Channel:
         return before - room
 
     def put_control(self, piece: Piece) -> None:
-        """Send the end, or a reset."""
+        """Send the end of the data, or a reset."""
         self._send(piece)
 
     def _send(self, piece: Piece) -> None:
@@ -366,7 +376,7 @@ class _Channel:
         simulation.at(arrival, self._arrive)
 
     def go_on(self) -> None:
-        """Something changed: what was stalled travels again."""
+        """Set the stalled pieces' timers again, if the link and the sender allow it."""
         if not self.stalled or self._is_blocked() or self.sender.incarnation.is_paused:
             return
         stalled, self.stalled = self.stalled, 0
@@ -380,7 +390,7 @@ class _Channel:
 
     def _arrive(self) -> None:
         if not self.queue:
-            return  # What was on its way has been lost.
+            return  # The pieces in flight were lost.
         if self._is_blocked():
             self.stalled += 1
             return
@@ -391,7 +401,7 @@ class _Channel:
             return
         self.in_flight -= len(piece)
         if receiver.is_gone:
-            # Nobody is there to read. The end of a stream that is not read either is not worth a reset.
+            # Nobody reads here. Data is answered with a reset, the end of the data is not.
             if piece:
                 self.network.bytes_lost += len(piece)
                 if not self.sender.is_gone:
@@ -407,7 +417,7 @@ class _Channel:
         self.readers.unpark_all()
 
     def take_into(self, buffer: memoryview) -> int:
-        """Move bytes to the front of ``buffer``; how many."""
+        """Move bytes to the front of ``buffer``. Return how many."""
         size = min(len(buffer), self.unread)
         network = self.network
         if size > 1 and network.random.random() < network.quality.short_read_share:
@@ -430,14 +440,14 @@ class _Channel:
         return filled
 
     def lose(self) -> None:
-        """What is on the way does not arrive."""
+        """Lose everything in flight."""
         self.network.bytes_lost += self.in_flight
         self.queue.clear()
         self.in_flight = self.stalled = 0
         self.writers.unpark_all()
 
     def discard(self) -> None:
-        """What has arrived is not read."""
+        """Drop everything that has arrived and was not read."""
         self.chunks.clear()
         self.offset = self.unread = 0
 
@@ -447,7 +457,7 @@ class _Channel:
 
 
 class _End:
-    """One end of a connection; see ``transport.Stream``."""
+    """One end of a connection (``transport.Stream``)."""
 
     other: _End
 
@@ -480,7 +490,7 @@ class _End:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody will read here."""
+        """Whether nothing will be read here any more."""
         return self._is_closed or self._broken is not None
 
     def _check(self) -> None:
@@ -521,10 +531,10 @@ class _End:
             return
         self._shut(is_silent=False)
 
-    # --- the world's part ---------------------------------------------------------------------
+    # --- what the network does to it ----------------------------------------------------------
 
     def die(self, *, is_silent: bool) -> None:
-        """The process has ended."""
+        """The end's process has ended."""
         if self._is_closed:
             return
         if is_silent:
@@ -534,14 +544,14 @@ class _End:
     def _shut(self, *, is_silent: bool) -> None:
         self._is_closed = True
         if not is_silent and self._broken is None:
-            # As the kernel does: who closes without having read everything resets.
+            # As the kernel does: closing with unread data sends a reset.
             self.outgoing.put_control(_RESET if self.incoming.unread else _FIN)
         self.incoming.discard()
         self._wake()
         self._forget()
 
     def break_off(self, why: str) -> None:
-        """The connection is of no use any more, and this end knows."""
+        """Break this end of the connection, and let its process know."""
         if self._broken is not None or self._is_closed:
             return
         self._broken = why
@@ -560,7 +570,7 @@ class _End:
 
 
 class _Listener:
-    """See ``transport.Listener``."""
+    """A listening address (``transport.Listener``)."""
 
     def __init__(self, network: SimNetwork, incarnation: Incarnation, address: str) -> None:
         self._network = network

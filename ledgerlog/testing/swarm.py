@@ -1,17 +1,17 @@
-"""What one simulated run is about: its cluster, its workloads and its faults, drawn from its seed.
+"""The parameters of one simulated run, drawn from its seed: its cluster, its workloads and its faults.
 
-A run with every fault at full rate does nothing but fail; many runs with a few kinds each go further. So each
-seed draws a *swarm*: the shape of the cluster, what is done with it, which kinds of faults there are, how
-often they come and how many bookies may be down at once.
+A run with every fault at full rate only fails. Many runs with a few kinds of faults each find more. So each
+seed draws a *swarm*: the shape of the cluster, the workloads, the kinds of faults, their rate, and how many
+bookies may be down at once.
 
-**Sizes.** ``full`` runs have 10 to 40 seconds of trouble and up to 600 records. ``small`` ones have one to
-six seconds and a few dozen records: a tenth of the work each, and most bugs need no more than a handful of
+**Sizes.** ``full`` runs have 10 to 40 seconds of trouble and up to 600 records. ``small`` runs have 0.3 to 24
+seconds and up to 30 records. A small run is about a tenth of the work. Most bugs need only a handful of
 requests that meet at the wrong moment.
 
 **The budget for damage.** Bits rot on so few bookies that every acknowledged entry keeps an intact copy, and
-that the others can form ensembles without them: at most ``ack quorum - 1``, and no more than there are
-bookies beyond the ensemble. Beyond that no protocol can do more than refuse. In other runs as many bookies
-acknowledge entries before they sync them, and lose some with each crash.
+that the others can form ensembles without them. These are at most ``ack quorum - 1`` bookies, and at most as
+many as there are beyond the ensemble. With more damage, a protocol can only refuse. In other runs ``ack
+quorum - 1`` bookies acknowledge entries before they sync them, and lose some with each crash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 DIRECTED = ("depose", "late adds", "member lost", "reset at a fence", "power cut after a fence")
-"""Kinds of faults that are aimed at what is known to break; drawn more often than the others."""
+"""Kinds of faults that aim at situations that are known to break. They are drawn more often than the
+others."""
 
 FAULTS = (
     # processes
@@ -79,21 +80,21 @@ WORKLOAD_MIXES = (
     ("drills",),
     ("producers",),
 )
-"""By the names in ``workload.WORKLOADS``; one is drawn."""
+"""Names in ``workload.WORKLOADS``. One line is drawn for each run."""
 
 LOSING = ("kill", "power cut", "power cut at a door")
-"""Without these, bookies that do not sync at once lose nothing."""
+"""Bookies that do not sync at once lose entries only by these kinds of faults."""
 
 LOSS_SHARE = 0.4
-"""In so many runs there are such bookies, where the budget allows it."""
+"""The share of runs with bookies that do not sync at once, if the budget allows it."""
 
 EXCHANGE = "metadata exchanged"
 
 EXCHANGE_SHARE = 0.15
-"""In so many runs the metadata store is another one now and then, and bookies collect often."""
+"""The share of runs in which another metadata store answers now and then, and bookies collect often."""
 
 COLLECT_S = 0.2
-"""How often, in such runs."""
+"""The interval between two collections in such runs, in seconds."""
 
 SHAPES = (
     Replication(1, 1, 1),
@@ -113,7 +114,7 @@ SHAPES = (
 
 
 class Size(enum.Enum):
-    """How much is done in a run."""
+    """How long a run is."""
 
     SMALL = "small"
     FULL = "full"
@@ -121,44 +122,44 @@ class Size(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Swarm:
-    """What one seed is about."""
+    """The parameters of one run."""
 
     size: Size
     bookies: int
     replication: Replication
     workloads: tuple[str, ...]
     clients: int
-    """How many processes contend."""
+    """How many processes contend for a log or a ledger."""
     tasks: int
     records_max: int
-    """So many records, or entries, are sent in one run: more of the same finds less than another seed."""
+    """How many records or entries are sent in one run. More of the same finds less than another seed."""
     roll: RollPolicy
     trouble_s: float
     pace_s: float
-    """How long a term of leadership, or the life of a ledger, takes on an average."""
+    """How long a leadership, or the life of a ledger, lasts on average, in seconds."""
     think_s: float
-    """How long those who append wait between two appends on an average: what there is to be sent lasts for as
-    long as the trouble."""
+    """How long a task that appends waits between two appends on average, in seconds. It is chosen so that the
+    appends last as long as the trouble."""
     faults: tuple[str, ...]
     gap_s: float
-    """The mean time between two faults."""
+    """The mean time between two faults, in seconds."""
     down_max: int
-    """So many bookies may be down at once."""
+    """How many bookies may be down at the same time."""
     rotten_max: int
-    """On so many bookies bits may rot."""
+    """On how many bookies bits may rot."""
     tail_share: float
     payload_max: int
     segment_records: int
-    """A bookie goes on in a new journal segment after so many records."""
+    """After how many records a bookie goes on in a new journal segment."""
     truncates: bool
     seals: bool
     deletes: bool
     unsynced: int = 0
-    """So many bookies acknowledge entries before they sync them: at most ``ack quorum - 1``."""
+    """How many bookies acknowledge entries before they sync them: at most ``ack quorum - 1``."""
 
     @classmethod
     def draw(cls, random: Random, size: Size = Size.FULL) -> Swarm:
-        """A swarm of its own for each seed."""
+        """Draw the parameters of a run."""
         is_small = size is Size.SMALL
         replication = random.choice(SHAPES)
         bookies = replication.ensemble + random.choice((0, 1, 1) if is_small else (0, 1, 1, 2))
@@ -208,15 +209,18 @@ class Swarm:
         )
 
     def _with_losses(self, random: Random) -> Swarm:
-        """Perhaps with bookies that lose entries when they crash. Drawn last, so that all else is as it would
-        be without. Copies that are lost and copies that rot draw on the same budget."""
+        """Perhaps add bookies that lose entries when they crash.
+
+        This is drawn after the rest, so that the rest does not depend on it. Lost copies and rotten copies
+        count in the same budget, so a run has only one of them.
+        """
         unsynced = self.replication.ack_quorum - 1
         if random.random() >= LOSS_SHARE or not unsynced or "bit rot" in self.faults:
             return self
         return attrs.evolve(self, unsynced=unsynced, faults=tuple(sorted({*self.faults, *LOSING})))
 
     def _with_exchanges(self, random: Random) -> Swarm:
-        """Perhaps with a metadata store that is another one for a while. Drawn last, too."""
+        """Perhaps let another metadata store answer for a while. This is drawn last, for the same reason."""
         if random.random() >= EXCHANGE_SHARE:
             return self
         return attrs.evolve(self, faults=tuple(sorted({*self.faults, EXCHANGE})))
