@@ -208,8 +208,7 @@ def uninterrupted(write_s: float) -> Fault:
 
 
 class CalledStore:
-    """A client of a tree (``store.MetadataStore``). Calls pass the faults, then ``_carry``, then
-    ``inner``."""
+    """A client of a tree (``store.MetadataStore``). Its calls pass the faults, and then ``_carry``."""
 
     def __init__(self, tree: MemoryTree, *faults: Fault) -> None:
         self.inner = MemoryStore(tree)

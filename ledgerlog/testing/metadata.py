@@ -102,8 +102,7 @@ class SimStore(CalledStore):
     # --- sessions -----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Check whether the process is in contact with the store. Call it after anything that affects
-        that."""
+        """Check whether the process is still in contact with the store, and act on a change."""
         if self.is_ended:
             return
         incarnation = self._incarnation

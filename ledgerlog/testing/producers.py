@@ -1,22 +1,22 @@
-"""A workload: producers that repeat all, leaders that count each record once, consumers with a cursor.
+"""A workload: producers that repeat everything, leaders that count each record once, consumers with a cursor.
 
-Several processes contend for a log whose leaders deduplicate. Producers number their records and send each
-until it is acknowledged, to whoever leads: again when an answer takes long, while the first attempt may still
-be under way, there or with a leader who was deposed since; and now and then what was acknowledged already. A
-request is not withdrawn, so an old one may reach a later leader.
+Several processes contend for a log whose leaders deduplicate. Producers number their records, and send each
+to the current leader until it is acknowledged. They send a record again if the answer takes long, while the
+first attempt may still be under way, at this leader or at a leader that was deposed since. Now and then they
+also repeat an acknowledged record. A request is not withdrawn, so an old one may reach a later leader.
 
-Two processes consume the log under one cursor that pins it. What they make of the records (how many of each
-producer's they have seen) lies in the cursor's own properties, so that it moves with its offset in one step;
-whoever loses that race, or is thrown out, starts over from there. The log keeps nothing that it does not have
-to (``RetentionPolicy(max_bytes=1)``), so what the cursor does not pin vanishes. Beside them a sweeper deletes
-what crashes have left, however young.
+Two processes consume the log under one cursor that pins it. The result of the records (how many of each
+producer they have seen) is in the cursor's properties, so it moves together with the cursor's offset. A
+consumer that loses that race, or that is interrupted, starts again from the cursor. The log keeps no more
+than it has to (``RetentionPolicy(max_bytes=1)``), so everything that the cursor does not pin vanishes. A
+sweeper deletes what crashes have left, however young it is.
 
-What must be so at every moment, whoever says it (an acknowledgement, the first or a repeated one, or a
-reader): each (producer, sequence) has one offset, and each offset one (producer, sequence). A consumer finds
-each record of a producer once, in order and without holes, and nothing that the cursor pins is ever dropped.
-``invariants`` sees to it that nobody but its maker deletes what a log lists or may still list. In the end the
-repetition of all that was ever in doubt is answered with the same offsets, and the log holds as many records
-as the producers have numbered.
+At every moment each (producer, sequence) has one offset, and each offset has one (producer, sequence). This
+must hold for every source: a first acknowledgement, a repeated one, or a reader. A consumer finds each record
+of a producer once, in order and without holes. Nothing that the cursor pins is ever dropped. ``invariants``
+checks that only its maker deletes a ledger that a log may still list. At the end everything that was ever in
+doubt is sent again. It must be answered with the same offsets, and the log must hold as many records as the
+producers have numbered.
 """
 
 from __future__ import annotations
@@ -44,28 +44,29 @@ CURSOR = "consumer"
 
 BACK_MAX = 3
 BATCH_MAX = 5
-"""A producer repeats no more than what a leader surely remembers (``limits.LOG_PRODUCER_RUNS_MAX``)."""
+"""A producer goes back at most this far, so that a leader surely remembers the records
+(``limits.LOG_PRODUCER_RUNS_MAX``)."""
 
 
 @attrs.define(eq=False)
 class _Producer:
-    """Somebody outside, who is never hurt."""
+    """A producer. It is outside of the simulated world: no fault hits it."""
 
     name: str
     acked: int = 0
-    """So many of its records are acknowledged: the first ones."""
+    """How many of its records are acknowledged, from the first on."""
     sent: int = 0
-    """So many were ever sent."""
+    """How many of its records were ever sent."""
     answered: trio.Event = attrs.Factory(trio.Event)
 
     def record(self, sequence: int, pad: int = 0) -> bytes:
-        """The same bytes for the same sequence, as far as anybody looks at them."""
+        """Return the record's bytes. Apart from the padding, a sequence always has the same bytes."""
         return b"%s %d " % (self.name.encode(), sequence) + b"x" * pad
 
 
 @attrs.frozen(eq=False)
 class _Request:
-    """Records of one producer, from ``first`` on."""
+    """Records of one producer, from sequence ``first`` on."""
 
     producer: _Producer
     first: int
@@ -73,7 +74,7 @@ class _Request:
 
 
 class RepeatingProducers:
-    """See ``world.Workload``."""
+    """The workload (``world.Workload``)."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -92,7 +93,8 @@ class RepeatingProducers:
         self._offsets: dict[tuple[str, int], int] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self._moved_to = 0
-        """No cursor was ever asked to go beyond this offset, so nothing before it may be dropped."""
+        """The highest offset that a consumer asked the cursor to move to. Nothing from it on may be
+        dropped."""
 
     @property
     def clients(self) -> list[str]:
@@ -114,10 +116,10 @@ class RepeatingProducers:
         for producer in self._producers.values():
             self._world.nursery.start_soon(self._produce, producer, name=f"producer {producer.name}")
 
-    # --- what everybody says of the log -------------------------------------------------------
+    # --- what the processes say about the log -------------------------------------------------
 
     def _on_place(self, who: str, producer: str, sequence: int, offset: int) -> None:
-        """Somebody is told where a record is."""
+        """A process was told the offset of a record."""
         known = self._offsets.setdefault((producer, sequence), offset)
         if known != offset:
             raise Violation(
@@ -138,12 +140,13 @@ class RepeatingProducers:
         for sequence, ack in enumerate(acks, request.first):
             self._on_place("a producer", producer.name, sequence, ack.offset)
             if ack.duplicate:
-                # It was acknowledged before, or by a takeover, and its ledger may be gone since.
+                # It was acknowledged before, or by a takeover. Its ledger may have been deleted since.
                 self._counts["duplicates"] += 1
                 continue
             position = ack.position
             assert position is not None, "only a duplicate may have none"
-            # What the consumer has passed may be dropped before a slow leader hears that it is durable.
+            # A record that the consumer has passed may be dropped before a slow leader learns that it is
+            # durable.
             log = LOG if ack.offset >= self._moved_to else None
             self._world.god.on_ack(position.ledger_id, position.entry_id, log, now=self._world.simulation.now)
             self._counts["acked"] += 1
@@ -219,8 +222,11 @@ class RepeatingProducers:
             self._on_acks(request, acks)
 
     def _require_late(self, writer: LogWriter, request: _Request, error: OutOfSequence) -> None:
-        """Only a leader who was deposed may miss what comes before a request, and only what was answered
-        long ago may be forgotten."""
+        """Check that OutOfSequence has a reason.
+
+        Either the leader was deposed, so it may not know what comes before the request. Or the request was
+        answered so long ago that its records may be forgotten.
+        """
         is_forgotten = request.first + len(request.datas) + BACK_MAX + BATCH_MAX <= request.producer.acked
         if writer.epoch == self._latest_epoch and not is_forgotten:
             raise Violation(
@@ -326,7 +332,7 @@ class RepeatingProducers:
         await retry(self._world, "consuming the rest", read)
 
     async def _repeat(self, writer: LogWriter, producer: _Producer) -> None:
-        """Once more what was acknowledged last, and what nobody knows of."""
+        """Send the last acknowledged records again, and all records whose outcome nobody knows."""
         first = max(0, producer.acked - BACK_MAX)
         datas = [producer.record(sequence) for sequence in range(first, producer.sent)]
         if not datas:

@@ -1,13 +1,14 @@
-"""A workload: bare ledgers, their owners, and recoverers that race with them and with each other.
+"""A workload: ledgers without a log, their owners, and recoverers that race with them and with each other.
 
-Owners make ledgers and append to them until they close them, give them up, are fenced, or die. Recoverers
-pick ledgers, mostly the newest, and recover them whether or not anybody writes; two of them often meet.
-Readers read what is confirmed and follow it. Where the swarm says so ledgers are deleted, open or closed.
+Owners create ledgers and append to them until they close them, give them up, are fenced, or die. Recoverers
+pick ledgers, mostly the newest, and recover them whether or not anyone writes to them. Often two recoverers
+meet. Readers read the confirmed entries and follow the ledger. If the swarm enables it, ledgers are deleted,
+open or closed.
 
-What must be so in the end, for each ledger that is left: everybody who was told its end was told the same; it
-can be recovered and read; it holds what was sent under each entry id and nothing else; every acknowledged
-entry is in it; no entry is whose append failed definitely; readers saw nothing else. No copy is damaged but
-on a disk on which bits have rotted, and no entry is unreadable.
+At the end, for each ledger that is not deleted: everyone who was told its end was told the same end. The
+ledger can be recovered and read. Under each entry id it holds what was sent and nothing else. It holds every
+acknowledged entry. It holds no entry whose append failed definitely. Readers saw nothing else. A copy may be
+damaged only on a disk on which bits have rotted, and no entry is unreadable.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ledgerlog.testing.world import World, retry
 __all__ = ["Book", "RacingRecoverers", "hear_outcomes"]
 
 NEWEST = 3
-"""Recoverers and readers mostly take one of so many newest ledgers, so that they meet."""
+"""Recoverers and readers mostly choose one of this many newest ledgers, so that they meet."""
 
 
 @attrs.define(eq=False)
@@ -41,13 +42,13 @@ class Book:
     absent_from: int | None = None
     """The lowest entry whose append failed definitely."""
     ends: dict[str, int] = attrs.Factory(dict)
-    """Who was told which last entry."""
+    """The last entry of the ledger, as each process was told it."""
     seen: dict[int, bytes] = attrs.Factory(dict)
-    """What readers were shown."""
+    """The entries that readers were given."""
     is_deleted: bool = False
 
     def on_end(self, who: str, last_entry: int | None) -> None:
-        """Somebody was told the ledger's end."""
+        """A process was told the ledger's end. Violation if another one was told another end."""
         if last_entry is None:
             raise Violation(f"CloseAgree: {who} recovered ledger {self.ledger_id}, and it has no end")
         for other, told in self.ends.items():
@@ -59,14 +60,14 @@ class Book:
         self.ends[who] = last_entry
 
     def on_read(self, first: int, payloads: list[bytes]) -> None:
-        """Somebody was shown these entries."""
+        """A reader was given these entries. Violation if they are not the entries that were sent."""
         for entry_id, payload in enumerate(payloads, first):
             if entry_id >= len(self.sent) or payload != self.sent[entry_id]:
                 raise Violation(f"ReadStable: entry {entry_id} of ledger {self.ledger_id} is {payload!r}")
             self.seen[entry_id] = payload
 
     def judge(self, payloads: list[bytes], last_entry: int) -> None:
-        """The whole ledger, as it is read in the end."""
+        """Check the whole ledger, as it is read at the end."""
         self.on_end("the judge", last_entry)
         self.on_read(0, payloads)
         if len(payloads) != last_entry + 1:
@@ -85,8 +86,14 @@ class Book:
 
 
 async def hear_outcomes(world: World, writer: LedgerWriter, book: Book, first: int, count: int) -> bool:
-    """Write down what becomes of so many appends from ``first`` on; False at the first that fails. A definite
-    failure says that neither it nor any behind it is there; of another one nothing is known."""
+    """Record the outcomes of ``count`` appends from ``first`` on, until one fails.
+
+    A definite failure says that neither this entry nor any later one is in the ledger. Any other failure says
+    nothing about the entry.
+
+    Returns:
+        False if an append failed.
+    """
     for entry_id in range(first, first + count):
         try:
             await writer.wait_confirmed(entry_id)
@@ -106,7 +113,7 @@ async def hear_outcomes(world: World, writer: LedgerWriter, book: Book, first: i
 
 
 class RacingRecoverers:
-    """See ``world.Workload``."""
+    """The workload (``world.Workload``)."""
 
     def __init__(self, world: World) -> None:
         self.books: list[Book] = []

@@ -1,41 +1,45 @@
-"""Rules about what processes tell each other (part C of the protocol's rules), judged frame by frame.
+"""Rules for what processes tell each other (part C of the protocol's rules), checked frame by frame.
 
-``WireView`` reads the bytes on the wire, so it knows what every process knows and nothing of what it
-believes: whether a recoverer may conclude that an entry does not exist is counted anew from the answers it
-got. What is true of the disks and of the metadata it asks the ``GodView``.
+``WireView`` reads the bytes on the wire. So it knows what each process knows, and does not share its
+conclusions. For example, it counts again, from the answers that a recoverer got, whether the recoverer may
+conclude that an entry does not exist. It asks the ``GodView`` about the disks and the metadata.
 
-What bookies say:
-    AckDurable          an add is acknowledged only when its entries are durable on that bookie
-    FenceBeforeReply    a fence is confirmed, and a recovery read answered, only behind a durable fence
-    ServedIsDurable     an entry is given out only when it is durable there
-    ServedIsIntact      and only with the bytes that were written: damage is told as damage
-    HeldIsNotDenied     what was durable there when it was asked for is not denied, damaged or not (rule 8)
-    FencedReadComplete  nor does the answer to a recovery read deny what was durable before the fence (R-B1)
-    LacIsCommitted      no bookie tells a LAC that its ledger's owner never told
-    LacWithinClosedLedger   nor one behind the ledger's end
+For bookies:
+    AckDurable          a bookie acknowledges an add only when its entries are durable there
+    FenceBeforeReply    a bookie confirms a fence, or answers a recovery read, only after its fence is durable
+    ServedIsDurable     a bookie gives out an entry only if it is durable there
+    ServedIsIntact      it gives it out only with the bytes that were written, and reports damage as damage
+    HeldIsNotDenied     it never denies an entry that was durable there when it was asked, damaged or not
+                        (rule 8)
+    FencedReadComplete  its answer to a recovery read denies no entry that was durable there before the fence
+                        (R-B1)
+    LacIsCommitted      it never tells a LAC that the ledger's owner never told
+    LacWithinClosedLedger   it never tells a LAC after the ledger's end
 
-What owners say:
-    OneOwner            ordinary adds of a ledger come from its creator only
-    LacIsCommitted      all entries up to a LAC that is told are durable on their ack quorum
-    LafrTruth           all entries up to a LAFR that is told are durable on their whole write quorum
-    AddsWithoutGap      a bookie is sent all that is pending of its write sets in order, from the fragment
-                        on in which it joined (queue rule 3); any of it again
+For owners:
+    OneOwner            only a ledger's creator sends ordinary adds to it
+    LacIsCommitted      if the owner tells a LAC, all entries up to it are durable on their ack quorum
+    LafrTruth           if the owner tells a LAFR, all entries up to it are durable on their whole write
+                        quorum
+    AddsWithoutGap      from the fragment in which it joined, a bookie is sent all pending entries of its
+                        write sets in order (queue rule 3); any of them may be sent again
 
-What recoverers say:
-    RecoveryAnnounced   nobody fences a ledger that the metadata does not say is in recovery
+For recoverers:
+    RecoveryAnnounced   a ledger is fenced only after the metadata says that it is in recovery
     FenceCoverage       reading begins when the confirmed fences cover the last ensemble (A.0, T26)
-    RecoveryTargets     an entry is asked for only where the frozen ensemble has it, and none below its
-                        fragment
-    FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32); other
-                        recovery adds are repair's copies, of what takes no more entries, and tell no LAC
-                        behind what is certainly committed, and no LAFR (rules 20 and 23)
-    CloseProven         a recoverer closes behind an entry of which a negative quorum of its write set told it
-                        that it is not there: no time-out, no limbo, no stranger counts (T02, T03, T04, T10)
+    RecoveryTargets     an entry is asked for only at bookies that have it in the frozen ensemble, and no
+                        entry below the frozen fragment is
+    FrozenLac           write-backs tell no LAC and no LAFR that the owner did not tell (T25, T31, T32). Other
+                        recovery adds are copies by repair, of entries that can no longer change. They tell no
+                        LAC after what is certainly committed, and no LAFR (rules 20 and 23)
+    CloseProven         a recoverer closes a ledger at an entry only if a negative quorum of the next entry's
+                        write set denied the next entry. Time-outs, bookies in limbo and bookies outside of
+                        the write set do not count (T02, T03, T04, T10)
 
-What follows from it:
-    NegativeReadFinal   once a negative quorum has told anybody that an entry is not there, neither it nor a
-                        later one was acknowledged, nor ever is
-    ReadWithinLac       readers ask for no entry behind what they can know to be confirmed
+For all together:
+    NegativeReadFinal   if a negative quorum denied an entry to any process, neither that entry nor a later
+                        one was or will be acknowledged
+    ReadWithinLac       readers ask for no entry after the last one that they can know to be confirmed
 """
 
 from __future__ import annotations
@@ -59,11 +63,11 @@ from ledgerlog.wire.frame import RECOVERY, REPLY, Frame, Header, Kind, Status
 __all__ = ["WireView"]
 
 _ANSWERS = frozenset((Status.OK.value, Status.NO_SUCH_ENTRY.value, Status.NO_SUCH_LEDGER.value))
-"""Statuses of a READ reply that say that what is not in it does not exist."""
+"""The statuses of a READ reply that deny every entry that is not in the reply."""
 
 
 class _Talk:
-    """What was said on one connection and is not answered."""
+    """The open requests of one connection."""
 
     __slots__ = ("adds", "adds_done", "adds_refused", "adds_sent", "asked", "contents", "held")
 
@@ -74,9 +78,9 @@ class _Talk:
         self.adds_refused: dict[int, None] = {}
         self.asked: dict[int, Header] = {}
         self.contents: dict[int, list[tuple[int, int]]] = {}
-        """What is in adds to bookies that do not sync it: ids and digests."""
+        """For adds to bookies that do not sync them: the ids and digests of their entries."""
         self.held: dict[int, list[int]] = {}
-        """What the bookie held, of the entries that a read asks for, when it was asked."""
+        """For each read, the requested entries that the bookie held when it was asked."""
 
 
 @attrs.frozen
@@ -100,7 +104,7 @@ class _Answer:
 
 
 class _Recoverer:
-    """What one process knows of a ledger that it recovers."""
+    """What one process knows about a ledger that it recovers."""
 
     __slots__ = ("answers", "fenced")
 
@@ -109,40 +113,40 @@ class _Recoverer:
         self.answers: list[_Answer] = []
 
     def absent(self, entry_id: int, replication: Replication) -> list[str]:
-        """The bookies of the entry's write set that told it that they do not have the entry."""
+        """Return the bookies of the entry's write set that denied the entry to this process."""
         return list(
             dict.fromkeys(answer.bookie for answer in self.answers if answer.denies(entry_id, replication))
         )
 
 
 class WireView:
-    """An ``Observer`` for ``simulated_cluster``."""
+    """Checks the rules of this module: an ``Observer`` for ``simulated_cluster``."""
 
     def __init__(self, god: GodView) -> None:
         self._god = god
         self._talks: defaultdict[int, _Talk] = defaultdict(_Talk)
         self._recoverers: defaultdict[tuple[Incarnation, int], _Recoverer] = defaultdict(_Recoverer)
         self._told: defaultdict[int, list[int]] = defaultdict(lambda: [NO_ENTRY, NO_ENTRY])
+        """For each ledger, the highest LAC and LAFR that its owner ever told."""
         self._copied: dict[int, int] = {}
-        """The highest LAC that repair told of each ledger: a bookie may have it from there."""
-        """Ledger -> the highest LAC and LAFR that its owner ever told."""
+        """For each ledger, the highest LAC that repair told: a bookie may have it from there."""
         self._pushed: dict[int, int] = {}
-        """Ledger -> the highest entry that anybody sent."""
+        """For each ledger, the highest entry that any process sent."""
         self._next_add: dict[tuple[int, str], tuple[int, int]] = {}
-        """Ledger and bookie -> the first entry of the fragment in which the bookie joined, and the entry
-        behind the last that it was sent."""
+        """For each ledger and bookie: the first entry of the fragment in which the bookie joined, and the
+        entry after the last one that it was sent."""
         self._on_fence: dict[str, Callable[[], None]] = {}
         self.answers: dict[str, int] = {}
-        """How many READ replies had which status."""
+        """How many READ replies had each status."""
         self.loss = LossRules(god)
         god.prove_close = self.prove_close
 
     def call_at_next_fence(self, bookie: str, call: Callable[[], None]) -> None:
-        """Call once, right after the bookie has confirmed a fence: for a nemesis."""
+        """Call ``call`` once, right after the bookie has confirmed a fence. The nemesis uses it."""
         self._on_fence[bookie] = call
 
     def forget_calls(self) -> None:
-        """Undo every ``call_at_next_fence`` that has not come to pass."""
+        """Cancel every ``call_at_next_fence`` that was not called yet."""
         self._on_fence.clear()
 
     # --- frames -------------------------------------------------------------------------------
@@ -228,10 +232,10 @@ class WireView:
             self._on_progress(header, told)
 
     def _require_no_gap(self, bookie: str, header: Header) -> None:
-        """An owner sends a bookie what comes next, or something of before again."""
+        """Require that an owner sends a bookie the next entries, or entries that it was sent before."""
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
         if metadata is None or bookie not in metadata.last_fragment.ensemble:
-            return  # Deleted; or it has been replaced, and what is under way does no harm.
+            return  # The ledger is deleted. Or the bookie was replaced; adds under way do no harm.
         replication, slot = metadata.replication, metadata.last_fragment.ensemble.index(bookie)
         joined = 0
         for fragment in reversed(metadata.fragments):
@@ -243,7 +247,7 @@ class WireView:
         if before != joined:
             following = joined
         god.checks["AddsWithoutGap"] += 1
-        # A bookie that was away for a while is not sent what was settled without it.
+        # A bookie that was away for a while is not sent entries that were settled without it.
         enough = replication.write_quorum if replication.guaranteed else replication.ack_quorum
         left_out = [
             entry_id
@@ -259,17 +263,19 @@ class WireView:
         self._next_add[key] = (joined, max(following, header.last + 1))
 
     def _is_copy(self, header: Header) -> bool:
-        """Whether a recovery add is one that repair may make: of an entry of a closed ledger, or of one
-        before the last fragment. What is certainly committed only grows, so an older look at it is as
-        good."""
+        """Whether repair may make this recovery add: its entry belongs to a closed part of the ledger.
+
+        The ledger is closed, or the entry is before the last fragment. What is certainly committed only
+        grows, so repair may act on older metadata.
+        """
         metadata = self._god.ledgers.get(header.ledger_id)
         if metadata is None:
-            return True  # Deleted while it was copied.
+            return True  # The ledger was deleted during the copy.
         committed = self._committed(header.ledger_id, NO_ENTRY)
         return max(header.last, header.lac) <= committed and header.lafr == NO_ENTRY
 
     def _committed(self, ledger_id: int, deleted: int) -> int:
-        """All up to this entry is certainly committed, by the ledger's metadata; ``deleted`` without any."""
+        """Return the last entry that is certainly committed by the metadata. ``deleted`` if it is gone."""
         metadata = self._god.ledgers.get(ledger_id)
         if metadata is None:
             return deleted
@@ -279,7 +285,7 @@ class WireView:
         god, metadata = self._god, self._god.ledgers.get(header.ledger_id)
         before, told[0], told[1] = list(told), max(told[0], header.lac), max(told[1], header.lafr)
         if metadata is None:
-            return  # Deleted.
+            return  # The ledger is deleted.
         replication = metadata.replication
         god.require_copies(
             "LacIsCommitted",
@@ -343,7 +349,7 @@ class WireView:
     def _note_held(self, conversation: Conversation, header: Header) -> None:
         bookie = conversation.server.process
         if self.loss.is_unsynced(bookie):
-            return  # What these may deny is another matter (``loss_rules``).
+            return  # ``loss_rules`` says what these bookies may deny.
         last = min(header.last, self._pushed.get(header.ledger_id, NO_ENTRY))
         held = [
             entry_id
@@ -354,7 +360,7 @@ class WireView:
             self._talks[conversation.number].held[header.request] = held
 
     def _require_not_denied(self, conversation: Conversation, asked: Header, frame: Frame) -> None:
-        """What the bookie surely has is in its answer."""
+        """Require that the answer has every requested entry that the bookie held when it was asked."""
         god, header, bookie = self._god, frame.header, conversation.server.process
         held = self._talks[conversation.number].held.pop(asked.request, [])
         if (
@@ -409,7 +415,7 @@ class WireView:
             if content is not None:
                 self.loss.on_acknowledged(bookie, header, content)
                 continue
-            # What is between them is in the same record, so it is as durable.
+            # The entries between them are in the same record, so they are durable too.
             for entry_id in dict.fromkeys((header.first, header.last)):
                 god.checks["AckDurable"] += 1
                 if not god.is_held(bookie, header.ledger_id, entry_id):
@@ -436,7 +442,7 @@ class WireView:
         floor = NO_ENTRY if frozen is None else frozen.first_entry - 1
         told = max(self._told[header.ledger_id][0], self._copied.get(header.ledger_id, NO_ENTRY), floor)
         if self.loss.is_unsynced(bookie):
-            # What it copies itself brings a LAC that nobody sends.
+            # A bookie in limbo copies entries itself, and learns a LAC that nobody sends to it.
             told = max(told, self._committed(header.ledger_id, header.lac))
         if header.lac > told:
             god.violate(
@@ -507,8 +513,10 @@ class WireView:
     # --- what a recoverer can know ------------------------------------------------------------
 
     def _shape(self, ledger_id: int) -> tuple[Fragment, Replication] | None:
-        """The last fragment as it was when recovery began, and the ledger's quorums; None once it is
-        deleted."""
+        """Return the last fragment as it was when recovery began, and the ledger's quorums.
+
+        None if the ledger is deleted or was never in recovery.
+        """
         metadata, frozen = self._god.ledgers.get(ledger_id), self._god.frozen.get(ledger_id)
         if metadata is None or frozen is None:
             return None
@@ -528,7 +536,8 @@ class WireView:
         through = min(asked.last, header.argument)
         slot = frozen.ensemble.index(bookie)
         recoverer.answers.append(_Answer(bookie, slot, asked.first, through, asked.entry_count, found))
-        # Behind the last entry that anybody sent, the first of each write set tells as much as all.
+        # After the last entry that was ever sent, the first entry of each write set stands for all later
+        # ones.
         beyond = max(self._pushed.get(header.ledger_id, NO_ENTRY), asked.first) + asked.entry_count
         for entry_id in range(asked.first, min(through, beyond) + 1, asked.entry_count):
             if entry_id not in found:
@@ -550,7 +559,7 @@ class WireView:
         god.last_verdict[ledger_id] = min(entry_id, god.last_verdict.get(ledger_id, entry_id))
 
     def prove_close(self, closed: LedgerMetadata, who: Incarnation | None) -> None:
-        """A recoverer closes a ledger."""
+        """Require that a recoverer that closes a ledger has proof of its end."""
         god = self._god
         assert closed.last_entry is not None
         if who is None:

@@ -1,22 +1,22 @@
-"""One seed, from the drawing of its swarm to the verdict: the whole system under faults.
+"""Run one seed, from drawing its swarm to the verdict: the whole system under faults.
 
 A run has three phases:
 
-1. **Trouble.** The workloads of the swarm do their work (``WORKLOADS``: contending leaders of a log, bare
-   ledgers with racing recoverers, a user's service, producers that repeat everything), the residents do
-   theirs, and a nemesis carries out its plan of faults (``nemesis``).
-2. **Healing.** The network, disks and metadata are good again, every bookie is started, the clients are
-   ended. Now everything must converge in bounded time (``world.CONVERGE_S``).
-3. **Judgement.** Each workload compares what is there with what everybody was told. Through all of it the
-   views from above look at every durable block, metadata write and acknowledgement (``invariants``) and at
-   every frame (``wire_rules``).
+1. **Trouble.** The workloads of the swarm run (``WORKLOADS``: leaders that contend for a log, ledgers with
+   racing recoverers, a user's service, producers that repeat everything). The residents run beside them, and
+   a nemesis carries out its plan of faults (``nemesis``).
+2. **Healing.** The network, the disks and the metadata are healed, every bookie is started, and the clients
+   are ended. From now on everything must work again in bounded time (``world.CONVERGE_S``).
+3. **Judgement.** Each workload compares the stored data with what its processes were told. During all phases
+   the rules of ``invariants`` check every durable block, metadata write and acknowledgement, and the rules of
+   ``wire_rules`` check every frame.
 
-**What more there is to test.** A workload is a class like ``ContendingLeaders``: put it into ``WORKLOADS``
-and into a mix of ``swarm.WORKLOAD_MIXES``. Replicated state machines go there. What runs beside every
-workload and has no users of its own is a *resident*: a process that ``RESIDENTS`` names and that is started,
-killed and restarted like the others. Auditors and replication workers go there.
+**To test more:** a workload is a class like ``ContendingLeaders``. Add it to ``WORKLOADS`` and to a mix of
+``swarm.WORKLOAD_MIXES``; for example, replicated state machines belong there. A *resident* is a process that
+runs beside every workload and has no users of its own. ``RESIDENTS`` names it, and it is started, killed and
+restarted like the others; for example, auditors and replication workers belong there.
 
-A batch of runs in which nothing was acknowledged, nobody was deposed and no write was torn proves nothing.
+A batch of runs proves nothing if nothing in it was acknowledged, no leader was deposed and no write was torn.
 ``vacuity`` says what a batch lacks.
 """
 
@@ -54,10 +54,10 @@ WORKLOADS: dict[str, Callable[[World], Workload]] = {
     "service": Counters,
     "producers": RepeatingProducers,
 }
-"""What can be done with a cluster."""
+"""The workloads that a run may have, by name."""
 
 RESIDENTS: dict[str, Callable[[Cluster], Awaitable[None]]] = {}
-"""Client processes, by name, that belong to every cluster."""
+"""Client processes, by name, that run in every cluster."""
 
 RUN_CPU_S = 60.0
 SIMULATED_S_MAX = 3600.0
@@ -65,7 +65,7 @@ SIMULATED_S_MAX = 3600.0
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     trace_hash: str
@@ -74,23 +74,24 @@ class Report:
     cpu_s: float
     swarm: Swarm
     plan: tuple[Fault, ...]
-    """The faults that were planned for it, less those that were left out."""
+    """The faults that were planned, without those that were left out."""
     told: list[str]
-    """The faults that came to pass, and what they did."""
+    """The faults that were injected, with their details."""
     faults: dict[str, int]
     counts: dict[str, int]
     checks: dict[str, int]
     failure: BaseException | None
     trace: list[str]
-    """The last events, where it failed."""
+    """The last events, if the run failed."""
 
     @property
     def is_ok(self) -> bool:
+        """Whether the run found nothing wrong."""
         return self.failure is None
 
 
 class _Run:
-    """One seed on its way."""
+    """A run of one seed."""
 
     def __init__(self, simulation: Simulation, size: Size, only: Collection[int] | None) -> None:
         self.simulation = simulation
@@ -157,7 +158,7 @@ class _Run:
 def _storage(swarm: Swarm) -> StorageConfig:
     config = SMALL_STORAGE
     if swarm.size is Size.SMALL:
-        # Its entries are small, and a journal that is costs less to make than one that is not.
+        # Entries are small in such runs, and a small journal costs less to create than a large one.
         config = attrs.evolve(config, segment_bytes=128 * KIB, frame_bytes_max=64 * KIB)
     if EXCHANGE in swarm.faults:
         config = attrs.evolve(config, collect_interval_s=COLLECT_S)
@@ -171,8 +172,17 @@ def run_seed(
     only: Collection[int] | None = None,
     is_strict: bool = False,
 ) -> Report:
-    """Run one seed, with the faults of its plan whose numbers are in ``only`` (None: all of them). Never
-    raises for what it finds: see ``Report.failure``."""
+    """Run one seed. It does not raise what it finds: see ``Report.failure``.
+
+    Args:
+        seed: The seed.
+        size: How long the run is.
+        only: The numbers of the faults to inject. None: all faults of the plan.
+        is_strict: Hash every step of every task into the trace, too.
+
+    Returns:
+        The report.
+    """
     simulation = Simulation(seed, is_strict=is_strict)
     run = _Run(simulation, size, only)
     failure: BaseException | None = None
@@ -200,7 +210,7 @@ def run_seed(
 
 
 def _the_one(error: BaseException) -> BaseException:
-    """What to show of a group: a violation, because the others are its consequences; else the first."""
+    """Return the violation in a group, because the others are its consequences. Else the first error."""
     leaves = [error]
     while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
         leaves = [
@@ -212,7 +222,11 @@ def _the_one(error: BaseException) -> BaseException:
 
 
 def vacuity(reports: Iterable[Report]) -> list[str]:
-    """What a batch of runs lacks to prove anything, as lines for a person; empty where it lacks nothing."""
+    """Say what a batch of runs lacks to prove anything.
+
+    Returns:
+        Lines for a person to read. Empty if it lacks nothing.
+    """
     numbers: Counter[str] = Counter()
     runs = 0
     for report in reports:
@@ -224,11 +238,12 @@ def vacuity(reports: Iterable[Report]) -> list[str]:
 
 
 def lacking(numbers: Counter[str], runs: int) -> list[str]:
-    """As ``vacuity``, of the sums of all counts, faults and checks.
+    """Do the same as ``vacuity``, from the sums of all counts, faults and checks.
 
-    The least numbers are a fraction of what batches of 50 show, so that chance does not reach them, and a
-    fault or a workload that no longer does anything does. "open ends" are records of which nobody was told
-    what became of them: their leader died, or could not find out."""
+    The bounds are a fraction of what batches of 50 runs show. So chance does not go below them, but a fault
+    or a workload that stopped working does. "open ends" are records whose outcome nobody knows: their leader
+    died, or could not find it out.
+    """
     wanted = {
         "acked": 10 * runs,
         "followed": 5 * runs,
