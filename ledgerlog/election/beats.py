@@ -68,7 +68,7 @@ class BeatServer:
                 try:
                     stream = await self._listener.accept()
                 except ConnectionLost as cause:
-                    logger.warning("heartbeats are served no more: %s", cause)
+                    logger.warning("heartbeats are no longer served: %s", cause)
                     return
                 if len(self._standbys) >= ELECTION_STANDBYS_MAX:
                     stream.close()
@@ -192,8 +192,7 @@ class Hearing:
                     self._has_spoken = False
                     self._core.on_beat(self._term)
                 elif beat.kind is BeatKind.BEAT and not beat.term:
-                    # It lives and does not lead: it does not know yet that its claim won, or its term is
-                    # over.
+                    # It lives and does not lead: it has not learned that its claim won, or its term is over.
                     self._core.on_silence(self._term)
                     self.changed.set()
         finally:

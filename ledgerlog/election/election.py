@@ -3,7 +3,7 @@
 ``election.core.candidacy`` decides. This module has the tasks that carry out its decisions, and the cancel
 scope that represents a leadership:
 
-    drive      does what the core needs: look, register, claim. Only this task writes to the store
+    drive      does what the core needs: look, register, claim. The only task that calls the store
     session    tells the core at once about each change of the metadata session
     nodes      watches the election's record, and tells the core that it may have changed
     beats      serves heartbeats; see ``election.beats``
@@ -177,7 +177,8 @@ class Election:
             An async context manager. Entering it gives the ``Term``.
 
         Raises:
-            InvalidArgument: Another ``leadership()`` of this object is open; make another ``Election``.
+            InvalidArgument: Another ``leadership()`` of this object is open; make another ``Election``. Or
+                the election's ``listen`` address is malformed.
             MetadataCorrupt: The election's record is damaged.
 
         Cancelling: while it waits, this process withdraws from the election.
@@ -358,8 +359,7 @@ class _Stand:
             core.on_unsettled()
             raise
         else:
-            # If this stand was left, the record names a candidacy that is being withdrawn. So the term is
-            # free.
+            # If this stand was left, the record names a candidacy that is being withdrawn: the term is free.
             if not self._is_left:
                 core.on_claimed(versions[1])
 
@@ -456,7 +456,7 @@ class _Stand:
             except (VersionConflict, NodeMissing):
                 pass  # Another candidate has the next term already, or the election was deleted.
             except LedgerLogError as cause:
-                logger.info("election=%s: it was left without a word: %s", self._name, cause)
+                logger.info("election=%s: the record may still name us as the leader: %s", self._name, cause)
             try:
                 await store.delete(candidate_path(self._name, me), version=node_version)
             except LedgerLogError as cause:

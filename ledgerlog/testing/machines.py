@@ -126,14 +126,14 @@ def _check_snapshot(
     if digest_of(position, b"", late) != digests[position]:
         raise NotDeterministic(
             f"a snapshot taken before command {position} changed when more commands were applied: "
-            "copy what it gives"
+            "its chunks must be copies of the state"
         )
     restored = ReplicaCore(factory())
     restored.restore(position, 0, core.requests.__class__(), chunks)
     if _state(restored) != digests[position]:
         raise NotDeterministic(
-            f"the state restored from the snapshot before command {position} is not the state that it was "
-            "taken of"
+            f"the state restored from the snapshot before command {position} differs from the state that "
+            "the snapshot was taken of"
         )
     for at in range(position, len(commands)):
         outcome = _apply(restored, at, commands[at])
@@ -154,7 +154,7 @@ def _compare(
     second: tuple[list[Outcome], list[str]],
 ) -> None:
     if first[1][0] != second[1][0]:
-        raise NotDeterministic(f"{what}, the machine's first state is another one")
+        raise NotDeterministic(f"{what}, the machine's first state is different")
     for position, data in enumerate(commands):
         ours, theirs = first[0][position], second[0][position]
         if ours != theirs:

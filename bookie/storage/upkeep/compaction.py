@@ -217,7 +217,7 @@ class Compactor:
             try:
                 held = await self._contents.read(row)
             except StorageError as damage:
-                logger.warning("going by the index: %s", damage)
+                logger.warning("the file is damaged, its live runs are taken from the index: %s", damage)
                 try:
                     held = await self._contents.counted(row)
                 except StorageError as trouble:

@@ -155,8 +155,7 @@ async def _follow(
         )
     walk = steps.walk
     if not steps.is_closed:
-        # Only a clean stop trims a segment before the next one begins, and that stop writes a mark that ends
-        # it.
+        # Only a clean stop trims a segment before the next one begins, and its mark would end this segment.
         raise StorageCorrupt(files.path(walk.end.segment), walk.end.offset, "the end of the file is missing")
     return runs, Mark(walk.next_segment, walk.next_sequence, is_optional=True, end=walk.end)
 

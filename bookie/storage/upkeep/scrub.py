@@ -155,7 +155,7 @@ class Scrubber:
             except StorageError as damage:
                 # Since the row was read, the file may have been rewritten: it may be gone or have a new row.
                 if await self._catalogue.file(row.file) == row:
-                    logger.error("rotten: in what no entry that counts needs: %s", damage)
+                    logger.error("rotten: in a part of the file that no live entry needs: %s", damage)
                     self._compactor.suspect(row.file)
             self.bytes_checked += row.end
 
