@@ -66,8 +66,8 @@ __all__ = ["SMALL_STORAGE", "SimulatedCluster", "simulate", "simulated_cluster"]
 SMALL_STORAGE = StorageConfig(segment_bytes=MIB, arenas=2, frame_bytes_max=700 * KIB, segment_records_max=100)
 """The default storage of simulated bookies: journals that roll often and are cheap to create.
 
-A record of a log may have up to about 500 KiB, because a bookie must take whatever a client may put into one
-frame.
+Records of a log may have up to about 500 KiB, because a bookie must take every frame that a client may send,
+and these bookies take frames of at most 700 KiB.
 """
 
 assert SMALL_STORAGE.frame_bytes_max > FRAME_BYTES_TARGET + LOG_ENTRY_BYTES_TARGET // 2
@@ -233,15 +233,20 @@ class SimulatedCluster:
         unsynced: int,
     ) -> None:
         self.simulation = simulation
+        """The run that the cluster belongs to."""
         self.network = SimNetwork(simulation, quality=quality, observer=observer)
+        """The simulated network of all processes."""
         self.network.add_host(METADATA)
         self._right_metadata: Content | None = None
         """The content of the metadata store before it was exchanged. None: it is not exchanged."""
         self._other_metadata: Content | None = None
         """The content that took its place."""
         self.cluster_id = simulation.random("cluster").randbytes(16).hex()
+        """The id of the cluster in the metadata store."""
         self.tree = SimTree(on_metadata, cluster=self.cluster_id)
+        """The content of the metadata store."""
         self.replication = replication
+        """The default replication of the clients."""
         self.metadata_lost_share = 0.0
         """The share of metadata writes, from 0 to 1, that are lost or lose their answer. It applies to
         processes that start from now on."""

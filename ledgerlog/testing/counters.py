@@ -101,8 +101,7 @@ class Counters:
             await client.create_log(LOG, roll=self._swarm.roll)
         for name in self._services:
             self._cluster.start(name, self._serve)
-        # Users are outside of the simulated world: no fault hits them, and they ask until the trouble is
-        # over.
+        # Users are outside of the simulated world: no fault hits them, and they ask until the faults end.
         for user in range(1 + self._swarm.tasks):
             self._world.nursery.start_soon(self._use, name=f"user {user}")
 

@@ -242,8 +242,11 @@ class Simulation:
 
     def __init__(self, seed: int | str, *, is_strict: bool = False) -> None:
         self.seed = seed
+        """The seed, as you passed it."""
         self.trace = Trace()
+        """The events so far, as a hash and as text."""
         self.cpu_s = 0.0
+        """The CPU time that the run took, in seconds. 0 until it has ended."""
         self._is_strict = is_strict
         self._streams: dict[str, Random] = {}
         self._heap: list[tuple[float, int, Timer]] = []
@@ -454,8 +457,7 @@ def _deterministic_trio(seed: int | str) -> Iterator[None]:
 def _gc_resting() -> Iterator[None]:
     was_enabled = gc.isenabled()
     # Free the objects of the previous run. They are in the two youngest generations, because nothing ages
-    # while the collector is off. A collection right after that run would find them in use, and so make them
-    # age.
+    # while the collector is off. A collection right after that run would find them in use and age them.
     gc.collect(1)
     gc.disable()
     try:

@@ -63,7 +63,8 @@ def check_machine(
             empty.
         commands: The commands to apply, in order.
         hash_seeds: Apply the commands also in one process for each of these values of ``PYTHONHASHSEED``.
-        snapshots_every: Check a snapshot at every n-th position. Raise it if the machine's state is large.
+        snapshots_every: Check a snapshot at every n-th position. Use a larger n if the machine's state is
+            large.
 
     Raises:
         NotDeterministic: Two ways to apply the commands gave different results or states, or a process with
