@@ -49,7 +49,7 @@ class _Link:
 class FaultyNetwork:
     """The network of all hosts. ``at(host)`` is one host's ``Network``. Addresses are names of hosts.
 
-    Methods that take two hosts also take EVERYBODY.
+    ``stall``, ``cut`` and ``heal`` also take EVERYBODY for a host.
     """
 
     def __init__(self) -> None:

@@ -78,7 +78,8 @@ _EDGES = frozenset(
 
 
 class Violation(AssertionError):
-    """A rule of the protocol, or a promise to users, is broken. The message begins with the rule's name."""
+    """A rule of the protocol, or a promise to users, is broken. If the rule has a name, the message begins
+    with it."""
 
 
 class GodView:
@@ -111,8 +112,7 @@ class GodView:
         """Called when a recoverer closes a ledger, to check that it may. ``wire_rules`` sets it."""
         self._tree = SimTree()
         self._holders: dict[tuple[int, int], dict[str, int]] = {}
-        """For each entry, the bookies that hold it, each with the number of the record since which it
-        does."""
+        """For each entry, the bookies that hold it, each with the number of its first record of it."""
         self._digests: dict[tuple[int, int], int] = {}
         self._fenced: dict[tuple[str, int], int] = {}
         """For each bookie and ledger, the number of the record that fenced it."""
