@@ -9,10 +9,14 @@
                 print(record.offset, record.data)
 
 The names in ``__all__`` are public. Everything else may change without notice.
+
+A name is imported when you first use it. So a bookie does not load the client, and a command loads only what
+it needs: importing all of it takes longer than most commands take to do their work.
 """
 
-from ledgerlog.cluster import Cluster, connect
-from ledgerlog.election.election import Election, Leader, Term
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from ledgerlog.errors import (
     AppendUnknown,
     ArchiveCorrupt,
@@ -68,27 +72,31 @@ from ledgerlog.errors import (
     WrongCluster,
     WrongProcess,
 )
-from ledgerlog.ledger.ledgers import Ledgers
-from ledgerlog.ledger.reader import LedgerReader
-from ledgerlog.ledger.writer import LedgerWriter
-from ledgerlog.log.cursors import Cursor
-from ledgerlog.log.log import Log
-from ledgerlog.log.reader import LogReader
-from ledgerlog.log.writer import LogWriter, Submission
-from ledgerlog.machine.directory import DirectorySnapshots
-from ledgerlog.machine.events import EventKind, ReplicaEvent
-from ledgerlog.machine.machine import StateMachine
-from ledgerlog.machine.replica import Replica
-from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo, SnapshotStore
-from ledgerlog.model.command import Command
-from ledgerlog.model.cursor import CursorState
-from ledgerlog.model.ids import Position
-from ledgerlog.model.ledger import LedgerMetadata, LedgerState
-from ledgerlog.model.policies import RetentionPolicy, RollPolicy
-from ledgerlog.model.producer import Dedupe
-from ledgerlog.model.quorum import Replication
-from ledgerlog.model.record import Ack, Record, RecordBatch
-from ledgerlog.model.segments import Gap
+
+if TYPE_CHECKING:
+    from ledgerlog.cluster import Cluster, connect
+    from ledgerlog.election.election import Election, Leader, Term
+    from ledgerlog.ledger.ledgers import Ledgers
+    from ledgerlog.ledger.reader import LedgerReader
+    from ledgerlog.ledger.writer import LedgerWriter
+    from ledgerlog.log.cursors import Cursor
+    from ledgerlog.log.log import Log
+    from ledgerlog.log.reader import LogReader
+    from ledgerlog.log.writer import LogWriter, Submission
+    from ledgerlog.machine.directory import DirectorySnapshots
+    from ledgerlog.machine.events import EventKind, ReplicaEvent
+    from ledgerlog.machine.machine import StateMachine
+    from ledgerlog.machine.replica import Replica
+    from ledgerlog.machine.snapshots import LedgerSnapshots, SnapshotInfo, SnapshotStore
+    from ledgerlog.model.command import Command
+    from ledgerlog.model.cursor import CursorState
+    from ledgerlog.model.ids import Position
+    from ledgerlog.model.ledger import LedgerMetadata, LedgerState
+    from ledgerlog.model.policies import RetentionPolicy, RollPolicy
+    from ledgerlog.model.producer import Dedupe
+    from ledgerlog.model.quorum import Replication
+    from ledgerlog.model.record import Ack, Record, RecordBatch
+    from ledgerlog.model.segments import Gap
 
 __version__ = "0.1.0"
 
@@ -187,3 +195,45 @@ __all__ = [
     "WrongCluster",
     "WrongProcess",
 ]
+
+_HOMES = {
+    "ledgerlog.cluster": ("Cluster", "connect"),
+    "ledgerlog.election.election": ("Election", "Leader", "Term"),
+    "ledgerlog.ledger.ledgers": ("Ledgers",),
+    "ledgerlog.ledger.reader": ("LedgerReader",),
+    "ledgerlog.ledger.writer": ("LedgerWriter",),
+    "ledgerlog.log.cursors": ("Cursor",),
+    "ledgerlog.log.log": ("Log",),
+    "ledgerlog.log.reader": ("LogReader",),
+    "ledgerlog.log.writer": ("LogWriter", "Submission"),
+    "ledgerlog.machine.directory": ("DirectorySnapshots",),
+    "ledgerlog.machine.events": ("EventKind", "ReplicaEvent"),
+    "ledgerlog.machine.machine": ("StateMachine",),
+    "ledgerlog.machine.replica": ("Replica",),
+    "ledgerlog.machine.snapshots": ("LedgerSnapshots", "SnapshotInfo", "SnapshotStore"),
+    "ledgerlog.model.command": ("Command",),
+    "ledgerlog.model.cursor": ("CursorState",),
+    "ledgerlog.model.ids": ("Position",),
+    "ledgerlog.model.ledger": ("LedgerMetadata", "LedgerState"),
+    "ledgerlog.model.policies": ("RetentionPolicy", "RollPolicy"),
+    "ledgerlog.model.producer": ("Dedupe",),
+    "ledgerlog.model.quorum": ("Replication",),
+    "ledgerlog.model.record": ("Ack", "Record", "RecordBatch"),
+    "ledgerlog.model.segments": ("Gap",),
+}
+"""Where the names are that are imported at their first use. A test compares it with the imports above."""
+
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use (PEP 562)."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

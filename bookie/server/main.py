@@ -33,6 +33,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -41,23 +42,19 @@ import click
 import trio
 
 from bookie.server.identity import establish_identity
-from bookie.server.inspect import show_cookie, show_index, show_journal, show_marks
-from bookie.server.inspect_entries import show_entries
+from bookie.server.limbo import Peers
 from bookie.server.node import open_bookie
 from bookie.server.options import read_config
 from bookie.storage.disk.descriptors import connections_within, raise_limit
 from bookie.storage.engine.config import StorageConfig
 from bookie.storage.engine.directory import StorageDirectory, open_directory
-from bookie.storage.upkeep.rebuild import rebuild_index
 from ledgerlog.concurrency.nurseries import open_nursery
 from ledgerlog.errors import InvalidArgument, LedgerLogError, StorageError
-from ledgerlog.ledger.client import open_client
 from ledgerlog.limits import BOOKIE_CONNECTIONS_MAX
+from ledgerlog.meta.store import MetadataStore
 from ledgerlog.meta.uri import FileUri, MemoryUri, open_store, parse_uri
 from ledgerlog.model.ids import check_bookie_id
 from ledgerlog.net.tcp import TcpNetwork, parse_address
-from ledgerlog.repair.peers import open_peers
-from ledgerlog.repair.service import AutoRecovery
 from ledgerlog.signals import receiving_stops, run_until_stopped
 from ledgerlog.standard_streams import open_standard_streams
 
@@ -211,7 +208,7 @@ def run(
                 find_place=partial(_find_place, path),
                 journal_directory=journal_directory,
                 fix_cookie=fix_cookie,
-                peers=partial(open_peers, store, TcpNetwork()),
+                peers=partial(_open_peers, store),
                 connections_max=connections_within(descriptors, BOOKIE_CONNECTIONS_MAX),
             ) as node,
         ):
@@ -225,10 +222,7 @@ def run(
             if not auto_recovery:
                 await stop.wait()
                 return
-            async with open_client(store, TcpNetwork()) as client, open_nursery() as nursery:
-                nursery.start_soon(AutoRecovery(client, name=node.bookie_id).run)
-                await stop.wait()
-                nursery.cancel_scope.cancel()
+            await _look_after_the_cluster(store, node.bookie_id, stop)
 
     with _failures():
         trio.run(_until_signalled, serve)
@@ -252,6 +246,27 @@ async def _until_signalled(serve: Callable[[trio.Event], Awaitable[None]]) -> No
         nursery.start_soon(listen)
         await listening.wait()
         await serve(stop)
+        nursery.cancel_scope.cancel()
+
+
+# The client is loaded only if something needs it: with it, a start takes half as long again.
+
+
+def _open_peers(store: MetadataStore) -> AbstractAsyncContextManager[Peers]:
+    """The other bookies, to copy from them what this one lost."""
+    from ledgerlog.repair.peers import open_peers
+
+    return open_peers(store, TcpNetwork())
+
+
+async def _look_after_the_cluster(store: MetadataStore, name: str, stop: trio.Event) -> None:
+    """Run auto-recovery until ``stop`` is set."""
+    from ledgerlog.ledger.client import open_client
+    from ledgerlog.repair.service import AutoRecovery
+
+    async with open_client(store, TcpNetwork()) as client, open_nursery() as nursery:
+        nursery.start_soon(AutoRecovery(client, name=name).run)
+        await stop.wait()
         nursery.cancel_scope.cancel()
 
 
@@ -290,6 +305,8 @@ def cookie() -> None:
 def cookie_show(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show whose directory PATH is."""
 
+    from bookie.server.inspect import show_cookie, show_marks
+
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {**await show_cookie(directory), **await show_marks(directory)}
 
@@ -314,6 +331,8 @@ def cookie_fix(
 
     It is marked for the loss: when it serves, it refuses adds of all ledgers that exist now, denies nothing
     of them, and copies what it lost from other bookies. Where nothing is wrong nothing is changed."""
+
+    from bookie.server.inspect import show_marks
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         async with open_store(uri) as store:
@@ -349,6 +368,8 @@ def inspect() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each segment.")
 def inspect_journal(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show each segment of the journal in PATH."""
+    from bookie.server.inspect import show_journal
+
     _show(path, journal_directory, show_journal, as_json)
 
 
@@ -358,6 +379,8 @@ def inspect_journal(path: str, journal_directory: str | None, as_json: bool) -> 
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each entry log.")
 def inspect_entries(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show each entry log in PATH, and why it is kept."""
+    from bookie.server.inspect_entries import show_entries
+
     _show(path, journal_directory, show_entries, as_json)
 
 
@@ -369,6 +392,8 @@ def inspect_entries(path: str, journal_directory: str | None, as_json: bool) -> 
 )
 def inspect_index(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Show what the index in PATH knows."""
+    from bookie.server.inspect import show_index
+
     _show(path, journal_directory, show_index, as_json)
 
 
@@ -378,6 +403,8 @@ def inspect_index(path: str, journal_directory: str | None, as_json: bool) -> No
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rebuild_index_command(path: str, journal_directory: str | None, as_json: bool) -> None:
     """Make the index in PATH again from its journal and entry logs, which must all be there."""
+
+    from bookie.storage.upkeep.rebuild import rebuild_index
 
     async def items(directory: StorageDirectory) -> AsyncGenerator[dict[str, Any], None]:
         yield {"runs": await rebuild_index(directory)}

@@ -254,11 +254,8 @@ ADDS = (
         "acknowledged_before_the_sync",
         "A.1, storage",
         "Engine.durable_position",
-        """
-        \"\"\"All adds with a position up to this one are durable. At least 1, never decreasing.\"\"\"
-        return self._commit.durable
-        """,
-        "return self._commit.newest",
+        "self._commit.durable",
+        "self._commit.newest",
         f"{_TEST_ENGINE}::test_an_add_is_durable_only_once_its_write_returned",
         f"{_TEST_SERVER}::test_nothing_is_acknowledged_before_it_is_durable",
     ),

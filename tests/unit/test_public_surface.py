@@ -6,7 +6,11 @@ defaults. A line that has to be changed here is a program of somebody's that sto
 
 from __future__ import annotations
 
+import ast
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -283,3 +287,38 @@ def test_every_command_takes_what_scripts_give_it(command: Command) -> None:
     assert needed <= set(command.options), "nothing more has to be given"
     if "--uri" in command.options:
         assert options["--uri"].envvar == "LEDGERLOG_URI"
+
+
+def test_every_public_name_is_imported_from_its_home_at_its_first_use() -> None:
+    """Type checkers read the imports, and Python the table: both say the same."""
+    source = Path(ledgerlog.__file__).read_text()
+    imported: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module is not None
+            and node.module.startswith("ledgerlog.")
+        ):
+            imported.setdefault(node.module, set()).update(alias.name for alias in node.names)
+    errors = imported.pop("ledgerlog.errors")
+    assert imported == {module: set(names) for module, names in ledgerlog._HOMES.items()}
+    assert errors | set().union(*imported.values()) == set(ledgerlog.__all__)
+    for name in ledgerlog.__all__:
+        assert getattr(ledgerlog, name).__name__ == name
+    assert set(ledgerlog.__all__) <= set(dir(ledgerlog))
+    with pytest.raises(AttributeError, match="'ledgerlog' has no attribute 'Nobody'"):
+        _ = ledgerlog.Nobody
+
+
+@pytest.mark.parametrize(
+    ("module", "foreign"),
+    [
+        ("bookie.server.main", ("ledgerlog.ledger.", "ledgerlog.log.")),
+        ("ledgerlog.cli.main", ("ledgerlog.ledger.", "ledgerlog.log.", "bookie.")),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(module: str, foreign: tuple[str, ...]) -> None:
+    words = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout
+    assert module in loaded.split()
+    assert not [name for name in loaded.split() if name.startswith(foreign)]
